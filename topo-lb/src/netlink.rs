@@ -43,7 +43,24 @@ impl Netlink {
     ///
     /// # Errors
     /// The kernel refuses, or does not answer.
-    pub(crate) fn ask(&self, request: &[u8], mut each: impl FnMut(u16, &[u8])) -> io::Result<()> {
+    pub(crate) fn ask(&self, request: &[u8], each: impl FnMut(u16, &[u8])) -> io::Result<()> {
+        self.exchange(request, None, each)
+    }
+
+    /// Sends commands; returns once the one with the sequence number `last` is acknowledged.
+    ///
+    /// # Errors
+    /// The kernel refuses a command, or does not answer.
+    pub(crate) fn command(&self, commands: &[u8], last: u32) -> io::Result<()> {
+        self.exchange(commands, Some(last), |_, _| {})
+    }
+
+    fn exchange(
+        &self,
+        request: &[u8],
+        last: Option<u32>,
+        mut each: impl FnMut(u16, &[u8]),
+    ) -> io::Result<()> {
         send(&self.0, request, SendFlags::empty())?;
         let mut buffer = vec![0; BUFFER];
         loop {
@@ -51,7 +68,7 @@ impl Netlink {
                 Err(Errno::INTR) => continue,
                 received => received?,
             };
-            if take(&buffer[..length], &mut each)? {
+            if take(&buffer[..length], last, &mut each)? {
                 return Ok(());
             }
         }
@@ -84,12 +101,18 @@ fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Reads a datagram's messages; returns whether the answer ends there. Ignores cut-off messages.
-fn take(mut datagram: &[u8], each: &mut impl FnMut(u16, &[u8])) -> io::Result<bool> {
+/// Reads a datagram's messages; returns whether the answer ends there: with any acknowledgement, or
+/// with that of the `last` command. Ignores cut-off messages.
+fn take(
+    mut datagram: &[u8],
+    last: Option<u32>,
+    each: &mut impl FnMut(u16, &[u8]),
+) -> io::Result<bool> {
     while let Ok(message) = NetlinkBuffer::new_checked(datagram) {
         match message.message_type() {
             // Both begin with an error number; in `NLMSG_ERROR`, zero is an acknowledgement.
             NLMSG_DONE | NLMSG_ERROR => match head::<i32>(message.payload()).unwrap_or_default() {
+                0 if last.is_some_and(|last| last != message.sequence_number()) => {}
                 0 => return Ok(true),
                 code => return Err(io::Error::from_raw_os_error(code.saturating_neg())),
             },
@@ -105,6 +128,12 @@ fn take(mut datagram: &[u8], each: &mut impl FnMut(u16, &[u8])) -> io::Result<bo
 /// Reads a `T` from the start of `bytes`.
 pub(crate) fn head<T: Pod>(bytes: &[u8]) -> Option<T> {
     bytes.get(..size_of::<T>()).map(bytemuck::pod_read_unaligned)
+}
+
+/// A zero-terminated text, made printable.
+pub(crate) fn text(bytes: &[u8]) -> String {
+    let text = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(text).escape_debug().to_string()
 }
 
 /// The value of the first attribute of this type.
@@ -130,7 +159,7 @@ mod tests {
 
     fn taken(datagram: &[u8]) -> (io::Result<bool>, Vec<(u16, Vec<u8>)>) {
         let mut all = Vec::new();
-        let result = take(datagram, &mut |kind, body: &[u8]| all.push((kind, body.to_vec())));
+        let result = take(datagram, None, &mut |kind, body: &[u8]| all.push((kind, body.to_vec())));
         (result, all)
     }
 
@@ -144,6 +173,20 @@ mod tests {
             let (ends, all) = taken(&[&two[..], &aligned(end.0, end.1), &two].concat());
             assert_eq!((ends.unwrap(), &all), (true, &wanted));
         }
+    }
+
+    #[test]
+    fn commands_are_done_with_the_last_acknowledgement_or_the_first_error() {
+        let answer = |sequence: u32, code: i32| {
+            let mut bytes = aligned(NLMSG_ERROR, &code.to_ne_bytes());
+            bytes[8..12].copy_from_slice(&sequence.to_ne_bytes());
+            bytes
+        };
+        let ends = |answers: &[Vec<u8>]| take(&answers.concat(), Some(2), &mut |_, _: &[u8]| {});
+        assert!(!ends(&[answer(0, 0), answer(1, 0)]).unwrap());
+        assert!(ends(&[answer(0, 0), answer(1, 0), answer(2, 0)]).unwrap());
+        let error = ends(&[answer(0, 0), answer(1, -libc::ENOENT), answer(2, 0)]).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
     }
 
     #[test]

@@ -1,14 +1,20 @@
-//! Follows the devices on which tc translates packets.
+//! Follows the devices on which tc translates packets: those of guests, and those of clients outside.
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use tokio::time::{self, sleep_until};
 use tracing::warn;
 
+use super::config::Config;
 use crate::datapath::Datapath;
-use crate::device::{self, Changes, Pattern, Unmatched};
+use crate::datapath::attach::repair::Repairs;
+use crate::datapath::direction::Role;
+use crate::device::{self, Changes, Device, Pattern, Unmatched};
+use crate::metrics::Figures;
 
 /// Shortest time between two listings of all devices: a node that drains changes hundreds per
 /// second.
@@ -45,8 +51,10 @@ impl LookSchedule {
 
 /// The devices that tc programs are attached to.
 pub(super) struct Devices {
-    patterns: Vec<Pattern>,
-    /// `None` if no pattern is given.
+    guests: Vec<Pattern>,
+    /// Patterns of the devices of clients outside, if any are given; `None`: these are not served.
+    external: Option<Vec<Pattern>>,
+    /// `None` if no device can be chosen.
     changes: Option<Changes>,
     look: LookSchedule,
     /// Names of the devices chosen at the last listing.
@@ -54,23 +62,43 @@ pub(super) struct Devices {
     /// Whether programs of an earlier agent may still be attached.
     renew: bool,
     unmatched: Unmatched,
+    /// Whether the last listing found no device of clients outside.
+    has_no_uplink: bool,
+    figures: Arc<Figures>,
 }
 
 impl Devices {
     /// Attaches to existing devices, and follows changes from now on.
-    pub(super) fn follow(patterns: &[Pattern], datapath: &mut Datapath) -> anyhow::Result<Self> {
-        let unmatched = Unmatched::new(patterns, Instant::now());
-        if patterns.is_empty() {
-            datapath.remove_tc();
-            let (patterns, chosen) = (Vec::new(), Vec::new());
-            let look = LookSchedule::new();
-            return Ok(Self { patterns, changes: None, look, chosen, renew: false, unmatched });
-        }
+    pub(super) fn follow(
+        config: &Config,
+        datapath: &mut Datapath,
+        figures: Arc<Figures>,
+    ) -> anyhow::Result<Self> {
+        let external = config.replacement.as_ref().map(|it| it.devices.clone());
+        let is_needed = external.is_some() || !config.devices.is_empty();
         // Listening begins before the listing, so no change is missed.
-        let changes = Some(Changes::listen().context("cannot follow the devices of this host")?);
-        let (patterns, look, chosen) = (patterns.to_vec(), LookSchedule::new(), Vec::new());
-        let mut devices = Self { patterns, changes, look, chosen, renew: true, unmatched };
-        devices.attach(datapath);
+        let changes = is_needed.then(Changes::listen).transpose();
+        let mut devices = Self {
+            guests: config.devices.clone(),
+            external,
+            changes: changes.context("cannot follow the devices of this host")?,
+            look: LookSchedule::new(),
+            chosen: Vec::new(),
+            renew: is_needed,
+            unmatched: Unmatched::new(&config.devices, Instant::now()),
+            has_no_uplink: false,
+            figures,
+        };
+        if is_needed {
+            // Before connections need it. The next inspection reports a failure.
+            datapath.repair_masquerade(&mut Repairs::default());
+            devices.attach(datapath);
+        } else {
+            datapath.remove_tc();
+        }
+        if devices.external.is_none() {
+            datapath.remove_masquerade();
+        }
         Ok(devices)
     }
 
@@ -84,19 +112,53 @@ impl Devices {
 
     /// Attaches to the chosen devices, and detaches from all others.
     pub(super) fn attach(&mut self, datapath: &mut Datapath) {
-        self.look.begin();
-        match device::chosen(&self.patterns) {
-            Ok(devices) => {
-                let all_ours = datapath.attach_devices(&devices, self.renew);
-                self.renew &= !all_ours;
-                self.chosen = devices.into_iter().map(|device| device.name).collect();
-                let names = self.chosen.iter().map(String::as_str);
-                if let Some(sentence) = self.unmatched.look(names, Instant::now()) {
-                    warn!("{sentence}");
-                }
-            }
-            Err(error) => warn!("the devices of this host cannot be listed: {error}"),
+        if self.changes.is_none() {
+            return;
         }
+        self.look.begin();
+        let devices = match self.choose() {
+            Ok(devices) => devices,
+            Err(error) => {
+                warn!("the devices of this host cannot be listed: {error}");
+                return;
+            }
+        };
+        let all_ours = datapath.attach_devices(&devices, self.renew);
+        self.renew &= !all_ours;
+        let of = |role| devices.iter().filter(move |(of, _)| *of == role).map(|(_, device)| device);
+        for (role, figure) in Role::BOTH.into_iter().zip(&self.figures.devices) {
+            figure.store(of(role).count() as u64, Relaxed);
+        }
+        let guests = of(Role::Guest).map(|device| device.name.as_str());
+        if let Some(sentence) = self.unmatched.look(guests, Instant::now()) {
+            warn!("{sentence}");
+        }
+        let has_no_uplink = self.external.is_some() && of(Role::External).next().is_none();
+        if has_no_uplink && !self.has_no_uplink {
+            warn!("{}", self.no_uplink());
+        }
+        self.has_no_uplink = has_no_uplink;
+        self.chosen = devices.into_iter().map(|(_, device)| device.name).collect();
+    }
+
+    fn no_uplink(&self) -> String {
+        let lacks = match self.external.as_deref() {
+            None | Some([]) => "has an address of the host: name them by --external-devices",
+            Some(_) => "matches --external-devices: `ip -br link` shows all",
+        };
+        format!("clients outside of this node are not served, as no Ethernet device {lacks}")
+    }
+
+    /// The devices and their roles. One that matches `--tc-devices` is a guest's, whatever its address.
+    fn choose(&self) -> io::Result<Vec<(Role, Device)>> {
+        let mut all: Vec<(Role, Device)> = Vec::new();
+        all.extend(device::chosen(&self.guests)?.into_iter().map(|device| (Role::Guest, device)));
+        if let Some(patterns) = &self.external {
+            let mut uplinks = device::uplinks(patterns)?;
+            uplinks.retain(|uplink| all.iter().all(|(_, guest)| guest != uplink));
+            all.extend(uplinks.into_iter().map(|device| (Role::External, device)));
+        }
+        Ok(all)
     }
 
     pub(super) fn names(&self) -> &[String] {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -85,25 +86,62 @@ impl Follower {
 fn all() -> io::Result<LocalAddresses> {
     let mut by_device = BTreeMap::new();
     each(|address, device| take(&mut by_device, address, device))?;
-    let primary = ["192.0.2.1", "2001:db8::1"].into_iter().filter_map(source_towards);
-    Ok(LocalAddresses { primary: primary.collect(), by_device })
+    Ok(LocalAddresses { primary: primary(), by_device })
 }
 
-/// The source of packets of this host to an address, by the routing table; sends nothing. The addresses
-/// asked for are for documentation (RFC 5737, RFC 3849), so only a default route leads there.
-fn source_towards(address: &str) -> Option<IpAddr> {
-    let address: IpAddr = address.parse().ok()?;
-    let any: IpAddr = match address {
+/// The host's own address of each family.
+pub(super) fn primary() -> Vec<IpAddr> {
+    let mut listed = Vec::new();
+    // Where nothing can be listed, the routing table may still say it.
+    let _ = each(|address, device| {
+        let mut one = BTreeMap::new();
+        take(&mut one, address, device);
+        listed.extend(one.into_keys().map(|address| (is_hardware(device), address)));
+    });
+    FAR_AWAY.into_iter().filter_map(|there| primary_of(there, source_towards, &listed)).collect()
+}
+
+/// Addresses on the Internet to which only a default route leads: those of a.root-servers.net. Nothing
+/// is sent there. Addresses for documentation would not do, as test networks have routes to them.
+const FAR_AWAY: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(198, 41, 0, 4)),
+    IpAddr::V6(Ipv6Addr::new(0x2001, 0x503, 0xba3e, 0, 0, 0, 2, 0x30)),
+];
+
+/// The primary address of the family of `there`: the source of packets by the default route; without one,
+/// the first address in the kernel's order, of hardware before other devices.
+fn primary_of(
+    there: IpAddr,
+    source: impl FnOnce(IpAddr) -> Option<IpAddr>,
+    listed: &[(bool, IpAddr)],
+) -> Option<IpAddr> {
+    let of_family = |address: &IpAddr| address.is_ipv4() == there.is_ipv4();
+    let first = || {
+        let mut all: Vec<_> = listed.iter().filter(|(_, address)| of_family(address)).collect();
+        all.sort_by_key(|(is_hardware, _)| !is_hardware);
+        all.first().map(|(_, address)| *address)
+    };
+    source(there).filter(|source| !source.is_loopback()).or_else(first)
+}
+
+/// The source of packets of this host to an address, by the routing table; sends nothing.
+fn source_towards(there: IpAddr) -> Option<IpAddr> {
+    let any: IpAddr = match there {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
     let socket = UdpSocket::bind((any, 0)).ok()?;
-    socket.connect((address, 9)).ok()?;
+    socket.connect((there, 9)).ok()?;
     Some(socket.local_addr().ok()?.ip())
 }
 
+/// Whether a device is hardware, also that of a virtual machine: the others have no `device`.
+fn is_hardware(device: &str) -> bool {
+    Path::new("/sys/class/net").join(device).join("device").exists()
+}
+
 /// Calls `see` with every address of this host and its device.
-fn each(mut see: impl FnMut(IpAddr, &str)) -> io::Result<()> {
+pub(super) fn each(mut see: impl FnMut(IpAddr, &str)) -> io::Result<()> {
     for entry in getifaddrs()? {
         let Some(address) = entry.address else { continue };
         let four = address.as_sockaddr_in().map(|address| IpAddr::from(address.ip()));
@@ -163,6 +201,22 @@ mod tests {
         let wanted = [("10.96.0.10".to_owned(), "a".to_owned())];
         assert_eq!(taken(&[("10.96.0.10", "a"), ("10.96.0.10", "b")]), wanted);
         assert_eq!(taken(&[("10.96.0.10", "b"), ("10.96.0.10", "a")]), wanted);
+    }
+
+    #[test]
+    fn the_primary_address_is_that_of_the_default_route_or_the_first_of_hardware() {
+        let address = |text: &str| text.parse::<IpAddr>().expect("an address");
+        let [bridge, eth0, eth1, six] =
+            ["10.244.1.1", "192.168.0.5", "172.16.0.5", "fd00::5"].map(address);
+        let listed = [(false, bridge), (true, eth0), (true, eth1), (false, six)];
+        let [four_there, six_there] = FAR_AWAY;
+        let found = |there, routed: Option<IpAddr>| primary_of(there, |_| routed, &listed);
+        assert_eq!(found(four_there, Some(eth1)), Some(eth1));
+        assert_eq!(found(four_there, None), Some(eth0));
+        assert_eq!(found(six_there, None), Some(six));
+        let loopback = address("127.0.0.1");
+        assert_eq!(found(four_there, Some(loopback)), Some(eth0), "it is no node's");
+        assert_eq!(primary_of(six_there, |_| None, &listed[..3]), None);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use tokio::io::unix::AsyncFd;
 
 use crate::netlink;
 
-/// Changes of the devices of this network namespace.
+/// Changes of the devices of this network namespace, and of their addresses.
 #[derive(Debug)]
 pub struct Changes {
     socket: AsyncFd<OwnedFd>,
@@ -24,15 +24,17 @@ impl Changes {
     /// # Errors
     /// The kernel opens no socket, or the caller is outside of the runtime.
     pub fn listen() -> io::Result<Self> {
-        Self::of(libc::RTMGRP_LINK)
+        Self::of(libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR)
     }
 
-    /// Listens to changes of addresses instead of devices.
+    /// Listens to changes of addresses and routes alone.
     ///
     /// # Errors
     /// As [`listen`](Self::listen).
     pub(super) fn of_addresses() -> io::Result<Self> {
-        Self::of(libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR)
+        let addresses = libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
+        let routes = libc::RTMGRP_IPV4_ROUTE | libc::RTMGRP_IPV6_ROUTE;
+        Self::of(addresses | routes)
     }
 
     fn of(groups: libc::c_int) -> io::Result<Self> {

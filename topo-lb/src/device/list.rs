@@ -2,10 +2,10 @@
 
 use std::io;
 
-use nix::ifaddrs::getifaddrs;
 use nix::net::if_::if_indextoname;
 
 use super::Pattern;
+use super::link::links;
 
 /// A network device of this network namespace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,17 +21,9 @@ pub struct Device {
 /// # Errors
 /// The kernel does not list them.
 pub fn chosen(patterns: &[Pattern]) -> io::Result<Vec<Device>> {
-    let devices = getifaddrs()?.filter_map(|entry| {
-        let address = entry.address?;
-        let hardware = address.as_link_addr()?;
-        let name = entry.interface_name.escape_debug().to_string();
-        let is_ethernet = hardware.hatype() == libc::ARPHRD_ETHER;
-        let is_chosen = is_ethernet && patterns.iter().any(|pattern| pattern.matches(&name));
-        is_chosen.then(|| Device { index: hardware.ifindex() as u32, name })
-    });
-    let mut devices: Vec<Device> = devices.collect();
-    devices.sort();
-    Ok(devices)
+    let ethernet = links()?.into_iter().filter(|link| link.is_ethernet).map(|link| link.device);
+    let matches = |device: &Device| patterns.iter().any(|pattern| pattern.matches(&device.name));
+    Ok(ethernet.filter(matches).collect())
 }
 
 /// The current name of a device; `None` if it does not exist.

@@ -2,11 +2,14 @@
 
 pub mod address;
 mod follow;
+pub(crate) mod link;
 mod list;
 mod pattern;
 mod unmatched;
+mod uplink;
 
 pub use follow::Changes;
 pub use list::{Device, chosen, name};
 pub use pattern::{Pattern, PatternError};
 pub use unmatched::Unmatched;
+pub use uplink::uplinks;
