@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use rayon::prelude::*;
 
-use crate::cluster::{KnownNodes, ServiceId, State, Update};
+use crate::cluster::{Frontend, KnownNodes, ServiceId, State, Update};
 use crate::plan::{Desired, Gone, Installed, Lack, Meanwhile, Plan, Ration, WhenFull, diff, gone};
 use crate::topology::exposed::Exposing;
 use crate::topology::{self, Route, Scope, Verdict};
@@ -179,6 +180,11 @@ impl Reconciler {
         gone::gone(plan, installed, |id, frontend| topology::serving(&self.state, id, frontend))
     }
 
+    /// The load balancer IPs that not everybody may dial, and who may.
+    pub fn source_ranges(&self) -> impl Iterator<Item = (Frontend, &Arc<[IpNet]>)> {
+        self.desired.source_ranges()
+    }
+
     /// Services that lacked room in the maps in the last plan.
     pub const fn unprogrammed(&self) -> &BTreeMap<ServiceId, Lack> {
         &self.unprogrammed
@@ -221,8 +227,10 @@ impl Reconciler {
         }
         let routes =
             topology::routes(&self.state, &self.node, self.scope, self.exposing.as_ref(), id);
-        let is_concern = routes.iter().any(|route| route.verdict == Verdict::Refuse)
-            || self.state.service(id).and_then(topology::ignored).is_some();
+        // `externalTrafficPolicy: Local` without an endpoint here is an intended state.
+        let is_concern =
+            routes.iter().any(|route| route.verdict == Verdict::Refuse && !route.drops)
+                || self.state.service(id).and_then(topology::ignored).is_some();
         Decided { reads, routes: Some(routes), is_concern }
     }
 

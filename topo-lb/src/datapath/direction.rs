@@ -2,6 +2,7 @@
 
 use aya::programs::{LinkOrder, TcAttachType};
 use aya_obj::generated::bpf_attach_type;
+use serde::Serialize;
 
 /// The direction of packets through a device.
 #[derive(
@@ -18,11 +19,6 @@ pub enum Direction {
 impl Direction {
     /// Both, in the order of attaching: replies must be translated before a connection is.
     pub const BOTH: [Self; 2] = [Self::Egress, Self::Ingress];
-
-    /// The name of the program for guests, which is also the prefix of its pins' names.
-    pub const fn program(self) -> &'static str {
-        Role::Guest.program(self)
-    }
 
     /// Its index in `packets`.
     pub(crate) const fn hook(self) -> u32 {
@@ -53,7 +49,8 @@ impl Direction {
 }
 
 /// The clients behind a device. Each role has its own two programs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Role {
     /// A guest of this node: a device of `--tc-devices`.
     Guest,
@@ -62,7 +59,20 @@ pub enum Role {
 }
 
 impl Role {
-    /// The name of its program for a direction.
+    /// Both.
+    pub const BOTH: [Self; 2] = [Self::Guest, Self::External];
+
+    /// The other one.
+    #[must_use]
+    pub const fn other(self) -> Self {
+        match self {
+            Self::Guest => Self::External,
+            Self::External => Self::Guest,
+        }
+    }
+
+    /// The name of its program for a direction, which is also the prefix of its pins' names.
+    #[must_use]
     pub const fn program(self, direction: Direction) -> &'static str {
         match (self, direction) {
             (Self::Guest, Direction::Ingress) => "topo_lb_ingress",

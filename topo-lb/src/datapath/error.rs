@@ -136,6 +136,9 @@ pub enum CleanupError {
     /// An agent runs on the pin directory.
     #[error(transparent)]
     Lock(#[from] LockError),
+    /// The kernel does not remove the masquerade table.
+    #[error("the nftables table inet topo-lb cannot be removed: {0}")]
+    Masquerade(#[source] io::Error),
     /// A file or directory cannot be removed.
     #[error("{} cannot be removed: {}", .0.display(), .1)]
     Remove(PathBuf, #[source] io::Error),

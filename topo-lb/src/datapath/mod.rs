@@ -11,6 +11,7 @@ pub mod hook;
 pub mod host;
 pub mod inspect;
 pub mod maps;
+pub mod masquerade;
 pub mod programs;
 
 use std::fs;
@@ -32,6 +33,7 @@ use maps::quota::QuotaKeeper;
 use maps::renewal::{self, Pinned, Renewal};
 use maps::reply_filter::ReplyFilter;
 use maps::spec::map_specs;
+use masquerade::Masquerade;
 use programs::load::{load, load_classifiers};
 use programs::object::{AllFrontends, Constants, TcpPeer};
 
@@ -50,9 +52,12 @@ pub struct Options {
     pub tcp_peer: TcpPeer,
     /// Whether Pods can be excluded.
     pub exclusions: bool,
+    /// Set if devices of guests are served. `capacity` then has room for connections.
+    pub serves_guests: bool,
     /// How programs are attached to devices.
     pub tc_attach: TcAttach,
-    /// Set if frontends of all kinds are served. `capacity` then has room for sources.
+    /// Set if frontends of all kinds are served. `capacity` then has room for sources and, for clients
+    /// outside, for connections.
     pub all_frontends: Option<AllFrontends>,
 }
 
@@ -70,6 +75,8 @@ pub struct Datapath {
     reply_filter: Option<ReplyFilter>,
     /// As `reply_filter`.
     quota: Option<QuotaKeeper>,
+    /// Set if clients outside of this node are served.
+    pub(crate) masquerade: Option<Masquerade>,
     /// Before the lock, so that it is dropped before the lock is released.
     made: Made,
     pub(crate) lock: Lock,
@@ -133,11 +140,16 @@ impl Datapath {
             .with_all_frontends(options.all_frontends);
         let directory = renewal.as_ref().map_or(&*options.pin_dir, Renewal::directory);
         let mut ebpf = load(&map_specs, &constants, Some(directory))?;
-        if options.capacity.connections != 0 {
+        if options.serves_guests {
             load_classifiers(&mut ebpf, Role::Guest)?;
         }
+        let outside = options.all_frontends.filter(AllFrontends::serves_outside);
+        if outside.is_some() {
+            load_classifiers(&mut ebpf, Role::External)?;
+        }
+        let masquerade = outside.map(|it| Masquerade::new(it.masquerade_mark));
         let (links, reply_filter, quota) = (Vec::new(), None, None);
-        Ok(Self { options, ebpf, renewal, made, links, reply_filter, quota, lock })
+        Ok(Self { options, ebpf, renewal, made, links, reply_filter, quota, masquerade, lock })
     }
 
     /// Copies counters and connection state from pinned maps of another layout, if there are any.

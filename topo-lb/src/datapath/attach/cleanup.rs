@@ -5,7 +5,9 @@ use std::io;
 use std::path::Path;
 
 use super::devices;
+use super::guards;
 use super::link::{DIRECTORY, pin_path, pin_path_new};
+use super::masquerade;
 use crate::datapath::error::CleanupError;
 use crate::datapath::hook::Hook;
 use crate::datapath::host::lock::Lock;
@@ -18,6 +20,8 @@ pub struct Report {
     pub detached: Vec<String>,
     /// Maps that were unpinned.
     pub unpinned: Vec<String>,
+    /// Whether the nftables table was removed.
+    pub table: bool,
     /// Whether the pin directory was removed. It stays if it has files of others.
     pub directory: bool,
 }
@@ -49,6 +53,11 @@ pub fn cleanup(pin_dir: &Path) -> Result<Report, CleanupError> {
             report.detached.push(hook.name().to_owned());
         }
     }
+    let guards = guards::remove(pin_dir);
+    let guards = guards.map_err(|(path, error)| CleanupError::Remove(path, error))?;
+    report.detached.extend(guards.into_iter().map(str::to_owned));
+    // Now no packet is marked any more.
+    report.table = masquerade::remove(pin_dir).map_err(CleanupError::Masquerade)?;
     for name in renewal::map_names() {
         if remove(&pin_dir.join(name))? {
             report.unpinned.push(name.to_owned());

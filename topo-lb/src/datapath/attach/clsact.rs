@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 use aya::programs::tc::{SchedClassifierLink, TcHandle};
 use tracing::warn;
 
-use super::filters::Filter;
+use super::filters::{self, Filter};
+use super::link::DIRECTORY;
 use super::pin::{AttachMode, Pin};
-use crate::datapath::direction::Direction;
-use crate::device::Device;
+use crate::datapath::direction::{Direction, Role};
+use crate::device::{self, Device};
+use crate::netlink::Netlink;
 
 /// Handle of our filters: a number that others do not use by accident.
 pub(crate) const HANDLE: TcHandle = TcHandle::new(0, 0x7470);
@@ -33,6 +35,41 @@ pub(crate) fn remove(device: &str, direction: Direction, priority: u16) -> io::R
     link.detach().map_err(io::Error::other)
 }
 
+/// Marks, by an empty directory beside the pins, that the device had no clsact queueing discipline
+/// before ours.
+pub(crate) fn mark_made(pin_dir: &Path, device: u32) {
+    // Without the mark, an empty queueing discipline is left.
+    let _ = fs::create_dir(mark(pin_dir, device));
+}
+
+/// Removes the queueing discipline of a device if an agent made it and no filter of ours is left.
+/// Where filters of others are, it stays.
+pub(crate) fn forget_made(pin_dir: &Path, device: u32) -> io::Result<()> {
+    let mark = mark(pin_dir, device);
+    if !mark.exists() {
+        return Ok(());
+    }
+    if device::name(device).is_none() {
+        return fs::remove_dir(mark);
+    }
+    let netlink = Netlink::open(None)?;
+    let (mut has_ours, mut has_any) = (false, false);
+    for direction in Direction::BOTH {
+        let filters = filters::of(&netlink, device, direction)?;
+        has_ours |= filters.iter().any(|filter| !is_foreign(filter, direction));
+        has_any |= !filters.is_empty();
+    }
+    if has_ours {
+        return Ok(());
+    }
+    fs::remove_dir(mark)?;
+    if has_any { Ok(()) } else { filters::remove_clsact(&netlink, device) }
+}
+
+fn mark(pin_dir: &Path, device: u32) -> PathBuf {
+    pin_dir.join(DIRECTORY).join(format!("clsact_{device}"))
+}
+
 /// Unpins the filter of an older agent; returns whether it is among the device's `filters`.
 pub(crate) fn forget_older(
     pin_dir: &Path,
@@ -44,7 +81,8 @@ pub(crate) fn forget_older(
         |filter: &Filter| !is_foreign(filter, direction) && filter.priority != priority(direction);
     let has_older = filters.iter().any(is_older);
     if has_older {
-        let _ = fs::remove_file(pin(pin_dir, device, direction));
+        // Older agents have only guests.
+        let _ = fs::remove_file(pin(pin_dir, device, Role::Guest, direction));
     }
     has_older
 }
@@ -64,18 +102,21 @@ pub(crate) fn forget_lost(
     device: &Device,
     direction: Direction,
 ) {
-    let pin = pin(pin_dir, device, direction);
-    if pin.exists() && filters.iter().all(|filter| is_foreign(filter, direction)) {
-        let _ = fs::remove_file(pin);
-        warn!(
-            device = %device.name,
-            "the filter of {} was removed by somebody else; it is attached again", direction.program()
-        );
+    for role in Role::BOTH {
+        let pin = pin(pin_dir, device, role, direction);
+        if pin.exists() && filters.iter().all(|filter| is_foreign(filter, direction)) {
+            let _ = fs::remove_file(pin);
+            warn!(
+                device = %device.name,
+                "the filter of {} was removed by somebody else; it is attached again",
+                role.program(direction)
+            );
+        }
     }
 }
 
-fn pin(pin_dir: &Path, device: &Device, direction: Direction) -> PathBuf {
-    Pin { mode: AttachMode::Clsact, direction, device: device.index }.path(pin_dir)
+fn pin(pin_dir: &Path, device: &Device, role: Role, direction: Direction) -> PathBuf {
+    Pin { mode: AttachMode::Clsact, role, direction, device: device.index }.path(pin_dir)
 }
 
 pub(crate) fn is_foreign(filter: &Filter, direction: Direction) -> bool {

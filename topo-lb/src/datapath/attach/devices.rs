@@ -31,22 +31,22 @@ use crate::device::{self, Device};
 use crate::netlink::Netlink;
 
 impl Datapath {
-    /// Attaches both programs to these devices, and detaches them from all others. Logs each
-    /// failure; the next call retries. `renew` also replaces programs of an earlier agent. Returns
-    /// whether only programs of this agent are attached.
-    pub fn attach_devices(&mut self, devices: &[Device], renew: bool) -> bool {
+    /// Attaches both programs of its role to each of these devices, and detaches them from all others.
+    /// Logs each failure; the next call retries. `renew` also replaces programs of an earlier agent.
+    /// Returns whether only programs of this agent are attached.
+    pub fn attach_devices(&mut self, devices: &[(Role, Device)], renew: bool) -> bool {
         let pin_dir = self.options.pin_dir.clone();
         let mut all_ours = true;
         let netlink = Netlink::open(None).ok();
         for pin in &pins(&pin_dir) {
-            if !devices.iter().any(|device| device.index == pin.device) {
+            if !devices.iter().any(|(_, device)| device.index == pin.device) {
                 all_ours &= detach(&pin_dir, pin);
                 forget(&pin_dir, pin.device);
             }
         }
         // First egress on all devices: replies must be translated before a connection can be.
         for direction in Direction::BOTH {
-            for device in devices {
+            for (role, device) in devices {
                 let list = |netlink| filters::of(netlink, device.index, direction).ok();
                 let filters = netlink.as_ref().and_then(list);
                 if let Some(filters) = &filters {
@@ -63,10 +63,11 @@ impl Datapath {
                 let older = filters.as_ref().filter(|_| renew);
                 let has_older =
                     older.is_some_and(|filters| forget_older(&pin_dir, filters, device, direction));
-                match attach(&mut self.ebpf, &pin_dir, device, direction, renew, only) {
+                match attach(&mut self.ebpf, &pin_dir, (*role, device), direction, renew, only) {
                     Ok(is_new) => {
                         if is_new {
-                            info!(device = %device.name, program = direction.program(), "attached");
+                            let program = role.program(direction);
+                            info!(device = %device.name, program, "attached");
                         }
                         // Only now: while both filters exist, the second finds nothing to
                         // translate.
@@ -133,7 +134,7 @@ fn detach(pin_dir: &Path, pin: &Pin) -> bool {
                 older.and_then(Result::ok).ok_or(error)
             })
     {
-        warn!(device = %name, %error, "a filter of {} is left", pin.direction.program());
+        warn!(device = %name, %error, "a filter of {} is left", pin.program());
         is_gone = false;
     }
     if let Err(error) = fs::remove_file(pin.path(pin_dir))
@@ -141,6 +142,11 @@ fn detach(pin_dir: &Path, pin: &Pin) -> bool {
     {
         warn!(%error, "{} cannot be removed", pin.path(pin_dir).display());
         is_gone = false;
+    }
+    if pin.mode == AttachMode::Clsact
+        && let Err(error) = clsact::forget_made(pin_dir, pin.device)
+    {
+        warn!(device = pin.device, %error, "an empty queueing discipline is left");
     }
     is_gone
 }
@@ -155,32 +161,40 @@ fn forget(pin_dir: &Path, device: u32) {
     }
 }
 
-/// Attaches one program to one device; returns whether it is new.
+/// Attaches one program to one device; returns whether it is new. A device that had the other role
+/// gets the program in place of that role's.
 fn attach(
     ebpf: &mut Ebpf,
     pin_dir: &Path,
-    device: &Device,
+    (role, device): (Role, &Device),
     direction: Direction,
     renew: bool,
     only: Option<AttachMode>,
 ) -> anyhow::Result<bool> {
-    let pin = |mode| Pin { mode, direction, device: device.index };
-    let tcx = pin(AttachMode::Tcx).path(pin_dir);
-    let clsact = pin(AttachMode::Clsact).path(pin_dir);
-    let refused = || format!("{} cannot be attached to {}", direction.program(), device.name);
+    let pin = |role, mode| Pin { mode, role, direction, device: device.index }.path(pin_dir);
+    let (tcx, clsact) = (pin(role, AttachMode::Tcx), pin(role, AttachMode::Clsact));
+    let others_clsact = pin(role.other(), AttachMode::Clsact);
+    let name = role.program(direction);
+    let refused = || format!("{name} cannot be attached to {}", device.name);
     let unusable = |path: &Path| format!("the pin {} cannot be made or used", path.display());
-    let program = classifier(ebpf, Role::Guest, direction)?;
-    let tcx_link = live(&tcx, device, direction).with_context(|| unusable(&tcx))?;
-    let moves = tcx_link.is_some() && only == Some(AttachMode::Clsact);
-    if let Some(link) = tcx_link.filter(|_| !moves) {
-        if renew {
+    let program = classifier(ebpf, role, direction)?;
+    // The link of either role, with the path of its pin.
+    let mut attached = None;
+    for path in [tcx.clone(), pin(role.other(), AttachMode::Tcx)] {
+        let link = live(&path, device, direction).with_context(|| unusable(&path))?;
+        attached = attached.or(link.map(|link| (link, path)));
+    }
+    let moves = attached.is_some() && only == Some(AttachMode::Clsact);
+    if let Some((link, path)) = attached.as_ref().filter(|_| !moves) {
+        if renew || *path != tcx {
             let fd = program.fd().with_context(refused)?;
-            syscall::update_link(link.as_fd(), fd.as_fd()).with_context(|| unusable(&tcx))?;
+            syscall::update_link(link.as_fd(), fd.as_fd()).with_context(|| unusable(path))?;
+            fs::rename(path, &tcx).with_context(|| unusable(&tcx))?;
         }
         return Ok(false);
     }
-    let is_filter = clsact.exists();
-    if is_filter && !renew && !moves {
+    let is_filter = clsact.exists() || others_clsact.exists();
+    if clsact.exists() && !renew && !moves {
         return Ok(false);
     }
     fs::create_dir_all(pin_dir.join(DIRECTORY)).with_context(|| unusable(&tcx))?;
@@ -202,7 +216,8 @@ fn attach(
         }
     }
     match qdisc_add_clsact(&device.name) {
-        Ok(()) | Err(TcError::AlreadyAttached) => {}
+        Ok(()) => clsact::mark_made(pin_dir, device.index),
+        Err(TcError::AlreadyAttached) => {}
         Err(TcError::NetlinkError(error)) if error.raw_os_error() == Some(libc::EEXIST) => {}
         Err(error) => return Err(error).with_context(refused),
     }
@@ -230,13 +245,13 @@ fn attach(
     // A filter outlives the process, unless the link is dropped.
     std::mem::forget(link);
     pinned.with_context(|| unusable(&clsact))?;
-    if moves {
+    let _ = fs::remove_file(&others_clsact);
+    if let Some((_, path)) = attached {
         // Only now: while both exist, the second one finds nothing to translate.
-        fs::remove_file(&tcx).with_context(|| unusable(&tcx))?;
+        fs::remove_file(&path).with_context(|| unusable(&path))?;
         info!(
             device = %device.name,
-            "{} is moved from tcx to clsact, after the other filters of this device",
-            direction.program()
+            "{name} is moved from tcx to clsact, after the other filters of this device"
         );
     }
     Ok(!is_filter)

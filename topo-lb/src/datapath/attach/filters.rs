@@ -3,10 +3,10 @@
 use std::io;
 
 use bytemuck::{Pod, Zeroable};
-use netlink_packet_core::NLM_F_DUMP;
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP};
 
 use crate::datapath::direction::Direction;
-use crate::netlink::{self, Netlink, attribute, head};
+use crate::netlink::{self, Netlink, attribute, head, text};
 
 /// `TCA_KIND`, `TCA_OPTIONS`, include/uapi/linux/rtnetlink.h.
 const KIND: u16 = 1;
@@ -52,6 +52,17 @@ pub(crate) fn of(netlink: &Netlink, device: u32, direction: Direction) -> io::Re
     Ok(all)
 }
 
+/// Removes the clsact queueing discipline of a device.
+///
+/// # Errors
+/// There is none, or the kernel refuses.
+pub(crate) fn remove_clsact(netlink: &Netlink, device: u32) -> io::Result<()> {
+    // TC_H_CLSACT, include/uapi/linux/pkt_sched.h.
+    let message = Message { device, parent: 0xffff_fff1, ..Message::zeroed() };
+    let request = netlink::request(libc::RTM_DELQDISC, NLM_F_ACK, bytemuck::bytes_of(&message));
+    netlink.ask(&request, |_, _| {})
+}
+
 fn request(device: u32, direction: Direction) -> Vec<u8> {
     // TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_INGRESS or TC_H_MIN_EGRESS), include/uapi/linux/pkt_sched.h.
     let parent = match direction {
@@ -76,12 +87,6 @@ fn filter(body: &[u8]) -> Option<Filter> {
         None => kind,
     };
     Some(Filter { priority: (message.info >> 16) as u16, handle: message.handle, name })
-}
-
-/// A zero-terminated text, made printable.
-fn text(bytes: &[u8]) -> String {
-    let text = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
-    String::from_utf8_lossy(text).escape_debug().to_string()
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use super::link::DIRECTORY;
-use crate::datapath::direction::Direction;
+use crate::datapath::direction::{Direction, Role};
 
 /// How programs are attached to devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -35,17 +35,23 @@ pub enum AttachMode {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Pin {
     pub(crate) mode: AttachMode,
+    pub(crate) role: Role,
     pub(crate) direction: Direction,
     pub(crate) device: u32,
 }
 
 impl Pin {
+    /// The name of the program.
+    pub(crate) const fn program(&self) -> &'static str {
+        self.role.program(self.direction)
+    }
+
     pub(crate) fn name(&self) -> String {
         let mode = match self.mode {
             AttachMode::Tcx => "",
             AttachMode::Clsact => "_clsact",
         };
-        format!("{}{mode}_{}", self.direction.program(), self.device)
+        format!("{}{mode}_{}", self.program(), self.device)
     }
 
     pub(crate) fn path(&self, pin_dir: &Path) -> PathBuf {
@@ -53,13 +59,15 @@ impl Pin {
     }
 
     fn parse(name: &str) -> Option<Self> {
-        Direction::BOTH.into_iter().find_map(|direction| {
-            let rest = name.strip_prefix(direction.program())?.strip_prefix('_')?;
+        let mut programs =
+            Role::BOTH.into_iter().flat_map(|role| Direction::BOTH.map(|it| (role, it)));
+        programs.find_map(|(role, direction)| {
+            let rest = name.strip_prefix(role.program(direction))?.strip_prefix('_')?;
             let (mode, device) = match rest.strip_prefix("clsact_") {
                 Some(device) => (AttachMode::Clsact, device),
                 None => (AttachMode::Tcx, rest),
             };
-            Some(Self { mode, direction, device: device.parse().ok()? })
+            Some(Self { mode, role, direction, device: device.parse().ok()? })
         })
     }
 }
@@ -76,9 +84,11 @@ mod tests {
     #[test]
     fn a_pin_is_known_by_its_name() {
         for mode in [AttachMode::Tcx, AttachMode::Clsact] {
-            for direction in Direction::BOTH {
-                let pin = Pin { mode, direction, device: 12 };
-                assert_eq!(Pin::parse(&pin.name()), Some(pin));
+            for role in Role::BOTH {
+                for direction in Direction::BOTH {
+                    let pin = Pin { mode, role, direction, device: 12 };
+                    assert_eq!(Pin::parse(&pin.name()), Some(pin));
+                }
             }
         }
         for other in ["connect4", "topo_lb_ingress", "topo_lb_ingress_x", "topo_lb_egress_clsact_"]

@@ -1,5 +1,6 @@
 //! Features of the host and its kernel: file systems, capabilities, bpf(2).
 
+pub mod batch;
 pub mod capability;
 pub mod feature;
 pub mod grace;

@@ -1,6 +1,6 @@
 //! Calls of bpf(2) that aya lacks: attaching to a cgroup with flags, replacing the program of a
 //! link, reading where a link is attached, listing the programs of a cgroup, loading a program from
-//! its instructions, maps of maps, and writing many entries at once.
+//! its instructions, and maps of maps.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -69,7 +69,7 @@ pub fn bpf(
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok((result, attribute)) }
 }
 
-fn call(command: bpf_cmd, attribute: &mut bpf_attr) -> libc::c_long {
+pub(super) fn call(command: bpf_cmd, attribute: &mut bpf_attr) -> libc::c_long {
     // SAFETY: the kernel's own union with its size; a kernel with a shorter union accepts it if the
     // rest is zero. Every address in it outlives the call (by the callers below).
     unsafe {
@@ -234,67 +234,6 @@ pub(super) fn update(outer: BorrowedFd<'_>, inner: BorrowedFd<'_>) -> io::Result
         element.__bindgen_anon_1.value = &raw const value as u64;
     });
     updated.map(drop)
-}
-
-/// Adds or replaces entries of a map (aa2e93b8e58e, "bpf: Add generic support for update and delete
-/// batch ops", Linux 5.6). Returns how many were written, from the first on: all of them, or those
-/// before the first failure.
-///
-/// # Errors
-/// The first write fails.
-pub fn update_batch<K: bytemuck::Pod, V: bytemuck::Pod>(
-    map: BorrowedFd<'_>,
-    keys: &[K],
-    values: &[V],
-) -> io::Result<usize> {
-    assert_eq!(keys.len(), values.len());
-    // SAFETY: all variants are integers: zero is a value of each.
-    let mut attribute: bpf_attr = unsafe { zeroed() };
-    attribute.batch.keys = keys.as_ptr() as u64;
-    attribute.batch.values = values.as_ptr() as u64;
-    attribute.batch.count = keys.len() as u32;
-    attribute.batch.map_fd = map.as_raw_fd() as u32;
-    let result = call(bpf_cmd::BPF_MAP_UPDATE_BATCH, &mut attribute);
-    let error = io::Error::last_os_error();
-    // SAFETY: the variant that the command fills; an integer. It is the number of writes, unless the
-    // kernel refused the whole call.
-    match unsafe { attribute.batch.count } as usize {
-        done if result >= 0 || done > 0 && done < keys.len() => Ok(done),
-        _ => Err(error),
-    }
-}
-
-/// Reads entries of a hash map, from the `place` on where the last call ended; zero: from the first
-/// on. Returns how many were read, and the place of the next call; `None` after the last entry
-/// (057996380a42, "bpf: Add batch ops to all htab bpf map", Linux 5.6).
-///
-/// # Errors
-/// The kernel refuses, or the map has more entries of one hash than there is room for.
-pub fn lookup_batch<K: bytemuck::Pod, V: bytemuck::Pod>(
-    map: BorrowedFd<'_>,
-    place: Option<u32>,
-    keys: &mut [K],
-    values: &mut [V],
-) -> io::Result<(usize, Option<u32>)> {
-    assert_eq!(keys.len(), values.len());
-    let (from, mut to) = (place.unwrap_or(0), 0_u32);
-    // SAFETY: all variants are integers: zero is a value of each.
-    let mut attribute: bpf_attr = unsafe { zeroed() };
-    attribute.batch.in_batch = if place.is_some() { &raw const from as u64 } else { 0 };
-    attribute.batch.out_batch = &raw mut to as u64;
-    attribute.batch.keys = keys.as_mut_ptr() as u64;
-    attribute.batch.values = values.as_mut_ptr() as u64;
-    attribute.batch.count = keys.len() as u32;
-    attribute.batch.map_fd = map.as_raw_fd() as u32;
-    let result = call(bpf_cmd::BPF_MAP_LOOKUP_BATCH, &mut attribute);
-    let error = io::Error::last_os_error();
-    // SAFETY: the variant that the command fills; an integer.
-    let read = unsafe { attribute.batch.count } as usize;
-    match error.raw_os_error() {
-        _ if result >= 0 => Ok((read, Some(to))),
-        Some(libc::ENOENT) => Ok((read, None)),
-        _ => Err(error),
-    }
 }
 
 /// The ids of the programs that run in a cgroup at a hook, in their order.

@@ -9,7 +9,7 @@ use crate::datapath::attach::clsact::is_foreign;
 use crate::datapath::attach::filters;
 use crate::datapath::attach::link::{Link, pin_path};
 use crate::datapath::attach::pin::{AttachMode, Pin, pins};
-use crate::datapath::direction::Direction;
+use crate::datapath::direction::{Direction, Role};
 use crate::datapath::hook::Hook;
 use crate::datapath::host::syscall::{self, LinkTarget};
 use crate::datapath::maps::error::ReadError;
@@ -35,6 +35,8 @@ pub struct OnDevice {
     /// The direction of the packets that the program sees.
     #[serde(skip)]
     pub direction: Direction,
+    /// The clients behind the device.
+    pub role: Role,
     /// How it is attached.
     #[serde(rename = "means")]
     pub mode: AttachMode,
@@ -90,16 +92,16 @@ fn on_device(pin_dir: &Path, pin: &Pin) -> Result<Option<OnDevice>, ReadError> {
         }
     };
     let name = device::name(pin.device).filter(|name| has(name, pin, program));
-    let Pin { mode, direction, device: index } = *pin;
+    let Pin { mode, role, direction, device: index } = *pin;
     let others = name.as_deref().map(|name| others(name, pin)).unwrap_or_default();
-    Ok(Some(OnDevice { index, name, direction, mode, program, others }))
+    Ok(Some(OnDevice { index, name, direction, role, mode, program, others }))
 }
 
 fn others(name: &str, pin: &Pin) -> Vec<String> {
     let programs = SchedClassifier::query_tcx(name, pin.direction.attach_type());
     let programs = programs.map(|(_, programs)| programs).unwrap_or_default();
     // The kernel keeps only the first 15 bytes.
-    let own = pin.direction.program();
+    let own = pin.program();
     let own = &own[..own.len().min(15)];
     let mut all: Vec<String> = programs
         .iter()

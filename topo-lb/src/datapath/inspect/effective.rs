@@ -17,8 +17,9 @@ use std::time::Instant;
 
 use aya_obj::generated::bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK_ADDR;
 
-use super::overridden::{Override, Precedence, Tolerated, before, is_tolerated, own};
+use super::overridden::{Override, Precedence, before, own};
 use super::pace::Pace;
+use super::tolerated::{Tolerated, is_tolerated};
 use super::trial;
 use crate::datapath::attach::link::{Link, cgroup_id, pin_path};
 use crate::datapath::attach::place::{self, Place};
@@ -161,6 +162,7 @@ impl Watch {
         Ok(Precedence {
             overrides: self.found.values().flatten().take(KEPT).cloned().collect(),
             unasked: self.open.len(),
+            in_front: Vec::new(),
         })
     }
 
@@ -209,7 +211,9 @@ impl Watch {
         let mut found = Vec::new();
         for (&hook, first) in &all {
             for program in own(first, inherited.get(&hook).map_or(&[], Vec::as_slice)) {
-                let name = self.loaded.get(&program).cloned().flatten();
+                // One that was loaded since the programs were listed is not among them.
+                let known = self.loaded.get(&program).cloned();
+                let name = known.unwrap_or_else(|| name_of(program));
                 if !is_tolerated(&self.tolerated, program, name.as_deref()) {
                     // In a cgroup below the root, a program is attached to it or inherited.
                     let above = (path == self.root).then(|| above(path, hook, program)).flatten();

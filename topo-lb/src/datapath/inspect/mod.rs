@@ -2,7 +2,9 @@
 
 pub mod attached;
 pub mod effective;
+pub mod in_front;
 pub mod overridden;
 mod pace;
 pub mod self_probe;
+pub mod tolerated;
 pub mod trial;

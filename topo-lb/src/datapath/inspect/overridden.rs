@@ -7,12 +7,11 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use serde::Serialize;
 
+use super::in_front::{InFront, first_of};
 use crate::datapath::hook::Hook;
-use crate::device::{Pattern, PatternError};
 
 /// A foreign program that runs before ours.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -51,6 +50,8 @@ pub struct Precedence {
     pub overrides: Vec<Override>,
     /// Cgroups that the next rounds still have to query.
     pub unasked: usize,
+    /// Programs in front of ours on devices of clients outside.
+    pub in_front: Vec<InFront>,
 }
 
 /// The programs of a hook in one cgroup that run before ours, in order. Empty if ours does not run:
@@ -67,67 +68,6 @@ pub fn own(before: &[u32], inherited: &[u32]) -> Vec<u32> {
     before.iter().copied().filter(|program| !inherited.contains(program)).collect()
 }
 
-/// Foreign programs that the user declared harmless.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Tolerated {
-    /// Programs with a matching name.
-    Name(Pattern),
-    /// The program with this id, until it is removed.
-    Id(u32),
-}
-
-/// Why a text does not name tolerated programs.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum ToleratedError {
-    /// `id:` without a number.
-    #[error("{0:?} is no id of a program: `id:42` is one, a number above 0")]
-    Id(String),
-    /// Neither an id nor a name.
-    #[error(transparent)]
-    Name(#[from] PatternError),
-}
-
-impl FromStr for Tolerated {
-    type Err = ToleratedError;
-
-    fn from_str(text: &str) -> Result<Self, ToleratedError> {
-        // A name has no colon.
-        let Some(id) = text.strip_prefix("id:") else { return Ok(Self::Name(text.parse()?)) };
-        match id.parse() {
-            Ok(id) if id > 0 => Ok(Self::Id(id)),
-            _ => Err(ToleratedError::Id(id.to_owned())),
-        }
-    }
-}
-
-/// Whether the user declared a program harmless. A program without a known name is matched only by
-/// its id or by a pattern that matches every name.
-#[must_use]
-pub fn is_tolerated(tolerated: &[Tolerated], program: u32, name: Option<&str>) -> bool {
-    tolerated.iter().any(|one| match one {
-        Tolerated::Name(pattern) => pattern.matches(name.unwrap_or_default()),
-        Tolerated::Id(id) => *id == program,
-    })
-}
-
-/// A warning about patterns that have no effect because the kernel hides names; `None` if all have.
-#[must_use]
-pub fn without_effect(tolerated: &[Tolerated]) -> Option<String> {
-    let names = tolerated.iter().filter_map(|one| match one {
-        Tolerated::Name(pattern) if !pattern.matches("") => Some(pattern.to_string()),
-        Tolerated::Name(_) | Tolerated::Id(_) => None,
-    });
-    let names: Vec<_> = names.collect();
-    (!names.is_empty()).then(|| {
-        format!(
-            "--tolerate-programs {} has no effect: the kernel tells the names of programs only to a \
-             process with CAP_SYS_ADMIN, and this one does not have it; name programs by their ids, \
-             as id:N, or all of them by *",
-            names.join(",")
-        )
-    })
-}
-
 /// Number of our hooks that are overridden in some cgroup.
 #[must_use]
 pub fn hooks(overrides: &[Override]) -> usize {
@@ -137,13 +77,8 @@ pub fn hooks(overrides: &[Override]) -> usize {
 /// One sentence about all overrides; `None` if there are none.
 #[must_use]
 pub fn sentence(overrides: &[Override]) -> Option<String> {
-    let first = overrides.first()?;
-    let more = match overrides.len() - 1 {
-        0 => String::new(),
-        1 => " (and 1 more like that)".to_owned(),
-        more => format!(" (and {more} more like that)"),
-    };
-    Some(format!("{first}{more}: it may decide first where connections to Services go"))
+    let all = first_of(overrides)?;
+    Some(format!("{all}: it may decide first where connections to Services go"))
 }
 
 /// What to do about programs that run before those of an agent on `root`.
@@ -253,42 +188,5 @@ mod tests {
         assert!(text.contains("give --cgroup-root /sys/fs/cgroup, "), "{text}");
         let text = remedy(root, &[here]);
         assert!(text.contains("a cgroup below /sys/fs/cgroup/node/kubepods"), "{text}");
-    }
-
-    fn tolerated(texts: &[&str]) -> Vec<Tolerated> {
-        texts.iter().map(|text| text.parse().unwrap()).collect()
-    }
-
-    #[test]
-    fn a_program_is_tolerated_by_a_pattern_of_its_name_or_by_its_id() {
-        for (texts, program, name, wanted) in [
-            (&["sd_*"][..], 42, Some("sd_fw_connect"), true),
-            (&["sd_*"], 42, Some("cil_sock4"), false),
-            (&[], 42, Some("cil_sock4"), false),
-            // The kernel shows no names.
-            (&["sd_*"], 42, None, false),
-            (&["sd_*", "*"], 42, None, true),
-            (&["sd_*", "id:42"], 42, None, true),
-            (&["sd_*", "id:42"], 42, Some("cil_sock4"), true),
-            (&["sd_*", "id:42"], 421, None, false),
-        ] {
-            let is = is_tolerated(&tolerated(texts), program, name);
-            assert_eq!(is, wanted, "{texts:?} {program} {name:?}");
-        }
-        for text in ["id:", "id:0", "id:-1", "id:4294967296", "id:42*", "id:x"] {
-            let error = text.parse::<Tolerated>().unwrap_err();
-            assert_eq!(error, ToleratedError::Id(text[3..].to_owned()));
-        }
-        assert!(matches!("ID:42".parse::<Tolerated>(), Err(ToleratedError::Name(_))));
-    }
-
-    #[test]
-    fn names_that_cannot_match_are_named_and_ids_are_not() {
-        for all in [&[][..], &["id:42"], &["*"], &["**", "id:7"]] {
-            assert_eq!(without_effect(&tolerated(all)), None, "{all:?}");
-        }
-        let text = without_effect(&tolerated(&["my_fire*", "*", "id:42", "sd_fw"])).unwrap();
-        assert!(text.starts_with("--tolerate-programs my_fire*,sd_fw has no effect: "), "{text}");
-        assert!(text.contains("CAP_SYS_ADMIN") && text.contains("id:N"), "{text}");
     }
 }

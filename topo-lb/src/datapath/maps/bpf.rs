@@ -19,8 +19,8 @@ use super::pinned::{Hash, Raw, absent_is_fine, data, entries, failed, open, size
 use super::spec::cpus;
 use super::store::Store;
 use crate::cluster::Family;
+use crate::datapath::host::batch::update_batch;
 use crate::datapath::host::grace;
-use crate::datapath::host::syscall::update_batch;
 use crate::plan::{Capacity, Installed, Step};
 
 /// The pinned maps.

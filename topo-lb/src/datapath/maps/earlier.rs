@@ -5,8 +5,7 @@ use std::path::Path;
 use aya::maps::{HashMap, Map, MapData, MapError};
 use bytemuck::{Pod, bytes_of, pod_read_unaligned};
 
-use super::pinned::Raw;
-use super::renewal::{BPF_NOEXIST, added};
+use super::pinned::{BPF_NOEXIST, Raw, added};
 use crate::datapath::attach::pin::pins;
 
 /// Copies the entries of `old` to `new`. Which device a client is behind is not known: each entry

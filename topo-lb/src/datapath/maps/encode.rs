@@ -7,10 +7,11 @@ use topo_lb_common::address::{self, Frontend4, Frontend6};
 use topo_lb_common::backend::{Backend4, Backend6, Locality};
 use topo_lb_common::maps;
 use topo_lb_common::members::{MemberKey4, MemberKey6};
-use topo_lb_common::record::{INLINE4, INLINE6, NO_TIER, Record4, Record6};
+use topo_lb_common::record::{DROPS, INLINE4, INLINE6, NO_TIER, Record4, Record6};
 use topo_lb_common::selection::NO_SLOTS;
+use topo_lb_common::sources::{FRONTEND_BITS4, FRONTEND_BITS6, Source4, Source6};
 
-use crate::cluster::{Frontend, Protocol};
+use crate::cluster::{Clients, Frontend, Protocol};
 use crate::plan::Entry;
 use crate::topology::Chosen;
 
@@ -43,6 +44,10 @@ pub trait Layout {
     const SLOTS: &'static str;
     /// Name of `members*`.
     const MEMBERS: &'static str;
+    /// Name of `sources*`.
+    const SOURCES: &'static str;
+    /// Prefix length of an entry of `sources*` that denies, in bits.
+    const FRONTEND_BITS: u32;
     /// Key of `services*`.
     type Frontend: bytemuck::Pod;
     /// Value of `records*`.
@@ -51,8 +56,10 @@ pub trait Layout {
     type Backend: bytemuck::Pod;
     /// Key of `members*`.
     type MemberKey: bytemuck::Pod;
+    /// Key of `sources*`, behind the prefix length.
+    type Source: bytemuck::Pod;
     /// An address in network order.
-    type Octets: Copy;
+    type Octets: bytemuck::Pod;
 
     /// The octets of an address; `None` if it is of the other family.
     fn octets(address: IpAddr) -> Option<Self::Octets>;
@@ -68,6 +75,10 @@ pub trait Layout {
     fn member(index: u32, octets: Self::Octets, port: u16) -> Self::MemberKey;
     /// Decodes a member: Service index and endpoint.
     fn read_member(key: &Self::MemberKey) -> (u32, SocketAddr);
+    /// Key of `sources*`: a frontend, and the address of a client or a range.
+    fn source(frontend: Self::Frontend, client: Self::Octets) -> Self::Source;
+    /// Decodes a key of `sources*`.
+    fn read_source(source: &Self::Source) -> (Self::Frontend, IpAddr);
     /// Value of `records*`. `row`: the endpoints in it, as many as fit at most.
     fn record(frontend: Self::Frontend, head: Head, row: &[Self::Backend]) -> Self::Record;
     /// The frontend, the head, and all places for endpoints of a record.
@@ -100,17 +111,20 @@ pub struct V6;
 
 macro_rules! layout {
     ($family:ty, $variant:ident, $address:ty, $octets:ty, $frontend:ident, $record:ident,
-     $inline:ident, $backend:ident, $member:ident,
-     maps: [$services:ident $records:ident $slots:ident $members:ident]) => {
+     $inline:ident, $backend:ident, $member:ident, $source:ident, $frontend_bits:ident,
+     maps: [$services:ident $records:ident $slots:ident $members:ident $sources:ident]) => {
         impl Layout for $family {
             const SERVICES: &'static str = maps::$services;
             const RECORDS: &'static str = maps::$records;
             const SLOTS: &'static str = maps::$slots;
             const MEMBERS: &'static str = maps::$members;
+            const SOURCES: &'static str = maps::$sources;
+            const FRONTEND_BITS: u32 = $frontend_bits;
             type Frontend = $frontend;
             type Record = $record;
             type Backend = $backend;
             type MemberKey = $member;
+            type Source = $source;
             type Octets = $octets;
 
             fn octets(address: IpAddr) -> Option<$octets> {
@@ -125,11 +139,13 @@ macro_rules! layout {
             }
 
             fn read_frontend(frontend: &$frontend) -> Option<Frontend> {
-                Some(Frontend {
-                    address: <$address>::from(frontend.address).into(),
-                    port: frontend.port,
-                    protocol: protocol_of(frontend.protocol)?,
-                })
+                let clients = match frontend.protocol & address::OUTSIDE {
+                    0 => Clients::Anywhere,
+                    _ => Clients::Outside,
+                };
+                let protocol = protocol_of(frontend.protocol & !address::OUTSIDE)?;
+                let address = <$address>::from(frontend.address).into();
+                Some(Frontend::new(address, frontend.port, protocol).of(clients))
             }
 
             fn backend(address: $octets, port: u16, locality: Locality) -> $backend {
@@ -147,6 +163,17 @@ macro_rules! layout {
 
             fn read_member(key: &$member) -> (u32, SocketAddr) {
                 (key.service, (<$address>::from(key.address), key.port).into())
+            }
+
+            fn source(frontend: $frontend, client: $octets) -> $source {
+                let $frontend { address, port, protocol, reserved } = frontend;
+                $source { address, port, protocol, reserved, client }
+            }
+
+            fn read_source(source: &$source) -> ($frontend, IpAddr) {
+                let $source { address, port, protocol, reserved, client } = *source;
+                let frontend = $frontend { address, port, protocol, reserved };
+                (frontend, <$address>::from(client).into())
             }
 
             fn record(frontend: $frontend, head: Head, row: &[$backend]) -> $record {
@@ -189,8 +216,8 @@ macro_rules! layout {
     };
 }
 
-layout!(V4, V4, Ipv4Addr, [u8; 4], Frontend4, Record4, INLINE4, Backend4, MemberKey4, maps: [SERVICES4 RECORDS4 SLOTS4 MEMBERS4]);
-layout!(V6, V6, Ipv6Addr, [u8; 16], Frontend6, Record6, INLINE6, Backend6, MemberKey6, maps: [SERVICES6 RECORDS6 SLOTS6 MEMBERS6]);
+layout!(V4, V4, Ipv4Addr, [u8; 4], Frontend4, Record4, INLINE4, Backend4, MemberKey4, Source4, FRONTEND_BITS4, maps: [SERVICES4 RECORDS4 SLOTS4 MEMBERS4 SOURCES4]);
+layout!(V6, V6, Ipv6Addr, [u8; 16], Frontend6, Record6, INLINE6, Backend6, MemberKey6, Source6, FRONTEND_BITS6, maps: [SERVICES6 RECORDS6 SLOTS6 MEMBERS6 SOURCES6]);
 
 /// The row as backends of this family; leaves out endpoints of the other.
 pub fn backends<L: Layout>(row: &[Chosen]) -> Vec<L::Backend> {
@@ -215,7 +242,10 @@ pub fn record<L: Layout>(
         tier: entry.tier.unwrap_or(NO_TIER),
         slot_base: slot_base.unwrap_or(NO_SLOTS),
         count: entry.count,
-        wider: (entry.row.len() - usize::from(entry.count)) as u16,
+        wider: match entry.drops {
+            true => DROPS,
+            false => (entry.row.len() - usize::from(entry.count)) as u16,
+        },
         spill: entry.spill,
         affinity_seconds: entry.affinity_seconds,
     };
@@ -228,7 +258,8 @@ pub fn entry<L: Layout>(
     mut slot: impl FnMut(u32) -> Option<L::Backend>,
 ) -> (L::Frontend, Entry, Option<u32>) {
     let (frontend, head, inline) = L::read_record(record);
-    let length = u32::from(head.count) + u32::from(head.wider);
+    let drops = head.count == 0 && head.wider == DROPS;
+    let length = if drops { 0 } else { u32::from(head.count) + u32::from(head.wider) };
     let slot_base = (head.slot_base != NO_SLOTS).then_some(head.slot_base);
     let row = match slot_base {
         Some(base) => (0..length)
@@ -241,6 +272,7 @@ pub fn entry<L: Layout>(
         index: head.service,
         tier: (head.tier != NO_TIER).then_some(head.tier),
         count: head.count,
+        drops,
         spill: head.spill,
         affinity_seconds: head.affinity_seconds,
         row,
@@ -273,7 +305,15 @@ mod tests {
     }
 
     fn entry_of(row: Vec<Chosen>, count: u16) -> Entry {
-        Entry { index: 7, tier: Some(1), count, spill: 9, affinity_seconds: 600, row: row.into() }
+        Entry {
+            index: 7,
+            tier: Some(1),
+            count,
+            drops: false,
+            spill: 9,
+            affinity_seconds: 600,
+            row: row.into(),
+        }
     }
 
     #[test]
@@ -297,6 +337,17 @@ mod tests {
         let read = entry::<V6>(&value, |slot| slots.get(slot as usize - 100).copied());
         assert_eq!(read, (key, wanted, Some(100)));
         assert_eq!(value.addresses, [[0; 16]; INLINE6]);
+    }
+
+    #[test]
+    fn an_entry_that_drops_is_read_back_and_keeps_its_clients() {
+        let wanted = Entry { drops: true, tier: None, spill: 0, ..entry_of(Vec::new(), 0) };
+        let key = V4::frontend([203, 0, 113, 7], 80, address::TCP | address::OUTSIDE);
+        let value = record::<V4>(key, &wanted, None);
+        assert_eq!((value.count, value.wider), (0, DROPS));
+        assert_eq!(entry::<V4>(&value, |_| None), (key, wanted, None));
+        let frontend = V4::read_frontend(&key).expect("a Service can have it");
+        assert_eq!(frontend.to_string(), "203.0.113.7:80/TCP from outside");
     }
 
     #[test]

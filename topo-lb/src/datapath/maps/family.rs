@@ -6,14 +6,15 @@ use std::path::Path;
 use std::sync::atomic::{Ordering, fence};
 
 use aya::maps::{Array, Map, MapData, MapError};
+use topo_lb_common::address;
 use topo_lb_common::members::{CHOSEN, Member};
 
 use super::encode::{self, Layout};
 use super::error::{OpenError, StoreError};
 use super::mapped::Mapped;
 use super::pinned::{Hash, Raw, absent_is_fine, data, entries, failed, found, open};
-use crate::cluster::Frontend;
-use crate::datapath::host::syscall::update_batch;
+use crate::cluster::{Clients, Frontend};
+use crate::datapath::host::batch::update_batch;
 use crate::plan::{Installed, Placed, Step};
 
 /// Attempts of a read that overlaps with a write.
@@ -92,7 +93,8 @@ impl<L: Layout> FamilyMaps<L> {
     }
 
     fn key(frontend: &Frontend) -> Option<L::Frontend> {
-        let protocol = encode::protocol_number(frontend.protocol);
+        let outside = if frontend.clients == Clients::Outside { address::OUTSIDE } else { 0 };
+        let protocol = encode::protocol_number(frontend.protocol) | outside;
         L::octets(frontend.address).map(|octets| L::frontend(octets, frontend.port, protocol))
     }
 

@@ -20,6 +20,7 @@ pub(crate) mod quota;
 pub mod renewal;
 pub(crate) mod reply_filter;
 pub mod socket_storage;
+pub mod sources;
 pub(crate) mod spec;
 pub mod store;
 pub mod unprogrammed;

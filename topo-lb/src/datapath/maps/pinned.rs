@@ -107,6 +107,21 @@ pub(crate) fn absent_is_fine(result: Result<(), MapError>) -> Result<(), MapErro
     }
 }
 
+/// `include/uapi/linux/bpf.h`: writes only if the key does not exist.
+pub(super) const BPF_NOEXIST: u64 = 1;
+
+/// An existing key and a full map are no errors.
+pub(super) fn added(outcome: Result<(), MapError>) -> Result<(), MapError> {
+    match outcome {
+        Err(MapError::SyscallError(error))
+            if matches!(error.io_error.raw_os_error(), Some(libc::EEXIST | libc::E2BIG)) =>
+        {
+            Ok(())
+        }
+        outcome => outcome,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use topo_lb_common::maps;

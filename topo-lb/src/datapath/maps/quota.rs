@@ -26,7 +26,7 @@ use super::connections::now;
 use super::error::StoreError;
 use super::pinned::{Hash, Raw, absent_is_fine, entries, failed, found};
 use super::reply_filter::another;
-use crate::datapath::host::syscall::lookup_batch;
+use crate::datapath::host::batch::lookup_batch;
 
 /// Shortest pause between two passes.
 const PERIOD: Duration = Duration::from_secs(1);

@@ -26,7 +26,7 @@ use tracing::{info, warn};
 use super::counters::place;
 use super::earlier;
 use super::mapped::Mapped;
-use super::pinned::Raw;
+use super::pinned::{BPF_NOEXIST, Raw, added};
 use super::spec::{MapSpec, cpus};
 use crate::datapath::error::{LoadError, causes};
 
@@ -386,21 +386,6 @@ impl Drop for Renewal {
         if !self.finished {
             let _ = remove(&self.staged);
         }
-    }
-}
-
-/// `include/uapi/linux/bpf.h`: writes only if the key does not exist.
-pub(super) const BPF_NOEXIST: u64 = 1;
-
-/// An existing key and a full map are no errors.
-pub(super) fn added(outcome: Result<(), MapError>) -> Result<(), MapError> {
-    match outcome {
-        Err(MapError::SyscallError(error))
-            if matches!(error.io_error.raw_os_error(), Some(libc::EEXIST | libc::E2BIG)) =>
-        {
-            Ok(())
-        }
-        outcome => outcome,
     }
 }
 

@@ -45,10 +45,19 @@ pub const MASQUERADE_MARK: u32 = 0x2000;
 /// What the programs need to serve frontends of all kinds (`--frontends all`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllFrontends {
-    /// The bit of `skb->mark` by which packets to endpoints of other nodes are masqueraded.
+    /// The bit of `skb->mark` by which packets of clients outside to endpoints of other nodes are
+    /// masqueraded. Zero: clients outside are not served.
     pub masquerade_mark: u32,
     /// The cookie of the host's network namespace, where 127.0.0.1 has node ports; `None`: nowhere.
     pub host_netns: Option<NonZeroU64>,
+}
+
+impl AllFrontends {
+    /// Whether clients outside of this node are served.
+    #[must_use]
+    pub const fn serves_outside(&self) -> bool {
+        self.masquerade_mark != 0
+    }
 }
 
 impl Constants {
