@@ -4,18 +4,25 @@
 //! creates for a test, and does not touch a running agent.
 
 use std::fmt::Write;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use crate::admin::Listen;
 use crate::datapath::host::capability;
 use crate::datapath::host::feature::{self, FeatureGroup, GROUPS, kernel_release};
 use crate::datapath::host::lock::{Lock, LockError};
 use crate::datapath::host::memlock;
 use crate::datapath::host::mount::{MountError, check_bpffs, check_cgroup2};
 use crate::datapath::inspect::effective;
-use crate::datapath::inspect::overridden::{self, Tolerated};
+use crate::datapath::inspect::in_front;
+use crate::datapath::inspect::overridden;
 use crate::datapath::inspect::self_probe;
+use crate::datapath::inspect::tolerated::Tolerated;
+use crate::datapath::masquerade;
+use crate::kube_proxy::Traces;
 use crate::socket::terminator;
 
 pub use crate::datapath::inspect::self_probe::child as probe_child;
@@ -29,6 +36,8 @@ pub struct Options {
     pub pin_dir: PathBuf,
     /// Foreign programs that may run before ours.
     pub tolerated: Vec<Tolerated>,
+    /// With `--kube-proxy-replacement`: where the agent would answer load balancers.
+    pub replacement: Option<Listen>,
 }
 
 /// The result of one check.
@@ -78,9 +87,17 @@ pub fn run(options: &Options) -> Report {
     let mut findings = vec![kernel(), btf(), capabilities];
     findings.extend(GROUPS.map(|group| features_finding(group, may_load)));
     findings.push(sockets(&options.cgroup_root));
+    if may_load {
+        findings.push(masquerading());
+    }
     findings.push(mount("cgroup root", &options.cgroup_root, check_cgroup2(&options.cgroup_root)));
     findings.push(mount("bpffs", &options.pin_dir, check_bpffs(&options.pin_dir)));
     findings.push(pin_directory(&options.pin_dir));
+    let traces = Traces::look();
+    findings.push(kube_proxy(&traces, options.replacement.is_some()));
+    if let Some(Listen::On(address)) = options.replacement {
+        findings.push(health_port(address, &traces, &options.pin_dir));
+    }
     // Only the agent needs pins, not the self-probe.
     let needed = |finding: &&Finding| !["bpffs", "pin directory"].contains(&finding.name);
     let failed = findings.iter().filter(needed).find(|finding| finding.status == Status::Failed);
@@ -103,6 +120,11 @@ impl Finding {
 
     fn limited(name: &'static str, sentence: impl Into<String>) -> Self {
         Self { name, status: Status::Limited, sentence: sentence.into(), remedy: None }
+    }
+
+    /// With what can be done although nothing is wrong.
+    fn advised(self, remedy: &str) -> Self {
+        Self { remedy: Some(remedy.to_owned()), ..self }
     }
 
     fn skipped(name: &'static str, failed: &str) -> Self {
@@ -192,6 +214,14 @@ fn sockets(cgroup_root: &Path) -> Finding {
     }
 }
 
+fn masquerading() -> Finding {
+    let name = "masquerade";
+    match masquerade::check() {
+        Ok(()) => Finding::ok(name, "clients outside can reach endpoints of other nodes"),
+        Err(error) => Finding::limited(name, format!("with --kube-proxy-replacement, {error}")),
+    }
+}
+
 fn mount(name: &'static str, path: &Path, result: Result<(), MountError>) -> Finding {
     match result {
         Ok(()) => Finding::ok(name, path.display().to_string()),
@@ -220,9 +250,76 @@ fn pin_directory(path: &Path) -> Finding {
     }
 }
 
+/// Whether kube-proxy is here. It is no fault: who replaces it runs both for a while.
+fn kube_proxy(traces: &Traces, is_replaced: bool) -> Finding {
+    let name = "kube-proxy";
+    let rules = traces.rules.join(", ");
+    match (traces.running(), is_replaced) {
+        (Some(running), false) => {
+            Finding::ok(name, format!("{running}: it serves what topo-lb leaves to it"))
+        }
+        (Some(running), true) => Finding::ok(
+            name,
+            format!("{running}, beside --kube-proxy-replacement: no connection needs it any more"),
+        )
+        .advised(
+            "when the agent is ready, stop kube-proxy on this node and remove its rules \
+             (`kube-proxy --cleanup`): docs/kube-proxy-free.md",
+        ),
+        (None, false) if traces.rules.is_empty() => Finding::ok(
+            name,
+            "neither it nor its rules are here: nobody serves what topo-lb leaves to it",
+        )
+        .advised("run kube-proxy, or the agent with --kube-proxy-replacement"),
+        (None, true) if traces.rules.is_empty() => {
+            Finding::ok(name, "neither it nor its rules are here")
+        }
+        (None, false) => Finding::limited(
+            name,
+            format!(
+                "it does not run, but its rules are here ({rules}): what topo-lb leaves to it goes \
+                 where they say, and nobody updates them"
+            ),
+        )
+        .advised("start kube-proxy, or run the agent with --kube-proxy-replacement"),
+        (None, true) => Finding::limited(
+            name,
+            format!(
+                "it does not run, but its rules are here ({rules}): packets pass them, and nobody \
+                 updates them"
+            ),
+        )
+        .advised("remove them with `kube-proxy --cleanup`: docs/kube-proxy-free.md"),
+    }
+}
+
+/// Whether the agent could answer load balancers, or does.
+fn health_port(address: SocketAddr, traces: &Traces, pin_dir: &Path) -> Finding {
+    let name = "health port";
+    match TcpListener::bind(address) {
+        Ok(_) => Finding::ok(name, format!("{address} is free for answers to load balancers")),
+        Err(error) if error.kind() != ErrorKind::AddrInUse => {
+            let sentence = format!("the agent cannot answer load balancers at {address}: {error}");
+            Finding::limited(name, sentence).advised("choose another --healthz-bind-address")
+        }
+        Err(_) if traces.running().is_some() => {
+            Finding::ok(name, format!("kube-proxy has {address} until it is stopped"))
+        }
+        Err(_) if matches!(Lock::take(pin_dir), Err(LockError::Held(_))) => {
+            Finding::ok(name, format!("an agent runs, and {address} is in use"))
+        }
+        Err(_) => {
+            let sentence =
+                format!("another process listens at {address}, so load balancers get its answers");
+            let remedy = "find it with `ss -ltnp`, or choose another --healthz-bind-address";
+            Finding::limited(name, sentence).advised(remedy)
+        }
+    }
+}
+
 /// Whether foreign programs run before topo-lb's, or would.
 fn precedence(options: &Options) -> Finding {
-    let Options { cgroup_root, pin_dir, tolerated } = options;
+    let Options { cgroup_root, pin_dir, tolerated, .. } = options;
     let overrides = match effective::look(cgroup_root, pin_dir, tolerated) {
         Ok(overrides) => overrides,
         Err(error) => {
@@ -230,11 +327,16 @@ fn precedence(options: &Options) -> Finding {
             return Finding::failed(PRECEDENCE, sentence, "run it as root on the node");
         }
     };
-    match overridden::sentence(&overrides) {
-        None => Finding::ok(PRECEDENCE, "no program of others runs before topo-lb's"),
-        Some(sentence) => {
-            let remedy = overridden::remedy(cgroup_root, &overrides);
-            Finding::failed(PRECEDENCE, sentence, &remedy)
+    if let Some(sentence) = overridden::sentence(&overrides) {
+        let remedy = overridden::remedy(cgroup_root, &overrides);
+        return Finding::failed(PRECEDENCE, sentence, &remedy);
+    }
+    match in_front::look(pin_dir, tolerated).map(|all| in_front::sentence(&all)) {
+        Ok(None) => Finding::ok(PRECEDENCE, "no program of others runs before topo-lb's"),
+        Ok(Some(sentence)) => Finding::failed(PRECEDENCE, sentence, in_front::REMEDY),
+        Err(error) => {
+            let sentence = format!("the kernel does not say what runs on devices: {error}");
+            Finding::failed(PRECEDENCE, sentence, "run it as root on the node")
         }
     }
 }
@@ -295,5 +397,48 @@ mod tests {
         assert!(text.ends_with("This host cannot run topo-lb.\n"), "{text}");
         assert!(!text.contains('\x1b'));
         assert!(table(&report, true).contains("\x1b[31mFAILED"));
+    }
+
+    #[test]
+    fn kube_proxy_is_found_and_is_no_fault() {
+        let runs = Traces { mode: Some("ipvs".to_owned()), ..Traces::default() };
+        let process = Traces { process: Some(7), ..Traces::default() };
+        let rules = Traces { rules: vec!["one", "two"], ..Traces::default() };
+        let none = Traces::default();
+        for (traces, is_replaced, status, words, has_remedy) in [
+            (&runs, false, Status::Ok, "in mode ipvs: it serves what topo-lb leaves", false),
+            (&runs, true, Status::Ok, "in mode ipvs, beside --kube-proxy-replacement", true),
+            (&process, true, Status::Ok, "as process 7, beside", true),
+            (&rules, false, Status::Limited, "rules are here (one, two)", true),
+            (&rules, true, Status::Limited, "rules are here (one, two): packets pass", true),
+            (&none, false, Status::Ok, "nobody serves", true),
+            (&none, true, Status::Ok, "neither it nor its rules", false),
+        ] {
+            let finding = kube_proxy(traces, is_replaced);
+            assert_eq!(finding.status, status, "{finding:?}");
+            assert!(finding.sentence.contains(words), "{finding:?}");
+            assert_eq!(finding.remedy.is_some(), has_remedy, "{finding:?}");
+        }
+    }
+
+    #[test]
+    fn whoever_has_the_health_port_is_named() {
+        let pins = Path::new("/nonexistent/topo-lb");
+        let busy = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = busy.local_addr().unwrap();
+        let runs = Traces { process: Some(7), ..Traces::default() };
+        let said = |traces: &Traces| {
+            let finding = health_port(address, traces, pins);
+            (finding.status, finding.sentence)
+        };
+        let (status, sentence) = said(&Traces::default());
+        assert_eq!(status, Status::Limited);
+        assert!(sentence.starts_with("another process listens"), "{sentence}");
+        let (status, sentence) = said(&runs);
+        assert_eq!(status, Status::Ok);
+        assert!(sentence.starts_with("kube-proxy has"), "{sentence}");
+        drop(busy);
+        let (status, sentence) = said(&Traces::default());
+        assert_eq!((status, sentence.contains("is free")), (Status::Ok, true), "{sentence}");
     }
 }

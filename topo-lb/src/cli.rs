@@ -1,25 +1,27 @@
 //! The command line. Every flag also reads `TOPO_LB_<FLAG>`.
 
+mod frontends;
+mod lint;
+
 use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
-use ipnet::IpNet;
 use topo_lb_common::maps;
 
 use crate::admin::Listen;
 use crate::admin::probe::Probe;
-use crate::cluster::NodePortAddresses;
 use crate::datapath::attach::pin::TcAttach;
-use crate::datapath::inspect::overridden::Tolerated;
+use crate::datapath::inspect::tolerated::Tolerated;
 use crate::datapath::programs::object::TcpPeer;
 use crate::device::Pattern;
 use crate::exclusion::Namespace;
-use crate::lint;
+use crate::health;
 use crate::list::View;
 use crate::plan::WhenFull;
 use crate::topology::Scope;
-use crate::topology::exposed::Exposing;
+pub use frontends::{FrontendArgs, Frontends};
+pub use lint::LintArgs;
 
 /// Where the hierarchy of cgroups is on most hosts.
 const CGROUP_ROOT: &str = "/sys/fs/cgroup";
@@ -97,17 +99,6 @@ Examples:
     },
 }
 
-/// Which addresses of a Service are translated.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Frontends {
-    /// ClusterIPs.
-    #[default]
-    ClusterIp,
-    /// Also node ports at addresses of this node, load balancer IPs, and external IPs. They lead where
-    /// the ClusterIP leads.
-    All,
-}
-
 /// How results are printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Output {
@@ -157,6 +148,16 @@ pub struct PinArgs {
     pub pin_dir: PathBuf,
 }
 
+/// Where load balancers ask whether this node forwards.
+#[derive(Debug, Args)]
+pub struct HealthzArgs {
+    /// With --kube-proxy-replacement: answer load balancers here, at /healthz and /livez, as kube-proxy
+    /// does. 0.0.0.0 and :: are all addresses of both families. Empty or `off`: nowhere
+    #[arg(long, value_name = "ADDRESS:PORT", env = "TOPO_LB_HEALTHZ_BIND_ADDRESS",
+          default_value_t = Listen::HEALTHZ)]
+    pub healthz_bind_address: Listen,
+}
+
 /// `topo-lb agent`.
 #[derive(Debug, Args)]
 pub struct AgentArgs {
@@ -169,22 +170,12 @@ pub struct AgentArgs {
     /// Which Services are handled
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_SCOPE")]
     pub scope: Scope,
-    /// Which addresses of a Service are translated for clients of this node. kube-proxy serves all others
-    #[arg(long, value_enum, default_value_t, env = "TOPO_LB_FRONTENDS")]
-    pub frontends: Frontends,
-    /// With --frontends all: the addresses of this node at which its clients dial node ports. `primary`:
-    /// the source of its packets by the default route; `all`; or ranges, separated by commas
-    #[arg(
-        long,
-        value_name = "ADDRESSES",
-        env = "TOPO_LB_NODEPORT_ADDRESSES",
-        default_value = "primary"
-    )]
-    pub nodeport_addresses: NodePortAddresses,
-    /// With --frontends all: ranges in which `externalIPs` are translated, separated by commas. Anybody
-    /// who may write a Service may write any address there. Default: none
-    #[arg(long, value_name = "RANGES", env = "TOPO_LB_EXTERNAL_IP_RANGES", value_delimiter = ',')]
-    pub external_ip_ranges: Vec<IpNet>,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened: FrontendArgs says what it is")]
+    pub frontends: FrontendArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened: HealthzArgs says what it is")]
+    pub healthz: HealthzArgs,
     /// The cgroup (v2) whose processes topo-lb serves
     #[arg(long, value_name = "PATH", env = "TOPO_LB_CGROUP_ROOT", default_value = CGROUP_ROOT)]
     pub cgroup_root: PathBuf,
@@ -287,39 +278,6 @@ pub struct ExplainArgs {
     pub output: Output,
 }
 
-/// `topo-lb lint`.
-#[derive(Debug, Args)]
-pub struct LintArgs {
-    #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened: SourceArgs says what it is")]
-    pub source: SourceArgs,
-    /// Show findings of this severity or worse, and exit with code 1 if there are any
-    #[arg(long, value_enum, default_value_t, value_name = "SEVERITY", env = "TOPO_LB_LEVEL")]
-    pub level: lint::Severity,
-    /// Leave out findings of these codes, separated by commas
-    #[arg(long, value_parser = code, value_name = "CODE", value_delimiter = ',', env = "TOPO_LB_IGNORE")]
-    pub ignore: Vec<lint::Rule>,
-    /// Namespaces whose Pods the agents exclude: the value of the agent's flag of the same name
-    #[arg(
-        long,
-        value_name = "NAMESPACE",
-        value_delimiter = ',',
-        env = "TOPO_LB_EXCLUDE_NAMESPACES"
-    )]
-    pub exclude_namespaces: Vec<String>,
-    /// Output format
-    #[arg(short, long, value_enum, default_value_t, env = "TOPO_LB_OUTPUT")]
-    pub output: Output,
-}
-
-/// A code of `lint`; spaces around it are ignored.
-fn code(text: &str) -> Result<lint::Rule, String> {
-    lint::Rule::from_str(text.trim(), false).map_err(|_| {
-        let codes: Vec<_> = lint::Rule::value_variants().iter().map(lint::name).collect();
-        format!("the codes are {}", codes.join(", "))
-    })
-}
-
 /// `topo-lb list`.
 #[derive(Debug, Args)]
 pub struct ListArgs {
@@ -346,6 +304,12 @@ pub struct CheckArgs {
     /// Foreign programs that may run before topo-lb's: the value of the agent's flag of the same name
     #[arg(long, value_name = "PATTERNS", env = "TOPO_LB_TOLERATE_PROGRAMS", value_delimiter = ',')]
     pub tolerate_programs: Vec<Tolerated>,
+    /// The agent does all that kube-proxy does: the agent's flag of the same name
+    #[arg(long, env = "TOPO_LB_KUBE_PROXY_REPLACEMENT")]
+    pub kube_proxy_replacement: bool,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened: HealthzArgs says what it is")]
+    pub healthz: HealthzArgs,
     /// Output format
     #[arg(short, long, value_enum, default_value_t, env = "TOPO_LB_OUTPUT")]
     pub output: Output,
@@ -371,12 +335,12 @@ pub struct ProbeArgs {
 }
 
 impl AgentArgs {
-    /// Which frontends besides ClusterIPs are handled; `None`: none.
+    /// Where load balancers get answers; `None`: nowhere.
     #[must_use]
-    pub fn exposing(&self) -> Option<Exposing> {
-        (self.frontends == Frontends::All).then(|| Exposing {
-            node_ports: self.nodeport_addresses.clone(),
-            external_ips: self.external_ip_ranges.clone(),
+    pub fn health(&self) -> Option<health::Options> {
+        self.frontends.kube_proxy_replacement.then(|| health::Options {
+            listen: self.healthz.healthz_bind_address,
+            node_ports: self.frontends.nodeport_addresses.clone(),
         })
     }
 
@@ -390,6 +354,13 @@ impl AgentArgs {
                 ErrorKind::ArgumentConflict,
                 "--terminate-tcp cannot be used with --tcp-peer endpoint: nothing records which \
                  connections go to a Service",
+            ));
+        }
+        if self.frontends.kube_proxy_replacement && self.scope == Scope::OptIn {
+            return Err(Cli::command().error(
+                ErrorKind::ArgumentConflict,
+                "--kube-proxy-replacement cannot be used with --scope opt-in: without kube-proxy, \
+                 nothing serves the Services without a policy",
             ));
         }
         Ok(())

@@ -18,7 +18,7 @@ use topo_lb::cluster::{ServiceId, State, Update};
 use topo_lb::datapath::Options;
 use topo_lb::datapath::attach::cleanup::cleanup;
 use topo_lb::datapath::host::netns;
-use topo_lb::datapath::programs::object::{AllFrontends, MASQUERADE_MARK};
+use topo_lb::datapath::programs::object::AllFrontends;
 use topo_lb::exclusion::Rules;
 use topo_lb::lint::Rule;
 use topo_lb::list::Listed;
@@ -54,17 +54,22 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
     args.check().unwrap_or_else(|error| error.exit());
     heap::share();
     start_logging(args.log_format);
-    let connections = if args.tc_devices.is_empty() { 0 } else { args.max_connections };
-    let exposing = args.exposing();
+    let serves_guests = !args.tc_devices.is_empty();
+    let has_tc = serves_guests || args.frontends.kube_proxy_replacement;
+    let connections = if has_tc { args.max_connections } else { 0 };
+    let (exposing, replacement) = (args.frontends.exposing(), args.frontends.replacement());
+    let masquerade_mark = replacement.as_ref().map_or(0, |it| it.masquerade_mark);
+    let health = args.health();
     let all_frontends = exposing.as_ref().map(|_| {
         let host_netns =
             netns::cookie().context("cannot read the cookie of this network namespace")?;
-        anyhow::Ok(AllFrontends { masquerade_mark: MASQUERADE_MARK, host_netns })
+        anyhow::Ok(AllFrontends { masquerade_mark, host_netns })
     });
     let all_frontends = all_frontends.transpose()?;
     let exclusions = Rules::new(args.exclude_namespaces, args.exclude_annotated_pods);
     let config = Config {
         exposing,
+        replacement,
         node: node_name(args.node_name, "--node-name")?.into(),
         source: agent_source(args.source),
         state_dir: args.state_dir,
@@ -77,6 +82,7 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
             metrics_listen: args.metrics_listen,
             probe_socket: args.probe_socket,
         },
+        health,
         terminate_tcp: args.terminate_tcp,
         datapath: Options {
             pin_dir: args.pin.pin_dir,
@@ -87,11 +93,16 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
                 members: args.max_endpoints,
                 flows: args.max_flows,
                 connections,
-                sources: if all_frontends.is_some() { maps::MOST_SOURCES } else { 0 },
+                // More than there are frontends, so that each can be denied.
+                sources: match all_frontends {
+                    Some(_) => args.max_services.max(maps::MOST_SOURCES),
+                    None => 0,
+                },
                 ..Capacity::default()
             },
             tcp_peer: args.tcp_peer,
             exclusions: !exclusions.is_empty(),
+            serves_guests,
             tc_attach: args.tc_attach,
             all_frontends,
         },
@@ -171,6 +182,7 @@ fn run_check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         cgroup_root: args.cgroup_root.clone(),
         pin_dir: args.pin.pin_dir.clone(),
         tolerated: args.tolerate_programs.clone(),
+        replacement: args.kube_proxy_replacement.then_some(args.healthz.healthz_bind_address),
     };
     let report = check::run(&options);
     print(args.output, &report, || check::table(&report, colours()))?;
@@ -183,10 +195,11 @@ fn run_cleanup(args: &CleanupArgs) -> anyhow::Result<ExitCode> {
         format!("Nothing to remove at {}.", args.pin.pin_dir.display())
     } else {
         format!(
-            "Detached {} programs and removed {} maps at {}.",
+            "Detached {} programs and removed {} maps at {}{}.",
             removed.detached.len(),
             removed.unpinned.len(),
-            args.pin.pin_dir.display()
+            args.pin.pin_dir.display(),
+            if removed.table { ", and the nftables table inet topo-lb" } else { "" }
         )
     };
     write(&text)?;

@@ -7,9 +7,11 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 
 use crate::cluster::{Change, Family, Update};
+use crate::datapath::inspect::in_front;
 use crate::datapath::inspect::overridden::{self, Precedence};
 use crate::events::ledger::Ledger;
 use crate::events::publish::EventPublisher;
+use crate::health;
 use crate::ignored::IgnoredLog;
 use crate::local;
 use crate::metrics::{Figures, count};
@@ -35,6 +37,8 @@ pub struct Telemetry {
     publisher: EventPublisher,
     local: local::Told,
     ignored: IgnoredLog,
+    /// `None`: no health checks of load balancers are answered.
+    health: Option<health::Checks>,
     /// Changes that are not in the maps yet.
     pending: Vec<Arrival>,
     /// Whether the first plan was carried out; earlier changes are not timed.
@@ -75,9 +79,15 @@ impl Telemetry {
             publisher,
             local: local::Told::default(),
             ignored: IgnoredLog::new(Instant::now()),
+            health: None,
             pending: Vec::new(),
             has_begun: false,
         }
+    }
+
+    /// Tells these which Services have a health check.
+    pub fn check_health(&mut self, checks: health::Checks) {
+        self.health = Some(checks);
     }
 
     /// A handle for queries.
@@ -102,10 +112,12 @@ impl Telemetry {
     pub fn precedence(&self) -> impl Fn(&Precedence) + Send + 'static {
         let (readiness, figures) = (self.readiness.clone(), Arc::clone(&self.figures));
         move |precedence| {
-            let overridden = overridden::sentence(&precedence.overrides);
+            let overridden = overridden::sentence(&precedence.overrides)
+                .or_else(|| in_front::sentence(&precedence.in_front));
             figures
                 .overridden_hooks
                 .store(overridden::hooks(&precedence.overrides) as u64, Relaxed);
+            figures.in_front.store(precedence.in_front.len() as u64, Relaxed);
             figures.unasked_cgroups.store(precedence.unasked as u64, Relaxed);
             readiness.send_if_modified(|readiness| {
                 let differs = readiness.overridden != overridden;
@@ -167,6 +179,9 @@ impl Telemetry {
             self.figures.programmed(steps, installed);
             self.figures.services.store(reconciler.state().services().len() as u64, Relaxed);
             self.local.look(reconciler.state(), recomputed.keys());
+            if let Some(health) = &self.health {
+                health.look(reconciler.state(), reconciler.node(), recomputed.keys());
+            }
             let told = self.ignored.look(reconciler.state(), recomputed.keys(), Instant::now());
             self.figures.troubles.fetch_add(told as u64, Relaxed);
             for (meanwhile, figure) in Meanwhile::ALL.iter().zip(&self.figures.unprogrammed) {

@@ -21,7 +21,7 @@ use crate::state_query::View;
 use crate::topology::Scope;
 
 /// The agent task counts as stuck after this time; the longest plan takes a few seconds.
-const STUCK: Duration = Duration::from_secs(60);
+pub(crate) const STUCK: Duration = Duration::from_secs(60);
 
 /// State that scrapes keep from one to the next.
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 /// The client that a connection counts for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Peer {
+pub(crate) enum Peer {
     /// A process that can open the socket's file.
     Local,
     /// An IPv4 address.

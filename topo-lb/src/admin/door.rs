@@ -37,7 +37,7 @@ const LEFTOVER: u64 = 64 * 1024;
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// A listener.
-pub(super) trait Accept: Send {
+pub(crate) trait Accept: Send {
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
     fn accept(&mut self) -> impl Future<Output = io::Result<(Self::Stream, Peer)>> + Send;
 }
@@ -60,9 +60,23 @@ impl Accept for UnixListener {
     }
 }
 
-/// Answers all connections, for ever. At most `waiting` of them wait for the head of a request.
-pub(super) async fn serve(mut listener: impl Accept, router: Router, waiting: usize) {
-    let (waiting, answering) = (Room::new(waiting), Room::new(ANSWERING));
+/// The limits of connections, which listeners may share.
+#[derive(Clone)]
+pub(crate) struct Rooms {
+    waiting: Room,
+    answering: Room,
+}
+
+impl Rooms {
+    /// At most `waiting` connections wait for the head of a request.
+    pub(crate) fn new(waiting: usize) -> Self {
+        Self { waiting: Room::new(waiting), answering: Room::new(ANSWERING) }
+    }
+}
+
+/// Answers all connections, for ever.
+pub(crate) async fn serve(mut listener: impl Accept, router: Router, rooms: Rooms) {
+    let Rooms { waiting, answering } = rooms;
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {

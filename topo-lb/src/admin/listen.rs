@@ -3,15 +3,17 @@
 use std::fmt::{self, Display};
 use std::future::ready;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 use std::str::FromStr;
 use std::time::Duration;
 
+use rustix::io::Errno;
+use rustix::net::sockopt::set_ipv6_v6only;
 use tokio::net::{TcpListener, TcpSocket};
 use tracing::{info, warn};
 
 /// Pause before retrying to bind an address.
-pub(super) const PAUSE: Duration = Duration::from_secs(5);
+pub(crate) const PAUSE: Duration = Duration::from_secs(5);
 /// Most connections in the kernel's accept queue; net.core.somaxconn limits it, too.
 const QUEUE: u32 = 4096;
 
@@ -28,6 +30,10 @@ impl Listen {
     /// The agent's default: reachable only from the node. docs/metrics.md says why this port.
     pub const DEFAULT: Self =
         Self::On(SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 19_876)));
+
+    /// Where kube-proxy answers load balancers by default (`--healthz-bind-address`).
+    pub const HEALTHZ: Self =
+        Self::On(SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 10_256)));
 
     /// Whether the two exclude each other: they have the same port, and one includes the other.
     #[must_use]
@@ -57,7 +63,7 @@ impl FromStr for Listen {
 }
 
 /// Listens at the address; retries until that succeeds.
-pub(super) async fn bind(address: SocketAddr, flag: &str) -> TcpListener {
+pub(crate) async fn bind(address: SocketAddr, flag: &str) -> TcpListener {
     let advice =
         format!("connections to Services do not depend on it; {flag} chooses another address");
     let once = || ready(listen(address).map_err(|error| reason(&error)));
@@ -71,7 +77,7 @@ pub(super) async fn bind(address: SocketAddr, flag: &str) -> TcpListener {
 
 /// Calls `listen` until it succeeds. Logs the first failure, and then the success, with `scheme`
 /// before the place.
-pub(super) async fn retried<L, R>(
+pub(crate) async fn retried<L, R>(
     scheme: &str,
     place: impl Display,
     advice: &str,
@@ -102,15 +108,47 @@ where
     }
 }
 
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+/// Listens at the address.
+///
+/// # Errors
+/// The kernel refuses; [`reason`] says why.
+pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // Connections of an earlier agent in TIME_WAIT do not block the address.
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
+    bind_to(&socket, address)?;
     socket.listen(QUEUE)
 }
 
-fn reason(error: &io::Error) -> String {
+/// Listens at the address; an unspecified one means every address of the host, of both families, as in
+/// Go's `net.Listen`.
+///
+/// # Errors
+/// As [`listen`].
+pub(crate) fn listen_as_go(address: SocketAddr) -> io::Result<TcpListener> {
+    if !address.ip().is_unspecified() {
+        return listen(address);
+    }
+    match TcpSocket::new_v6() {
+        Ok(socket) => {
+            set_ipv6_v6only(&socket, false)?;
+            bind_to(&socket, SocketAddr::from((Ipv6Addr::UNSPECIFIED, address.port())))?;
+            socket.listen(QUEUE)
+        }
+        // A kernel without IPv6.
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::AFNOSUPPORT) => {
+            listen(SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port())))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn bind_to(socket: &TcpSocket, address: SocketAddr) -> io::Result<()> {
+    // Connections of an earlier agent in TIME_WAIT do not block the address.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)
+}
+
+/// Why the kernel refuses to listen.
+pub(crate) fn reason(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => "another process listens there".to_owned(),
         io::ErrorKind::AddrNotAvailable => "no device of this host has that address".to_owned(),

@@ -14,12 +14,12 @@
 //! | `explain` | the answer that can be long |
 //! | `probe` | the client: `topo-lb probe` |
 
-mod answers;
+pub(crate) mod answers;
 mod crowd;
-mod door;
+pub(crate) mod door;
 mod explain;
 mod head;
-mod listen;
+pub(crate) mod listen;
 pub mod probe;
 mod socket;
 
@@ -100,7 +100,8 @@ pub fn start(options: &Options, sources: Sources) -> std::io::Result<SocketFile>
     if let Some(path) = options.probe_socket.clone() {
         let (router, file) = (router(&admin, PROBES), file.clone());
         run("probes", async move {
-            door::serve(socket::bind(&path, &file).await, router, waiting).await;
+            let rooms = door::Rooms::new(waiting);
+            door::serve(socket::bind(&path, &file).await, router, rooms).await;
         })?;
     }
     let mut metrics_listen = options.metrics_listen;
@@ -120,14 +121,18 @@ pub fn start(options: &Options, sources: Sources) -> std::io::Result<SocketFile>
         let Listen::On(address) = listen else { continue };
         let router = router(&admin, paths);
         run(name, async move {
-            door::serve(listen::bind(address, flag).await, router, waiting).await;
+            let rooms = door::Rooms::new(waiting);
+            door::serve(listen::bind(address, flag).await, router, rooms).await;
         })?;
     }
     Ok(file)
 }
 
 /// Runs `work` on a thread of its own.
-fn run(name: &str, work: impl Future<Output = ()> + Send + 'static) -> std::io::Result<()> {
+pub(crate) fn run(
+    name: &str,
+    work: impl Future<Output = ()> + Send + 'static,
+) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(4)
@@ -138,7 +143,7 @@ fn run(name: &str, work: impl Future<Output = ()> + Send + 'static) -> std::io::
 
 /// Raises the limit of descriptors of this process, and returns it. Many container runtimes set the
 /// soft limit to 1,024 for programs that use select(2); Go's runtime raises it, too.
-fn descriptors() -> Option<u64> {
+pub(crate) fn descriptors() -> Option<u64> {
     const ENOUGH: u64 = 16 * 1024;
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let wanted = maximum.map_or(ENOUGH, |maximum| maximum.min(ENOUGH));
@@ -150,7 +155,7 @@ fn descriptors() -> Option<u64> {
 }
 
 /// Most connections that wait at one listener. Most descriptors are for the rest of the agent.
-fn waiting(descriptors: Option<u64>) -> usize {
+pub(crate) fn waiting(descriptors: Option<u64>) -> usize {
     const MOST: usize = 2048;
     let share = descriptors.map_or(MOST, |all| usize::try_from(all / 8).unwrap_or(MOST));
     share.clamp(8, MOST)

@@ -97,7 +97,7 @@ async fn served_at(paths: &'static [&str]) -> Served {
     let router = router(&admin, paths);
     let listener = listen::bind(([127, 0, 0, 1], 0).into(), "--listen").await;
     let address = listener.local_addr().unwrap();
-    tokio::spawn(door::serve(listener, router, 64));
+    tokio::spawn(door::serve(listener, router, door::Rooms::new(64)));
     Served { address, readiness }
 }
 

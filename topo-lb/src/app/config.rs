@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use crate::admin;
 use crate::datapath::Options;
-use crate::datapath::inspect::overridden::Tolerated;
+use crate::datapath::inspect::tolerated::Tolerated;
 use crate::device::Pattern;
 use crate::exclusion::Rules;
+use crate::health;
 use crate::plan::WhenFull;
 use crate::source::kube::KubeTarget;
 use crate::topology::Scope;
@@ -20,6 +21,15 @@ pub enum Source {
     Manifests(PathBuf),
     /// A Kubernetes API.
     Kube(KubeTarget),
+}
+
+/// What the agent does in place of kube-proxy for clients outside of the node.
+#[derive(Clone, Debug)]
+pub struct Replacement {
+    /// The devices by which they come in; empty: all with an address of the node.
+    pub devices: Vec<Pattern>,
+    /// The bit of packet marks that asks for masquerade.
+    pub masquerade_mark: u32,
 }
 
 /// The agent's configuration.
@@ -35,6 +45,8 @@ pub struct Config {
     pub scope: Scope,
     /// Which frontends besides ClusterIPs are handled; `None`: none.
     pub exposing: Option<Exposing>,
+    /// Clients outside are served; `None`: they are left to kube-proxy.
+    pub replacement: Option<Replacement>,
     /// Which Pods are excluded.
     pub exclusions: Rules,
     /// What happens to Services that have no room in the maps.
@@ -47,6 +59,8 @@ pub struct Config {
     pub datapath: Options,
     /// Where HTTP is served.
     pub admin: admin::Options,
+    /// Where health checks of load balancers are answered; `None`: nowhere.
+    pub health: Option<health::Options>,
     /// Whether TCP sockets to gone endpoints are ended, too.
     pub terminate_tcp: bool,
 }

@@ -5,14 +5,17 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ipnet::IpNet;
 use tracing::{debug, info, warn};
 
 use crate::agent_state::AgentState;
-use crate::cluster::ServiceId;
+use crate::cluster::{Frontend, ServiceId};
 use crate::datapath::maps::bpf::BpfStore;
 use crate::datapath::maps::commit::{commit, take_over};
 use crate::datapath::maps::error::StoreError;
+use crate::datapath::maps::sources::SourceMaps;
 use crate::datapath::maps::unprogrammed::{self, UnprogrammedMap};
+use crate::plan::sources::{self, SourcePlan, SourceStep};
 use crate::plan::{Gone, Installed, Lack, Meanwhile, Plan, Shortage, Step};
 
 use super::quarantine::Quarantine;
@@ -28,6 +31,13 @@ pub(super) struct Kernel {
     pub(super) installed: Installed,
     quarantine: Quarantine,
     unprogrammed: UnprogrammedMap,
+    /// `None` if only ClusterIPs are served.
+    sources: Option<SourceMaps>,
+    /// The source ranges for which the maps were written last; `None` if they have to be planned. As
+    /// long as they stay the same, a change of an endpoint costs no more where there are very many.
+    settled_ranges: Option<Vec<(Frontend, Arc<[IpNet]>)>>,
+    /// Frontends without room for all their source ranges, as last logged.
+    lacking: BTreeSet<Frontend>,
     /// Services, as `namespace/name`, that the last agent left unprogrammed.
     pub(super) unprogrammed_before: Vec<(Arc<str>, Lack)>,
     told: Told,
@@ -76,12 +86,17 @@ impl Kernel {
     pub(super) fn read(maps: &Path) -> anyhow::Result<Self> {
         let mut store = BpfStore::open(maps)?;
         let installed = take_over(&mut store)?;
+        let mut sources = SourceMaps::open(maps)?;
+        sources.as_mut().map(SourceMaps::read).transpose()?;
         let unprogrammed_before = unprogrammed::read(maps)?;
         Ok(Self {
             store,
             installed,
             quarantine: Quarantine::default(),
             unprogrammed: UnprogrammedMap::open(maps)?,
+            sources,
+            settled_ranges: None,
+            lacking: BTreeSet::new(),
             unprogrammed_before,
             told: Told::new(Instant::now()),
             gone: BTreeSet::new(),
@@ -95,7 +110,7 @@ impl Kernel {
         }
         let reconciler = &mut agent.reconciler;
         let mut steps = 0;
-        while !reconciler.settled() {
+        while !(reconciler.settled() && self.settled_ranges.is_some()) {
             let began = Instant::now();
             let released = self.quarantine.released()?;
             self.free(released)?;
@@ -110,8 +125,17 @@ impl Kernel {
             self.gone.extend(reconciler.gone(&plan, &self.installed));
             // A Service without room needs what the plan frees, so the plan waits for it.
             let frees = if plan.unprogrammed.is_empty() { plan.take_frees() } else { Vec::new() };
+            let ranges = reconciler.source_ranges().map(|(at, ranges)| (at, Arc::clone(ranges)));
+            let ranges: Vec<_> = ranges.collect();
+            let sources = match self.settled_ranges.take() {
+                Some(settled) if settled == ranges => SourcePlan::default(),
+                _ => self.plan_sources(&ranges),
+            };
+            self.carry_out_sources(&sources.before)?;
             self.carry_out(&plan)?;
             self.quarantine.add(frees);
+            self.carry_out_sources(&sources.after)?;
+            self.settled_ranges = Some(ranges);
             reconciler.carried_out(&plan);
             if !plan.steps.is_empty() {
                 debug!(writes = plan.steps.len(), took = ?began.elapsed(), "programmed");
@@ -139,6 +163,33 @@ impl Kernel {
             self.installed = take_over(&mut self.store)?;
             // The state just read has those slots as free.
             self.quarantine = Quarantine::default();
+        }
+        result
+    }
+
+    fn plan_sources(&mut self, ranges: &[(Frontend, Arc<[IpNet]>)]) -> SourcePlan {
+        let Some(maps) = &self.sources else { return SourcePlan::default() };
+        let ranges = ranges.iter().map(|(frontend, ranges)| (*frontend, &**ranges));
+        let plan = sources::plan(ranges, maps.installed(), maps.room());
+        if plan.lacking != self.lacking {
+            if let Some(first) = plan.lacking.first() {
+                warn!(
+                    count = plan.lacking.len(),
+                    "the map of source ranges is full: some sources that may dial {first} are denied; \
+                     start the agent with a larger --max-services"
+                );
+            }
+            self.lacking.clone_from(&plan.lacking);
+        }
+        plan
+    }
+
+    /// Writes source ranges. After a failure, reads the maps again.
+    fn carry_out_sources(&mut self, steps: &[SourceStep]) -> Result<(), StoreError> {
+        let Some(maps) = &mut self.sources else { return Ok(()) };
+        let result = maps.carry_out(steps);
+        if result.is_err() {
+            maps.read()?;
         }
         result
     }

@@ -9,7 +9,9 @@ use tracing::{debug, info, warn};
 
 use crate::datapath::hook::ProgramIds;
 use crate::datapath::inspect::effective::{self, Watch};
-use crate::datapath::inspect::overridden::{self, Override, Precedence, Tolerated};
+use crate::datapath::inspect::in_front;
+use crate::datapath::inspect::overridden::{self, Precedence};
+use crate::datapath::inspect::tolerated::{self, Tolerated};
 
 /// Interval between looks. Uneven, to detect programs that are attached and detached periodically.
 const INTERVAL: Duration = Duration::from_millis(470);
@@ -27,16 +29,22 @@ enum Change {
 }
 
 /// What was logged. Pure.
-#[derive(Debug, Default)]
-struct Told {
-    overrides: Vec<Override>,
+#[derive(Debug)]
+struct Told<T> {
+    found: Vec<T>,
     /// When a look last found some.
     last: Option<Instant>,
 }
 
-impl Told {
+impl<T> Default for Told<T> {
+    fn default() -> Self {
+        Self { found: Vec::new(), last: None }
+    }
+}
+
+impl<T: Clone + PartialEq> Told<T> {
     /// Takes in the findings of a look. Returns what to log.
-    fn observe(&mut self, found: &[Override], now: Instant) -> Option<Change> {
+    fn observe(&mut self, found: &[T], now: Instant) -> Option<Change> {
         if found.is_empty() {
             let last = self.last?;
             if now.duration_since(last) < HOLD {
@@ -46,8 +54,8 @@ impl Told {
             return Some(Change::Ends);
         }
         let begins = self.last.replace(now).is_none();
-        let differs = self.overrides != found;
-        self.overrides = found.to_vec();
+        let differs = self.found != found;
+        self.found = found.to_vec();
         match (begins, differs) {
             (true, _) => Some(Change::Begins),
             (false, true) => Some(Change::Goes),
@@ -56,37 +64,59 @@ impl Told {
     }
 }
 
-/// Looks regularly, on a thread of its own. Returns after the first look.
+/// Looks regularly, on a thread of its own. Returns after the first look. `pin_dir` has the pins of
+/// programs on devices.
 ///
 /// # Errors
 /// No thread can be started.
 pub(super) fn watch(
     root: &Path,
+    pin_dir: &Path,
     tolerated: &[Tolerated],
     ours: ProgramIds,
     tell: impl Fn(&Precedence) + Send + 'static,
 ) -> io::Result<()> {
-    if let Some(sentence) = overridden::without_effect(tolerated)
+    if let Some(sentence) = tolerated::without_effect(tolerated)
         && !effective::tells_names()
     {
         warn!("{sentence}");
     }
     let mut watch = Watch::new(root.to_owned(), tolerated.to_vec());
-    let mut told = Told::default();
+    let (mut on_sockets, mut on_devices) = (Told::default(), Told::default());
     let mut is_unsure = false;
-    let root = root.to_owned();
-    let mut look = move || match watch.look(&ours) {
-        Ok(found) => {
-            is_unsure = false;
-            if let Some(change) = told.observe(&found.overrides, Instant::now()) {
-                say(&change, &told.overrides, &root);
+    let (root, pin_dir, tolerated) = (root.to_owned(), pin_dir.to_owned(), tolerated.to_vec());
+    let mut look = move || {
+        // What one of them does not say must not hide what the other one does.
+        let devices = in_front::look(&pin_dir, &tolerated);
+        let (devices, unsure) = match devices {
+            Ok(devices) => (devices, None),
+            Err(error) => (on_devices.found.clone(), Some(error)),
+        };
+        match watch.look(&ours) {
+            Ok(sockets) => {
+                note(&mut is_unsure, unsure);
+                let now = Instant::now();
+                if let Some(change) = on_sockets.observe(&sockets.overrides, now) {
+                    let sentence = overridden::sentence(&on_sockets.found);
+                    say(
+                        &change,
+                        sentence,
+                        || overridden::remedy(&root, &on_sockets.found),
+                        SOCKETS,
+                    );
+                }
+                if let Some(change) = on_devices.observe(&devices, now) {
+                    let sentence = in_front::sentence(&on_devices.found);
+                    say(&change, sentence, || in_front::REMEDY.to_owned(), DEVICES);
+                }
+                tell(&Precedence {
+                    overrides: on_sockets.found.clone(),
+                    unasked: sockets.unasked,
+                    in_front: on_devices.found.clone(),
+                });
             }
-            tell(&Precedence { overrides: told.overrides.clone(), unasked: found.unasked });
+            Err(error) => note(&mut is_unsure, Some(error)),
         }
-        Err(error) if !std::mem::replace(&mut is_unsure, true) => {
-            warn!("the kernel does not say which programs run in {}: {error}", root.display());
-        }
-        Err(_) => {}
     };
     look();
     let thread = thread::Builder::new().name("precedence".to_owned());
@@ -99,12 +129,23 @@ pub(super) fn watch(
     Ok(())
 }
 
-fn say(change: &Change, overrides: &[Override], root: &Path) {
-    let sentence = overridden::sentence(overrides).unwrap_or_default();
+/// Logs the first of errors in a row.
+fn note(is_unsure: &mut bool, error: Option<io::Error>) {
+    let was_unsure = std::mem::replace(is_unsure, error.is_some());
+    if let Some(error) = error.filter(|_| !was_unsure) {
+        warn!("the kernel does not say which programs run before topo-lb's: {error}");
+    }
+}
+
+const SOCKETS: &str = "sockets";
+const DEVICES: &str = "devices of clients outside";
+
+fn say(change: &Change, sentence: Option<String>, remedy: impl Fn() -> String, of: &str) {
+    let sentence = sentence.unwrap_or_default();
     match change {
-        Change::Begins => warn!("{sentence}; {}", overridden::remedy(root, overrides)),
+        Change::Begins => warn!("{sentence}; {}", remedy()),
         Change::Goes => debug!("{sentence}"),
-        Change::Ends => info!("no program of others runs before topo-lb's any more"),
+        Change::Ends => info!("no program of others runs before topo-lb's of {of} any more"),
     }
 }
 
@@ -112,6 +153,7 @@ fn say(change: &Change, overrides: &[Override], root: &Path) {
 mod tests {
     use super::*;
     use crate::datapath::hook::Hook;
+    use crate::datapath::inspect::overridden::Override;
 
     fn one(program: u32) -> Vec<Override> {
         let (hook, cgroup) = (Hook::Connect4, "/sys/fs/cgroup".into());
@@ -125,9 +167,9 @@ mod tests {
         assert_eq!(told.observe(&one(1), start), Some(Change::Begins));
         assert_eq!(told.observe(&one(1), start + HOLD * 9), None);
         assert_eq!(told.observe(&[], start + HOLD * 9), None);
-        assert_eq!(told.overrides, one(1));
+        assert_eq!(told.found, one(1));
         assert_eq!(told.observe(&[], start + HOLD * 10), Some(Change::Ends));
-        assert_eq!(told.overrides, []);
+        assert_eq!(told.found, []);
         assert_eq!(told.observe(&[], start + HOLD * 99), None);
         assert_eq!(told.observe(&one(2), start + HOLD * 99), Some(Change::Begins));
     }

@@ -3,13 +3,16 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use tokio::sync::watch;
 
 use super::config::{Config, Source};
 use crate::admin;
+use crate::datapath::attach::hooks;
 use crate::events::publish::EventPublisher;
 use crate::events::{self, counted};
+use crate::health;
 use crate::metrics::Figures;
-use crate::source::kube::KubeTarget;
+use crate::source::kube::{self, KubeTarget};
 use crate::telemetry::Telemetry;
 
 /// Returns the telemetry, and the file of the probes' socket.
@@ -26,7 +29,23 @@ pub(super) fn serve(config: &Config) -> anyhow::Result<(Telemetry, admin::Socket
             EventPublisher::start(target.clone(), Arc::clone(&config.node), Arc::clone(&figures))
         }
     };
-    let telemetry = Telemetry::new(Arc::clone(&figures), publisher);
+    let mut telemetry = Telemetry::new(Arc::clone(&figures), publisher.clone());
+    if let Some(options) = &config.health {
+        let leaving = match &config.source {
+            // Manifests do not tell of a Node that leaves.
+            Source::Manifests(_) => watch::Sender::new(false).subscribe(),
+            Source::Kube(target) => kube::leaving(target.clone(), config.node.to_string()),
+        };
+        let sources = health::Sources {
+            node: Arc::clone(&config.node),
+            figures: Arc::clone(&figures),
+            readiness: telemetry.readiness(),
+            forwards_before: hooks::is_attached(&config.datapath.pin_dir),
+            leaving,
+            publisher,
+        };
+        telemetry.check_health(health::start(options, sources).context("cannot create a thread")?);
+    }
     if has_listener {
         let pin_dir = config.datapath.pin_dir.clone();
         tokio::spawn(counted::follow(telemetry.state_query(), pin_dir));

@@ -31,7 +31,8 @@ pub(super) async fn start(
     // First: problems of this host are reported before an API server answers.
     Datapath::check_host(&config.datapath)?;
     let (mut events, mut wanted, saver, pods) = source::open(&config).await?;
-    let lists_all = !config.devices.is_empty() || config.terminate_tcp;
+    let lists_all =
+        !config.devices.is_empty() || config.replacement.is_some() || config.terminate_tcp;
     let reconciler =
         Reconciler::new(config.node.clone(), config.scope, lists_all).when_full(config.when_full);
     let reconciler = reconciler.exposing(config.exposing.clone());
@@ -68,14 +69,22 @@ pub(super) async fn start(
     );
     state.reconciler.expect_all(&kernel.installed);
     let writes = kernel.settle(&mut state).context("the first plan could not be carried out")?;
-    exclusions::begin(config.exclusions, pods, &cgroup_root, datapath.maps_directory(), &figures)
-        .await?;
+    exclusions::begin(
+        config.exclusions.clone(),
+        pods,
+        &cgroup_root,
+        datapath.maps_directory(),
+        &figures,
+    )
+    .await?;
     datapath.attach()?;
+    datapath.guard_node_ports();
     if config.exposing.is_none() {
         datapath.forget_all_frontends();
     }
     let say = state.telemetry.precedence();
-    precedence::watch(&cgroup_root, &config.tolerated, datapath.programs()?, say)
+    let pin_dir = &config.datapath.pin_dir;
+    precedence::watch(&cgroup_root, pin_dir, &config.tolerated, datapath.programs()?, say)
         .context("cannot start a thread")?;
     let options = terminator::Options {
         pin_dir: config.datapath.pin_dir.clone(),
@@ -86,7 +95,7 @@ pub(super) async fn start(
         SocketTerminator::start(options, Arc::clone(&figures)).context("cannot start a thread")?;
     // Gone while no agent ran. Only now, the pins are those of the attached programs.
     terminator.end(&kernel.take_gone());
-    let devices = Devices::follow(&config.devices, &mut datapath)?;
+    let devices = Devices::follow(&config, &mut datapath, figures)?;
     state.telemetry.begin();
     if let Some(error) = unready {
         warn!("the agent is not ready: {error}");

@@ -107,6 +107,9 @@ pub enum Topic {
     /// The Service lacks room in the maps.
     #[strum(serialize = "NoRoomInMaps")]
     NoRoom,
+    /// No server can listen at the Service's `healthCheckNodePort`. kube-proxy's name of it.
+    #[strum(serialize = "FailedToStartServiceHealthcheck")]
+    HealthCheck,
 }
 
 impl Topic {
@@ -118,6 +121,7 @@ impl Topic {
             Self::NodeRefused => "ChooseEndpoints",
             Self::ClientsRefused => "Refuse",
             Self::NoRoom => "Program",
+            Self::HealthCheck => "Listen",
         }
     }
 }
@@ -221,6 +225,12 @@ pub fn clients_refused(
 #[must_use]
 pub fn no_room(id: &ServiceId, uid: Option<Uuid>, node: &str, lack: Lack) -> News {
     News::of(id, uid, Topic::NoRoom, format!("on node {node}: {lack}"))
+}
+
+/// News of a health check that this node does not answer.
+#[must_use]
+pub fn health_check(id: &ServiceId, uid: Option<Uuid>, node: &str, why: &str) -> News {
+    News::of(id, uid, Topic::HealthCheck, format!("on node {node}: {why}"))
 }
 
 /// The port in `namespace/name:port`.

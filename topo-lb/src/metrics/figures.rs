@@ -96,8 +96,14 @@ pub struct Figures {
     pub events_dropped: AtomicU64,
     /// Hooks at which a foreign program runs before ours.
     pub overridden_hooks: AtomicU64,
+    /// Devices with tc programs, in the order of `Role::BOTH`.
+    pub devices: [AtomicU64; 2],
+    /// Foreign programs that see packets of clients outside before ours do.
+    pub in_front: AtomicU64,
     /// Known cgroups that the last look did not query.
     pub unasked_cgroups: AtomicU64,
+    /// Health checks of load balancers without a listener: of Services, of the node.
+    pub unanswered_health_checks: [AtomicU64; 2],
     /// Sockets ended because their endpoint no longer serves: UDP, TCP.
     pub ended_sockets: [AtomicU64; 2],
     /// Failed attempts to find or end sockets.

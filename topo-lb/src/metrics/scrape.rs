@@ -161,6 +161,7 @@ impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         self.traffic(&mut encoder)?;
         self.maps(&mut encoder)?;
+        self.health_checks(&mut encoder)?;
         self.agent(&mut Families(&mut encoder))
     }
 }
@@ -203,7 +204,7 @@ impl Scrape {
         encoder
             .encode_descriptor("torn_reads", help, None, MetricType::Counter)?
             .encode_counter::<NoLabelSet, u64, f64>(&self.counted.torn, None)?;
-        let help = "Packets on the devices of --tc-devices by what became of them";
+        let help = "Packets on the devices of guests and of clients outside by what became of them";
         let mut family = encoder.encode_descriptor("packets", help, None, MetricType::Counter)?;
         for (direction, packets) in &self.counted.packets {
             for outcome in Outcome::ALL {
@@ -224,6 +225,17 @@ impl Scrape {
                 let value = if name == "map_used_entries" { &one.used } else { &one.capacity };
                 family.encode_family(&[("map", *map)])?.encode_gauge(&value.load(Relaxed))?;
             }
+        }
+        Ok(())
+    }
+
+    fn health_checks(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Health checks of load balancers that the agent should answer and cannot, as \
+                    their port is taken: of Services, or of the node";
+        let mut family =
+            encoder.encode_descriptor("unanswered_health_checks", help, None, MetricType::Gauge)?;
+        for (of, value) in ["service", "node"].iter().zip(&self.figures.unanswered_health_checks) {
+            family.encode_family(&[("of", *of)])?.encode_gauge(&value.load(Relaxed))?;
         }
         Ok(())
     }
@@ -266,6 +278,16 @@ impl Scrape {
             "Hooks, of connect4, connect6, sendmsg4 and sendmsg6, where a program of others runs \
              before topo-lb's in some cgroup and may decide first",
             &figures.overridden_hooks,
+        )?;
+        let help = "Devices with tc programs: of guests, and of clients outside";
+        let mut family = families.0.encode_descriptor("devices", help, None, MetricType::Gauge)?;
+        for (role, value) in ["guest", "external"].iter().zip(&figures.devices) {
+            family.encode_family(&[("role", *role)])?.encode_gauge(&value.load(Relaxed))?;
+        }
+        families.level(
+            "programs_in_front",
+            "Programs of others that see packets of clients outside before topo-lb's",
+            &figures.in_front,
         )?;
         families.level(
             "unasked_cgroups",

@@ -33,7 +33,7 @@ fn open(waiting: usize) -> Gate {
     let asked = Arc::new(Mutex::new(0));
     let router =
         Router::new().route("/", get(async || "ok")).route("/big", get(async || vec![b'x'; BIG]));
-    tokio::spawn(serve(Told(receiver, Arc::clone(&asked)), router, waiting));
+    tokio::spawn(serve(Told(receiver, Arc::clone(&asked)), router, Rooms::new(waiting)));
     Gate { sender, asked }
 }
 
