@@ -1,5 +1,8 @@
 {{/* The container with topo-lb: the agent, or the clean-up. */}}
 {{- define "topo-lb.container" -}}
+{{- if and .Values.kubeProxyReplacement (not (or .Values.k8sServiceHost .Values.apiServer)) }}
+{{- fail "kubeProxyReplacement needs k8sServiceHost, the control plane's own address, or apiServer: the ClusterIP of the API server works only when the agent does" }}
+{{- end }}
 name: {{ ternary "cleanup" "agent" .Values.cleanup }}
 image: {{ printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) }}
 {{- with .Values.image.pullPolicy }}
@@ -16,7 +19,18 @@ env:
       fieldRef:
         fieldPath: spec.nodeName
   - name: TOPO_LB_SCOPE
-    value: {{ .Values.scope }}
+    value: {{ ternary "all" .Values.scope .Values.kubeProxyReplacement }}
+  {{- if .Values.kubeProxyReplacement }}
+  - name: TOPO_LB_KUBE_PROXY_REPLACEMENT
+    value: "true"
+  {{- end }}
+  {{- with .Values.k8sServiceHost }}
+  # By default an agent asks at the ClusterIP of `kubernetes`, which works only when the agent does.
+  - name: KUBERNETES_SERVICE_HOST
+    value: {{ . }}
+  - name: KUBERNETES_SERVICE_PORT
+    value: {{ $.Values.k8sServicePort | quote }}
+  {{- end }}
   - name: TOPO_LB_LOG_FORMAT
     value: {{ .Values.logFormat }}
   # For listen.onNode. A variable must come after those that it refers to, and an apply on the server
