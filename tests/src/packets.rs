@@ -1,15 +1,18 @@
 //! Runs single packets through the tc programs with the kernel's `BPF_PROG_TEST_RUN`, and returns
-//! verdict and packet. Maps are private to each test and filled by it.
+//! verdict and packet. Each test finds empty maps, and fills them.
 
 mod connections;
 mod outside;
+mod reuse;
 
 pub use connections::uptime;
 pub use outside::MARK;
 
 use std::env;
+use std::mem::ManuallyDrop;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use anyhow::{Context, Result};
 use aya::maps::{Array, HashMap, MapData, PerCpuArray};
@@ -28,6 +31,8 @@ use topo_lb_common::packets::Packets;
 use topo_lb_common::range::Range;
 use topo_lb_common::record::NO_TIER;
 use topo_lb_common::selection::NO_SLOTS;
+
+use self::reuse::Purpose;
 
 /// `TC_ACT_UNSPEC`: the hook's next program decides.
 pub const NEXT: i32 = -1;
@@ -75,10 +80,11 @@ impl Hook {
     }
 }
 
-/// The programs, loaded for one test.
+/// The programs, for one test.
 #[derive(Debug)]
 pub struct Programs {
-    ebpf: Ebpf,
+    purpose: Purpose,
+    ebpf: ManuallyDrop<Ebpf>,
     /// Records in use, of both families.
     records: u32,
 }
@@ -149,22 +155,18 @@ impl Programs {
     /// Like [`load`](Self::load), with `entries` per map.
     pub fn with_room(entries: u32) -> Result<Self> {
         Self::with(
-            &Constants::probe(TcpPeer::Service, entries),
-            entries,
-            [Hook::Ingress, Hook::Egress],
+            || Constants::probe(TcpPeer::Service, entries),
+            (entries, &[Hook::Ingress, Hook::Egress]),
         )
     }
 
-    fn with(
-        constants: &Constants,
-        entries: u32,
-        hooks: impl IntoIterator<Item = Hook>,
-    ) -> Result<Self> {
-        let mut ebpf = load_object(&mut EbpfLoader::new(), &object()?, constants, entries)?;
-        for hook in hooks {
-            program(&mut ebpf, hook)?.load().context("the verifier refuses a tc program")?;
-        }
-        let mut programs = Self { ebpf, records: 0 };
+    /// Takes the programs of an earlier test, or loads them.
+    fn with(constants: impl FnOnce() -> Constants, purpose: Purpose) -> Result<Self> {
+        let ebpf = match reuse::take(purpose)? {
+            Some(ebpf) => ebpf,
+            None => load(&constants(), purpose)?,
+        };
+        let mut programs = Self { purpose, ebpf: ManuallyDrop::new(ebpf), records: 0 };
         programs.write_range(Range::EMPTY)?;
         programs.rely_on_marks(true)?;
         Ok(programs)
@@ -355,6 +357,24 @@ impl Programs {
         let values = map.get(&hook.index(), 0)?;
         Ok(sum(values.iter().map(|Raw(one)| one)))
     }
+}
+
+impl Drop for Programs {
+    fn drop(&mut self) {
+        // SAFETY: nothing uses it after this.
+        let ebpf = unsafe { ManuallyDrop::take(&mut self.ebpf) };
+        if !thread::panicking() {
+            reuse::give_back(self.purpose, ebpf);
+        }
+    }
+}
+
+fn load(constants: &Constants, (entries, hooks): Purpose) -> Result<Ebpf> {
+    let mut ebpf = load_object(&mut EbpfLoader::new(), &object()?, constants, entries)?;
+    for hook in hooks {
+        program(&mut ebpf, *hook)?.load().context("the verifier refuses a tc program")?;
+    }
+    Ok(ebpf)
 }
 
 fn program(ebpf: &mut Ebpf, hook: Hook) -> Result<&mut SchedClassifier> {

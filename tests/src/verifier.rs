@@ -66,6 +66,7 @@ fn prepare(object: &[u8]) -> Result<Ebpf> {
 
 fn load(program: &mut Program) -> Result<(), ProgramError> {
     match program {
+        Program::CgroupSock(program) => program.load(),
         Program::CgroupSockAddr(program) => program.load(),
         Program::SchedClassifier(program) => program.load(),
         _ => Err(ProgramError::UnexpectedProgramType),

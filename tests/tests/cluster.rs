@@ -1,4 +1,4 @@
-//! topo-lb on a real cluster: kubelets, containerd, kube-proxy, real pods.
+//! topo-lb on a real cluster: kubelets, containerd, real pods, with kube-proxy and without it.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -16,6 +16,7 @@ use topo_lb_tests::kubernetes::worker::Worker;
 use topo_lb_tests::kubernetes::{Kubernetes, LAST_RELEASE, Proxy, VERSION, names, plan};
 use topo_lb_tests::lab::{Scenario, play_all, within};
 use topo_lb_tests::objects::Objects;
+use topo_lb_tests::process::printed;
 use topo_lb_tests::progress::Progress;
 use topo_lb_tests::requirements;
 use topo_lb_tests::wait::{patient, until};
@@ -43,7 +44,7 @@ fn connections_of_real_pods_stay_in_their_pool_through_changes() -> Result<()> {
     let names = names(2);
     within(&plan(&names), |cluster| {
         let parts = Parts::given()?;
-        let kubernetes = Kubernetes::start(cluster, &parts, Proxy::TopoLb, Progress::new())?;
+        let kubernetes = Kubernetes::start(cluster, &parts, Proxy::Beside, Progress::new())?;
         let tutorial = deploy("examples/openyurt.yaml").display().to_string();
         kubernetes.kubectl(&["apply", "-f", &tutorial])?;
         for (pool, _) in POOLS {
@@ -69,6 +70,60 @@ fn connections_of_real_pods_stay_in_their_pool_through_changes() -> Result<()> {
         let begin = |stage: &mut Stage<'_>| stage.look().map(drop);
         play_all(&mut Stage { kubernetes, load, has_last_release }, begin, scenarios)
     })
+}
+
+#[test]
+fn a_cluster_without_kube_proxy_serves_pods_nodes_and_clients_outside() -> Result<()> {
+    requirements::command("curl", "curl")?;
+    let names = names(2);
+    within(&plan(&names), |cluster| {
+        let parts = Parts::given()?;
+        let mut kubernetes = Kubernetes::start(cluster, &parts, Proxy::TopoLb, Progress::new())?;
+        let tutorial = deploy("examples/openyurt.yaml").display().to_string();
+        kubernetes.kubectl(&["apply", "-f", &tutorial])?;
+        for (pool, _) in POOLS {
+            for number in [1, 2] {
+                rolled_out(&kubernetes, &format!("deployment/united-deployment{number}-{pool}"))?;
+            }
+        }
+        pods_stay_in_their_pool(&kubernetes)?;
+        let anywhere = node_port(&kubernetes, "svc-ud1-without-topology")?;
+        let pool_only = node_port(&kubernetes, SERVICE)?;
+        for (pool, node) in POOLS {
+            let address = kubernetes.kubectl(&["get", "node", node, "-o", ADDRESS])?;
+            let outside = |port: &str| {
+                let script = asking(&format!("{address}:{port}"));
+                let mut curl = Command::new("sh");
+                curl.args(["-c", &script]);
+                cluster.fabric().run(|| printed(&mut curl)).map(|text| count(&text))
+            };
+            until("a node port that answers outside", SOON, || {
+                let [any, own] = [outside(&anywhere)?, outside(&pool_only)?];
+                let right = is_from_anywhere(&any) && only_from(pool, &own).is_ok();
+                Ok(if right { Ok(()) } else { Err(format!("{node}: {any:?}, {own:?}")) })
+            })?;
+            // From both nodes' pods, at this node.
+            for (from, _) in POOLS {
+                let answers =
+                    answers(&kubernetes, &client_of(from), &format!("{address}:{anywhere}"))?;
+                ensure!(is_from_anywhere(&answers), "from a pod of {from} at {node}: {answers:?}");
+            }
+            let script = asking(&format!("127.0.0.1:{pool_only}"));
+            let answers = count(&shell_on(kubernetes.worker(node)?, &script)?);
+            only_from(pool, &answers).context("from the node itself")?;
+        }
+        Ok(())
+    })
+}
+
+/// Where kubectl finds the address of a node.
+const ADDRESS: &str = r#"jsonpath={.status.addresses[?(@.type=="InternalIP")].address}"#;
+
+/// Gives a Service a node port.
+fn node_port(kubernetes: &Kubernetes<'_>, service: &str) -> Result<String> {
+    let patch = r#"{"spec": {"type": "NodePort"}}"#;
+    kubernetes.kubectl(&["patch", "service", service, "-p", patch])?;
+    kubernetes.kubectl(&["get", "service", service, "-o", "jsonpath={.spec.ports[0].nodePort}"])
 }
 
 /// The cluster, and what goes on in it all the time.

@@ -50,6 +50,10 @@ fn the_chart_is_what_kustomize_makes() -> Result<()> {
     let pairs = [
         (chart(&[])?, overlay("opt-in")?),
         (chart(&["scope=all"])?, overlay("all")?),
+        (
+            chart(&["kubeProxyReplacement=true", "k8sServiceHost=control-plane.example.com"])?,
+            overlay("kube-proxy-replacement")?,
+        ),
         (chart(&["cleanup=true"])?, overlay("cleanup")?),
         (
             chart(&["listen.onNode=true", "mountBpffs=true"])?,
@@ -85,6 +89,16 @@ fn a_value_that_the_chart_does_not_know_is_refused() -> Result<()> {
 }
 
 #[test]
+fn a_node_without_kube_proxy_is_not_sent_to_a_cluster_ip() -> Result<()> {
+    let alone = chart(&["kubeProxyReplacement=true"]).err().context("no address was taken")?;
+    ensure!(format!("{alone:#}").contains("needs k8sServiceHost"), "{alone:#}");
+    let hub = chart(&["kubeProxyReplacement=true", "apiServer=http://127.0.0.1:10261"])?;
+    let container = &one(&hub, "DaemonSet")?["spec"]["template"]["spec"]["containers"][0];
+    ensure!(variable(container, "TOPO_LB_SCOPE") == Some("all"), "{container:#}");
+    Ok(())
+}
+
+#[test]
 fn the_image_that_is_deployed_has_the_version_of_this_source() -> Result<()> {
     let objects = overlay("all")?;
     let pod = &one(&objects, "DaemonSet")?["spec"]["template"]["spec"];
@@ -97,7 +111,7 @@ fn the_image_that_is_deployed_has_the_version_of_this_source() -> Result<()> {
 fn an_api_server_takes_every_object_and_every_change_from_one_overlay_to_another() -> Result<()> {
     let plane = ControlPlane::on_loopback()?;
     let kubectl = kubectl()?;
-    for name in ["opt-in", "all", "cleanup", "opt-in"] {
+    for name in ["opt-in", "all", "kube-proxy-replacement", "all", "cleanup", "opt-in"] {
         let place = deploy("overlays").join(name).display().to_string();
         // The server rejects unknown fields only with server-side apply.
         plane.administer(&kubectl, &["apply", "--server-side", "-k", &place])?;

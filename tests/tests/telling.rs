@@ -11,11 +11,11 @@ use topo_lb_tests::binary::Binary;
 use topo_lb_tests::cluster::Cluster;
 use topo_lb_tests::control_plane::ControlPlane;
 use topo_lb_tests::foreign::{self, Foreign, Rule};
-use topo_lb_tests::http::Answer;
+use topo_lb_tests::http::{self, Answer};
 use topo_lb_tests::lab::within;
 use topo_lb_tests::node::NodePlan;
 use topo_lb_tests::scene::{HERE, KEYS, ZONE};
-use topo_lb_tests::wait::until;
+use topo_lb_tests::wait::{until, until_is};
 use topo_lb_tests::{kubernetes_1_20, manifest, requirements};
 
 const SOON: Duration = Duration::from_secs(30);
@@ -181,6 +181,51 @@ fn a_service_shows_what_a_node_makes_of_it() -> Result<()> {
         ensure!(counts.iter().all(|count| text.contains(count)), "{text}");
         let all = told(plane)?;
         ensure!(all.len() == 4, "a restart tells nothing again: {all:?}");
+        Ok(())
+    })
+}
+
+#[test]
+fn load_balancers_are_told_of_a_node_that_leaves_and_people_of_a_busy_health_check() -> Result<()> {
+    let binary = Binary::new(requirements::agent()?);
+    let plan = [NodePlan { name: HERE, number: 1, pods: vec![("client", 2)] }];
+    within(&plan, |cluster| {
+        let plane = ControlPlane::in_lab(cluster)?;
+        plane.allow("topo-lb", &installed())?;
+        let mut web = service("web", "10.96.4.6", None);
+        web["spec"]["type"] = "LoadBalancer".into();
+        web["spec"]["externalTrafficPolicy"] = "Local".into();
+        web["spec"]["healthCheckNodePort"] = 32_100.into();
+        plane.create([manifest::node(HERE, &[]), web, slice("web", HERE)])?;
+        let ask = |port: u16, path: &str| {
+            http::get(cluster.node_netns(HERE)?, ([172, 30, 0, 2], port).into(), path)
+        };
+        let busy = cluster.serve_on(HERE, "busy", &[([172, 30, 0, 2], 32_100).into()])?;
+        let mut agent = plane.agent(&binary, HERE)?;
+        agent.set("--kube-proxy-replacement", "");
+        agent.resume()?;
+
+        let event = wait_for(&plane, "web", "FailedToStartServiceHealthcheck", SOON)?;
+        let note = event["note"].as_str().unwrap_or_default();
+        ensure!(note.contains("healthCheckNodePort 172.30.0.2:32100: another process"), "{note}");
+        drop(busy);
+        let look = || Ok(ask(32_100, "/").map_or_else(|error| format!("{error:#}"), |it| it.body));
+        until_is("an answer", SOON, look, |text| text.contains("\"localEndpoints\":1"))?;
+
+        let leaves = json!([{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]);
+        for (taints, status) in [(json!([]), 200), (leaves, 503), (json!([]), 200)] {
+            plane.change("Node", HERE, &json!({"spec": {"taints": taints}}))?;
+            let look = || ask(10_256, "/healthz");
+            let healthz = until_is("another health", SOON, look, |it| it.status == status)?;
+            let eligible = format!("\"nodeEligible\":{}", status == 200);
+            ensure!(healthz.body.contains(&eligible), "{healthz}");
+            let livez = ask(10_256, "/livez")?;
+            ensure!(livez.status == 200, "{livez}");
+            let of_service = ask(32_100, "/")?;
+            ensure!(of_service.status == 200, "{of_service}");
+        }
+        let all = told(&plane)?;
+        ensure!(all.len() == 1, "it is told once: {all:?}");
         Ok(())
     })
 }

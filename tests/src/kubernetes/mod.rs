@@ -1,5 +1,6 @@
 //! A real cluster on the lab's nodes: a control plane on the fabric, and on each node containerd,
-//! a kubelet and kube-proxy, with mounts, cgroups and a bpffs of the node's own.
+//! a kubelet and, unless topo-lb takes its place, kube-proxy, with mounts, cgroups and a bpffs of the
+//! node's own.
 //!
 //! ```text
 //!  fabric: etcd, kube-apiserver, controllers, scheduler, cluster DNS; the machine's loopback ─▶ API
@@ -9,6 +10,7 @@
 //!
 //! Everything lives in the lab's cluster, which removes it.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -63,8 +65,12 @@ const PATIENCE: Duration = Duration::from_secs(120);
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Proxy {
-    /// topo-lb for all Services, beside kube-proxy.
+    /// topo-lb in place of kube-proxy.
     TopoLb,
+    /// topo-lb for all Services, beside kube-proxy.
+    #[value(name = "topo-lb+kube-proxy")]
+    #[serde(rename = "topo-lb+kube-proxy")]
+    Beside,
     /// kube-proxy alone.
     KubeProxy,
     /// Nothing: ClusterIPs do not work.
@@ -77,8 +83,24 @@ impl Proxy {
     pub fn name(self) -> &'static str {
         match self {
             Self::TopoLb => "topo-lb",
+            Self::Beside => "topo-lb+kube-proxy",
             Self::KubeProxy => "kube-proxy",
             Self::None => "none",
+        }
+    }
+
+    /// Whether kube-proxy runs on the nodes.
+    #[must_use]
+    pub fn has_kube_proxy(self) -> bool {
+        matches!(self, Self::Beside | Self::KubeProxy)
+    }
+
+    /// The overlay of deploy/ that is applied, if topo-lb runs on the nodes.
+    fn overlay(self) -> Option<&'static str> {
+        match self {
+            Self::TopoLb => Some("kube-proxy-replacement"),
+            Self::Beside => Some("all"),
+            Self::KubeProxy | Self::None => None,
         }
     }
 }
@@ -109,6 +131,20 @@ spec:
           livenessProbe: {periodSeconds: 2, timeoutSeconds: 2}
           readinessProbe: {periodSeconds: 1, timeoutSeconds: 2}
 ";
+
+/// A patch of the DaemonSet for agents that cannot begin with a ClusterIP.
+fn api_server(server: SocketAddr) -> serde_json::Value {
+    let (host, port) = (server.ip().to_string(), server.port().to_string());
+    let variables = json!([
+        {"name": "KUBERNETES_SERVICE_HOST", "value": host},
+        {"name": "KUBERNETES_SERVICE_PORT", "value": port},
+    ]);
+    let agent = json!({"name": "agent", "env": variables});
+    json!({
+        "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": NAME},
+        "spec": {"template": {"spec": {"containers": [agent]}}},
+    })
+}
 
 /// The zone of a node: the letter of its name.
 #[must_use]
@@ -150,9 +186,9 @@ impl<'a> Kubernetes<'a> {
         let workers = progress.step(&title, || start_workers(cluster, &plane, parts, proxy))?;
         let it = Self { cluster, door, _dns: dns, workers, plane };
         progress.step("nodes are ready", || it.wait_for_nodes())?;
-        if proxy == Proxy::TopoLb {
+        if let Some(overlay) = proxy.overlay() {
             progress.step("DaemonSet of topo-lb is ready", || {
-                it.apply("all", &[])?;
+                it.apply(overlay, &[])?;
                 it.wait_for_agents()
             })?;
         }
@@ -201,8 +237,14 @@ impl<'a> Kubernetes<'a> {
         let mut all = components.to_vec();
         all.extend(self.surroundings()?);
         let has_agent = overlay != "cleanup";
-        let patches = if has_agent { json!([{"patch": FREQUENT_PROBES}]) } else { json!([]) };
-        compose(&folder, overlay, &all, &patches)?;
+        let mut patches = Vec::new();
+        if has_agent {
+            patches.push(json!({"patch": FREQUENT_PROBES}));
+        }
+        if overlay == "kube-proxy-replacement" {
+            patches.push(json!({"patch": api_server(self.plane.server()).to_string()}));
+        }
+        compose(&folder, overlay, &all, &patches.into())?;
         let folder = folder.display().to_string();
         self.kubectl(&["apply", "--server-side", "--force-conflicts", "-k", &folder]).map(drop)
     }

@@ -58,7 +58,8 @@ impl<'a> Worker<'a> {
             dns: dns.to_owned(),
         };
         let kubelet = kubelet::start(&machine, parts, &settings)?;
-        let kube_proxy = (proxy != Proxy::None)
+        let kube_proxy = proxy
+            .has_kube_proxy()
             .then(|| kube_proxy::start(&machine, parts, &settings.kubeconfig))
             .transpose()?;
         Ok(Self { kube_proxy, kubelet, containerd, parts: parts.clone(), settings, machine })

@@ -25,10 +25,10 @@ impl Programs {
     /// `--frontends all`.
     pub fn replacing() -> Result<Self> {
         let all_frontends = AllFrontends { masquerade_mark: MARK, host_netns: None };
-        let constants =
-            Constants::probe(TcpPeer::Service, 1_024).with_all_frontends(Some(all_frontends));
-        let hooks = [Hook::Ingress, Hook::Egress, Hook::ExternalIngress, Hook::ExternalEgress];
-        Self::with(&constants, 1_024, hooks)
+        Self::with(
+            || Constants::probe(TcpPeer::Service, 1_024).with_all_frontends(Some(all_frontends)),
+            (1_024, &[Hook::Ingress, Hook::Egress, Hook::ExternalIngress, Hook::ExternalEgress]),
+        )
     }
 
     /// Writes a frontend with these endpoints, and its bit; every connection sees the write as a change.

@@ -77,3 +77,22 @@ fn only_packets_of_endpoints_with_connections_are_looked_up() -> Result<()> {
     expect(&mut programs, "before", Hook::Egress, &answer, translated)?;
     Ok(())
 }
+
+#[test]
+fn the_next_test_finds_nothing_of_this_one() -> Result<()> {
+    let families = [(CLIENT4, WEB4, A4), (CLIENT6, WEB6, A6)];
+    for _ in 0..2 {
+        let mut programs = scene()?;
+        for (client, web, a) in families {
+            let data = tcp(client, web, Tcp::Ack);
+            expect_untouched(&mut programs, "no connection", Hook::Ingress, &data)?;
+            let syn = tcp(client, web, Tcp::Syn(7));
+            expect(&mut programs, "SYN", Hook::Ingress, &syn, (NEXT, client, a))?;
+            let syn_ack = tcp(a, client, Tcp::SynAck);
+            expect(&mut programs, "SYN-ACK", Hook::Egress, &syn_ack, (NEXT, web, client))?;
+        }
+        let totals = programs.totals(Hook::Ingress)?;
+        ensure!((totals.unknown, totals.opened) == (2, 2), "{totals:?}");
+    }
+    Ok(())
+}

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use topo_lb_tests::traffic::{Failure, Order, Socket, Step, Tally, Via};
 
 use crate::datagrams;
+use crate::dial::dial;
 use crate::exchange::Open;
 use crate::shelf::Shelved;
 
@@ -90,6 +91,7 @@ impl Sockets {
             Order::Receive(socket) => json!(self.get(socket)?.receive()?),
             Order::Scatter(to, sockets) => json!(datagrams::scatter(to, sockets)?),
             Order::Race(to, rounds) => json!(datagrams::race(&to, rounds)?),
+            Order::Dial(all) => json!(dial(all)?),
             Order::Reconnect(socket, to) => json!(self.get(socket)?.connect(to)?),
             Order::Disconnect(socket) => {
                 let open = self.take(socket)?.disconnect()?;

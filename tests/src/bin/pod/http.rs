@@ -24,7 +24,7 @@ pub(crate) fn answer(mut from: impl Read) -> io::Result<Option<String>> {
 }
 
 /// The body of a complete response with status 200.
-fn body(answer: &[u8]) -> Option<String> {
+pub(crate) fn body(answer: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(answer).ok()?;
     let (head, body) = text.split_once("\r\n\r\n")?;
     let mut lines = head.lines();

@@ -2,6 +2,7 @@
 
 mod client;
 mod datagrams;
+mod dial;
 mod exchange;
 mod http;
 mod serve;

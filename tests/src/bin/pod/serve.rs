@@ -1,4 +1,5 @@
-//! The server: a task per address and protocol. Answers with its name, and echoes posts to `/echo`.
+//! The server: a task per address and protocol. Answers with its name, echoes posts to `/echo`, and
+//! tells the source address of a request on request.
 
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
@@ -6,11 +7,12 @@ use std::net::SocketAddr;
 use anyhow::{Context, Result};
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::DefaultBodyLimit;
-use axum::routing::post;
+use axum::extract::{ConnectInfo, DefaultBodyLimit};
+use axum::routing::{get, post};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::runtime;
+use topo_lb_tests::dial::{SOURCE_DATAGRAM, SOURCE_PATH};
 
 /// Serves until standard input ends: then the lab is gone, and nothing else ends this process.
 pub(crate) fn serve(name: String, addresses: &[SocketAddr], mptcp: bool) -> Result<()> {
@@ -32,10 +34,13 @@ pub(crate) fn serve(name: String, addresses: &[SocketAddr], mptcp: bool) -> Resu
             let udp = UdpSocket::bind(address)
                 .await
                 .with_context(|| format!("cannot listen on {address}, UDP"))?;
-            let body = name.clone();
+            let (body, named) = (name.clone(), name.clone());
+            let source = async move |ConnectInfo(from): ConnectInfo<SocketAddr>| told(&named, from);
             let router = Router::new()
+                .route(SOURCE_PATH, get(source))
                 .route("/echo", post(async |body: Bytes| body).layer(DefaultBodyLimit::disable()))
                 .fallback(async move || body);
+            let router = router.into_make_service_with_connect_info::<SocketAddr>();
             tokio::spawn(async move { axum::serve(tcp, router).await });
             tokio::spawn(echo(udp, name.clone()));
         }
@@ -57,13 +62,21 @@ fn listen(address: SocketAddr, mptcp: bool) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// Answers every datagram with the name.
+/// The answer with the source address of a request.
+fn told(name: &str, from: SocketAddr) -> String {
+    format!("{name} {}", from.ip())
+}
+
+/// Answers every datagram with the name, or as [`told`].
 async fn echo(socket: UdpSocket, name: String) {
     let mut buffer = [0; 2048];
     loop {
         // Errors concern one datagram, for example ICMP errors for an answer to a gone client.
-        if let Ok((_, from)) = socket.recv_from(&mut buffer).await {
-            let _ = socket.send_to(name.as_bytes(), from).await;
+        if let Ok((length, from)) = socket.recv_from(&mut buffer).await {
+            let _ = match &buffer[..length] {
+                SOURCE_DATAGRAM => socket.send_to(told(&name, from).as_bytes(), from).await,
+                _ => socket.send_to(name.as_bytes(), from).await,
+            };
         }
     }
 }

@@ -1,0 +1,144 @@
+//! Dials many destinations at once.
+//!
+//! Few exchanges are busy at a time, so that a small machine answers each quickly. One that waits for
+//! longer than [`BUSY`] lets others begin, so that those without any answer cost one time-out together.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::sync::atomic::AtomicU16;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use futures::future::join_all;
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpSocket, UdpSocket};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+use topo_lb_tests::dial::{Dial, Dialled, LIMIT, SOURCE_DATAGRAM, SOURCE_PATH, Transport};
+use topo_lb_tests::traffic::{Failure, Step};
+use topo_lb_tests::wait::patient;
+
+use crate::exchange::at;
+use crate::http;
+
+/// How many exchanges are busy at a time.
+const AT_ONCE: usize = 48;
+/// An exchange that lasts longer waits for an answer that is lost or was never sent.
+const BUSY: Duration = Duration::from_millis(200);
+/// So many more exchanges are tried after one has failed: whatever half of all do is missed by all with a
+/// probability of 1 in 4,096.
+const AFTER_FAILURE: u32 = 12;
+/// The client repeats a datagram after so long, as TCP repeats a SYN.
+const REPEAT: Duration = Duration::from_secs(1);
+
+/// Dials all destinations, and returns what came of each, in their order.
+pub(crate) fn dial(all: Vec<Dial>) -> Result<Vec<Dialled>, Failure> {
+    // Every exchange that waits has a socket.
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
+        .map_err(|errno| at(Step::Socket)(errno.into()))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(at(Step::Socket))?.block_on(async {
+        let busy = Semaphore::new(AT_ONCE);
+        Ok(join_all(all.iter().map(|dial| one(dial, &busy))).await)
+    })
+}
+
+async fn one(dial: &Dial, busy: &Semaphore) -> Dialled {
+    let mut dialled = Dialled::default();
+    let mut left = dial.most;
+    while left > 0 && dialled.kinds() < dial.enough && dialled.failure.is_none() {
+        left -= 1;
+        add(&mut dialled, attempt(dial, busy).await);
+    }
+    // All that may take the whole time wait together.
+    let left = if dialled.kinds() < dial.enough { left.min(AFTER_FAILURE) } else { 0 };
+    for outcome in join_all((0..left).map(|_| attempt(dial, busy))).await {
+        add(&mut dialled, outcome);
+    }
+    dialled
+}
+
+fn add(dialled: &mut Dialled, outcome: Result<String, Failure>) {
+    if let Err(failure) = outcome.and_then(|answer| dialled.add(&answer).ok_or(NONSENSE)) {
+        dialled.failure.get_or_insert(failure);
+    }
+}
+
+async fn attempt(dial: &Dial, busy: &Semaphore) -> Result<String, Failure> {
+    let permit = busy.acquire().await;
+    let mut exchange = std::pin::pin!(exchange(dial));
+    tokio::select! {
+        outcome = &mut exchange => outcome,
+        () = sleep(BUSY) => {
+            drop(permit);
+            timeout(patient(LIMIT), exchange).await.unwrap_or(Err(UNANSWERED))
+        }
+    }
+}
+
+const UNANSWERED: Failure = Failure { step: Step::Receive, errno: Errno::TIMEDOUT.raw_os_error() };
+const NONSENSE: Failure = Failure { step: Step::Receive, errno: 0 };
+
+async fn exchange(dial: &Dial) -> Result<String, Failure> {
+    match dial.transport {
+        Transport::Tcp => {
+            let socket = free(&dial.ports, |port| {
+                let socket = match dial.to {
+                    SocketAddr::V4(_) => TcpSocket::new_v4(),
+                    SocketAddr::V6(_) => TcpSocket::new_v6(),
+                }?;
+                socket.bind((any(dial.to), port).into()).map(|()| socket)
+            })?;
+            let mut stream = socket.connect(dial.to).await.map_err(at(Step::Connect))?;
+            let request =
+                format!("GET {SOURCE_PATH} HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n\r\n");
+            stream.write_all(request.as_bytes()).await.map_err(at(Step::Send))?;
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer).await.map_err(at(Step::Receive))?;
+            http::body(&answer).ok_or(NONSENSE)
+        }
+        Transport::Udp => {
+            let socket = free(&dial.ports, |port| std::net::UdpSocket::bind((any(dial.to), port)))?;
+            socket.set_nonblocking(true).map_err(at(Step::Socket))?;
+            let socket = UdpSocket::from_std(socket).map_err(at(Step::Socket))?;
+            socket.connect(dial.to).await.map_err(at(Step::Connect))?;
+            let mut buffer = [0; 512];
+            loop {
+                socket.send(SOURCE_DATAGRAM).await.map_err(at(Step::Send))?;
+                let Ok(received) = timeout(REPEAT, socket.recv(&mut buffer)).await else {
+                    continue;
+                };
+                let length = received.map_err(at(Step::Receive))?;
+                return String::from_utf8(buffer[..length].to_vec()).map_err(|_| NONSENSE);
+            }
+        }
+    }
+}
+
+fn any(to: SocketAddr) -> IpAddr {
+    match to {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
+
+/// The port that was bound last.
+static LAST: AtomicU16 = AtomicU16::new(0);
+
+/// Binds a socket to the next port that is free.
+fn free<T>(ports: &RangeInclusive<u16>, bind: impl Fn(u16) -> io::Result<T>) -> Result<T, Failure> {
+    for _ in ports.clone() {
+        let next = LAST.load(Relaxed).saturating_add(1);
+        let port = if ports.contains(&next) { next } else { *ports.start() };
+        LAST.store(port, Relaxed);
+        match bind(port) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            other => return other.map_err(at(Step::Socket)),
+        }
+    }
+    Err(Failure { step: Step::Socket, errno: Errno::ADDRINUSE.raw_os_error() })
+}

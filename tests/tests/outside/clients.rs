@@ -1,0 +1,181 @@
+//! Where connections from outside go, and which source address endpoints see.
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::json;
+use topo_lb_tests::manifest::{endpoint, service, slice};
+use topo_lb_tests::scene::{ALL, FOLLOWS, Scene, WEB4, WEB6, at};
+use topo_lb_tests::traffic::Via;
+use topo_lb_tests::wait::{patient, until};
+
+use super::scene::{BALANCER, NODE, OUTSIDE, WEB, expect_dropped, play, set, wait_at_each};
+
+/// The node port of `seen` at the agent's node; its endpoints tell which sources they see.
+const SEEN: [&str; 2] = ["172.30.0.2:30081", "[fd00:172::2]:30081"];
+/// The port of its endpoints.
+const SEEN_PORT: u16 = 7_777;
+
+#[test]
+fn every_frontend_leads_to_endpoints_of_this_node_and_of_others() -> Result<()> {
+    play(|scene, client| {
+        for (via, address) in WEB {
+            client.wait_for(via, address.parse()?, &ALL, FOLLOWS)?;
+            client.expect(via, address.parse()?, &ALL)?;
+        }
+        for address in BALANCER {
+            client.wait_for(Via::Http, at(address)?, &ALL, FOLLOWS)?;
+            client.expect(Via::UdpConnected, at(address)?, &ALL)?;
+        }
+        // Clients of the node, as before.
+        scene.expect(Via::Http, at(WEB4)?, &ALL)?;
+        scene.expect(Via::Http, at(WEB6)?, &ALL)?;
+        scene.expect(Via::Http, at(BALANCER[0])?, &ALL)?;
+        scene.expect(Via::Http, WEB[0].1.parse()?, &ALL)
+    })
+}
+
+/// Makes one pod the only endpoint of `seen`, at [`SEEN_PORT`], behind node port 30081.
+fn put_seen(scene: &mut Scene<'_>, pod: &str) -> Result<()> {
+    let (tcp, udp) = (("http", 81, "TCP"), ("udp", 81, "UDP"));
+    let mut seen = service("seen", &["10.96.1.50", "fd00:96::150"], &[tcp, udp], &[]);
+    seen["spec"]["type"] = "NodePort".into();
+    for port in seen["spec"]["ports"].as_array_mut().into_iter().flatten() {
+        port["nodePort"] = 30_081.into();
+    }
+    scene.manifests.put(seen);
+    let ports = [("http", SEEN_PORT, "TCP"), ("udp", SEEN_PORT, "UDP")];
+    let pod = scene.cluster.pod(pod)?;
+    for (family, address) in [("IPv4", pod.ipv4.to_string()), ("IPv6", pod.ipv6.to_string())] {
+        let endpoints = [endpoint(&address, &pod.node, &pod.name)];
+        scene.manifests.put(slice("seen", family, &ports, &endpoints));
+    }
+    scene.manifests.write()
+}
+
+/// The source that a server in `pod` sees of a TCP connection from outside, and the client's own
+/// address. A byte goes each way.
+fn seen_by_tcp(scene: &Scene<'_>, pod: &str, to: SocketAddr) -> Result<(SocketAddr, SocketAddr)> {
+    let any = (Ipv6Addr::UNSPECIFIED, SEEN_PORT);
+    let limit = patient(Duration::from_secs(2));
+    let server = scene.cluster.pod(pod)?.netns().run(|| Ok(TcpListener::bind(any)?))?;
+    server.set_nonblocking(true)?;
+    let mut client = None;
+    until("a connection", FOLLOWS, || {
+        let fabric = scene.cluster.fabric();
+        Ok(match fabric.run(|| Ok(TcpStream::connect_timeout(&to, limit)))? {
+            Ok(stream) => {
+                client = Some(stream);
+                Ok(())
+            }
+            Err(error) => Err(error),
+        })
+    })?;
+    let mut client = client.context("a connection")?;
+    let mut accepted = None;
+    // The client is connected before its last packet arrives.
+    until("the connection at the server", FOLLOWS, || match server.accept() {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(Err("another endpoint took it")),
+        other => {
+            accepted = Some(other?);
+            Ok(Ok(()))
+        }
+    })?;
+    let (mut accepted, source) = accepted.context("a connection")?;
+    accepted.set_nonblocking(false)?;
+    for stream in [&client, &accepted] {
+        stream.set_read_timeout(Some(limit))?;
+    }
+    let mut byte = [0];
+    client.write_all(b"?")?;
+    accepted.read_exact(&mut byte).context("the server hears nothing")?;
+    accepted.write_all(b"!")?;
+    client.read_exact(&mut byte).context("the client hears nothing")?;
+    Ok((source, client.local_addr()?))
+}
+
+/// The same for a datagram and its answer.
+fn seen_by_udp(scene: &Scene<'_>, pod: &str, to: SocketAddr) -> Result<(SocketAddr, SocketAddr)> {
+    let any = |port| (Ipv6Addr::UNSPECIFIED, port);
+    let limit = patient(Duration::from_secs(2));
+    let server = scene.cluster.pod(pod)?.netns().run(|| Ok(UdpSocket::bind(any(SEEN_PORT))?))?;
+    let own = if to.is_ipv4() { OUTSIDE[0] } else { OUTSIDE[1] };
+    let client = scene.cluster.fabric().run(|| {
+        let client = UdpSocket::bind((own, 0))?;
+        client.connect(to)?;
+        Ok(client)
+    })?;
+    for socket in [&server, &client] {
+        socket.set_read_timeout(Some(limit))?;
+    }
+    let mut bytes = [0; 8];
+    client.send(b"?")?;
+    let (_, source) = server.recv_from(&mut bytes).context("the server hears nothing")?;
+    server.send_to(b"!", source)?;
+    client.recv(&mut bytes).context("the client hears nothing")?;
+    Ok((source, client.local_addr()?))
+}
+
+#[test]
+fn an_endpoint_here_sees_the_client_and_one_elsewhere_sees_the_node() -> Result<()> {
+    play(|scene, _| {
+        for (pod, is_here) in [("a", true), ("b", false)] {
+            put_seen(scene, pod)?;
+            for (place, to) in SEEN.iter().enumerate() {
+                let to: SocketAddr = to.parse()?;
+                let both = [seen_by_tcp(scene, pod, to)?, seen_by_udp(scene, pod, to)?];
+                for (source, own) in both {
+                    let ip = source.ip().to_canonical();
+                    if is_here {
+                        let same = (ip, source.port()) == (own.ip(), own.port());
+                        ensure!(same, "{pod} sees {source}, and not {own}");
+                    } else {
+                        ensure!(ip == NODE[place].parse::<IpAddr>()?, "{pod} sees {source}");
+                        ensure!(source.port() >= 32_768, "{pod} sees {source}");
+                    }
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn with_the_policy_local_clients_outside_get_endpoints_of_this_node_or_no_answer() -> Result<()> {
+    play(|scene, client| {
+        wait_at_each(client, &ALL)?;
+        scene.change(|it| set(it, "externalTrafficPolicy", json!("Local")))?;
+        wait_at_each(client, &["a"])?;
+        client.wait_for(Via::Http, at(BALANCER[0])?, &["a"], FOLLOWS)?;
+        // The node's own clients are not limited.
+        scene.expect(Via::Http, WEB[0].1.parse()?, &ALL)?;
+
+        scene.set_endpoints("web", &["b", "c"])?;
+        scene.wait_for(Via::Http, WEB[0].1.parse()?, &["b", "c"])?;
+        expect_dropped(scene, WEB[0].1.parse()?)?;
+        expect_dropped(scene, WEB[3].1.parse()?)?;
+        expect_dropped(scene, at(BALANCER[0])?)?;
+
+        scene.change(|it| set(it, "externalTrafficPolicy", json!("Cluster")))?;
+        wait_at_each(client, &["b", "c"])
+    })
+}
+
+#[test]
+fn without_an_endpoint_anywhere_clients_outside_are_refused_at_once() -> Result<()> {
+    play(|scene, client| {
+        wait_at_each(client, &ALL)?;
+        scene.set_endpoints("web", &[])?;
+        for (via, address) in WEB {
+            // An unconnected socket hears of no ICMP error.
+            if via != Via::Udp {
+                client.wait_for(via, address.parse()?, &[], FOLLOWS)?;
+            }
+        }
+        let tally = client.call(Via::Http, WEB[0].1.parse()?, 20)?;
+        ensure!(tally.is_at_once(), "{} us", tally.median_us);
+        Ok(())
+    })
+}

@@ -1,0 +1,56 @@
+//! Node ports that processes of the host cannot bind.
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use topo_lb_tests::requirements;
+use topo_lb_tests::scene::{HERE, Scene};
+
+use super::scene::play;
+
+/// What a server says that is to listen at an address; empty if it can.
+fn refusal(address: &str, enter: impl FnOnce(&mut Command) -> Result<()>) -> Result<String> {
+    let mut server = Command::new(requirements::binary("pod")?);
+    server.args(["serve", "--name", "binder", "--listen", address]);
+    enter(&mut server)?;
+    // It serves until its input ends, which is at once.
+    let output = server.stdin(Stdio::null()).output()?;
+    Ok(String::from_utf8(output.stderr)?)
+}
+
+fn on_host(scene: &Scene<'_>, address: &str) -> Result<String> {
+    let node = scene.cluster.node(HERE)?;
+    refusal(address, |server| node.enter(server))
+}
+
+#[test]
+fn a_process_of_the_host_cannot_bind_a_node_port_while_it_is_served() -> Result<()> {
+    play(|scene, _| {
+        for (address, protocol) in [
+            ("0.0.0.0:30080", "TCP"),
+            ("[::]:30080", "TCP"),
+            ("127.0.0.1:30080", "TCP"),
+            ("172.30.0.2:30080", "TCP"),
+            ("[::ffff:172.30.0.2]:30080", "TCP"),
+            ("[fd00:172::2]:30080", "TCP"),
+            // Node port 30053 is one of UDP.
+            ("0.0.0.0:30053", "UDP"),
+        ] {
+            let said = on_host(scene, address)?;
+            ensure!(said.contains(&format!(", {protocol}")), "{address}: {said:?}");
+            ensure!(said.contains("Operation not permitted"), "{address}: {said:?}");
+        }
+        for address in ["0.0.0.0:30090", "127.0.0.2:80"] {
+            ensure!(on_host(scene, address)?.is_empty(), "{address} is no node port");
+        }
+        let pod = scene.cluster.pod("a")?;
+        let said = refusal("0.0.0.0:30080", |server| pod.enter(server))?;
+        ensure!(said.is_empty(), "a pod's ports are its own: {said}");
+        scene.agent.stop()?;
+        scene.agent.unset("--kube-proxy-replacement");
+        scene.agent.resume()?;
+        let said = on_host(scene, "0.0.0.0:30080").context("without the flag")?;
+        ensure!(said.is_empty(), "without the flag: {said}");
+        Ok(())
+    })
+}

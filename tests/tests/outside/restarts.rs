@@ -1,0 +1,56 @@
+//! Agents that are killed, replaced and removed.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context as _, Result, ensure};
+use topo_lb_tests::client::Client;
+use topo_lb_tests::traffic::Via;
+
+use super::scene::{WEB, play, wait_at_each};
+
+#[test]
+fn connections_outlive_an_agent_that_is_killed_and_the_next_one_goes_on() -> Result<()> {
+    play(|scene, client| {
+        let mut sockets = Vec::new();
+        for pods in [["a"], ["b"]] {
+            scene.set_endpoints("web", &pods)?;
+            wait_at_each(client, &pods)?;
+            for (via, address) in WEB {
+                let to: SocketAddr = address.parse()?;
+                let socket = client.open(via, to)??;
+                let reply = client.ask(socket, Some(to))??;
+                ensure!(reply.pod == pods[0], "{reply:?}");
+                // A datagram socket follows the Service's endpoints.
+                if via == Via::Http {
+                    sockets.push((socket, to, pods[0]));
+                }
+            }
+        }
+        scene.set_endpoints("web", &["a", "b"])?;
+        wait_at_each(client, &["a", "b"])?;
+        let all_go_on = |client: &mut Client, when: &str| -> Result<()> {
+            for &(socket, to, pod) in &sockets {
+                let reply = client.ask(socket, Some(to))?;
+                let reply = reply.with_context(|| format!("{to} {when}, by {pod}"))?;
+                ensure!(reply.pod == pod, "{reply:?}");
+            }
+            Ok(())
+        };
+        all_go_on(client, "before")?;
+        scene.agent.kill();
+        all_go_on(client, "while no agent runs")?;
+        wait_at_each(client, &["a", "b"])?;
+        let tcp = WEB[0].1.parse()?;
+        let (tally, ()) = client.call_during(Via::Http, tcp, || scene.agent.resume())?;
+        ensure!(tally.answered() == tally.requests, "while the next agent starts: {tally}");
+        all_go_on(client, "with the next agent")?;
+        scene.agent.stop()?;
+        // Its maps do not fit: they are made anew.
+        scene.agent.set("--max-connections", "8192");
+        let (tally, ()) = client.call_during(Via::Http, tcp, || scene.agent.resume())?;
+        ensure!(tally.answered() == tally.requests, "while the maps are replaced: {tally}");
+        ensure!(scene.agent.log().contains("the hooks have the new maps"), "no maps were replaced");
+        all_go_on(client, "with new maps")?;
+        wait_at_each(client, &["a", "b"])
+    })
+}

@@ -1,0 +1,122 @@
+//! The scene of these tests: `web` with all kinds of frontends, and a client outside.
+
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+use topo_lb_tests::binary::row;
+use topo_lb_tests::client::Client;
+use topo_lb_tests::manifest::Manifests;
+use topo_lb_tests::process::printed;
+use topo_lb_tests::requirements;
+use topo_lb_tests::scene::{FOLLOWS, HERE, Scene, prepared};
+use topo_lb_tests::traffic::Via;
+use topo_lb_tests::wait::{patient, until};
+
+/// The node port of `web`, at the agent's node.
+pub(crate) const WEB: [(Via, &str); 5] = [
+    (Via::Http, "172.30.0.2:30080"),
+    (Via::UdpConnected, "172.30.0.2:30053"),
+    (Via::Udp, "172.30.0.2:30053"),
+    (Via::Http, "[fd00:172::2]:30080"),
+    (Via::UdpConnected, "[fd00:172::2]:30053"),
+];
+/// The load balancer IPs of `web`.
+pub(crate) const BALANCER: [&str; 2] = ["203.0.113.10", "2001:db8:113::10"];
+/// The client outside, and the agent's node.
+pub(crate) const OUTSIDE: [&str; 2] = ["172.30.0.254", "fd00:172::ff"];
+pub(crate) const NODE: [&str; 2] = ["172.30.0.2", "fd00:172::2"];
+
+/// The scene with all kinds of frontends of `web`, and an agent that serves clients outside and does
+/// not run yet.
+pub(crate) fn idle(body: impl FnOnce(&mut Scene<'_>) -> Result<()>) -> Result<()> {
+    requirements::command("nft", "nftables")?;
+    prepared(
+        |manifests| {
+            let Ok(web) = manifests.get("Service", "web") else { return };
+            web["spec"]["type"] = "LoadBalancer".into();
+            web["spec"]["ports"][0]["nodePort"] = 30_080.into();
+            web["spec"]["ports"][1]["nodePort"] = 30_053.into();
+            let ingress = BALANCER.map(|ip| json!({"ip": ip}));
+            web["status"] = json!({"loadBalancer": {"ingress": ingress}});
+        },
+        |scene| {
+            scene.agent.set("--kube-proxy-replacement", "");
+            scene.agent.set("--max-connections", "4096");
+            let [four, six] = BALANCER;
+            scene.cluster.fabric().ip(&[
+                format!("route add {four} via {}", NODE[0]),
+                format!("route add {six} via {}", NODE[1]),
+            ])?;
+            body(scene)
+        },
+    )
+}
+
+/// Like [`idle`], with an agent that is ready, and a client outside.
+pub(crate) fn play(body: impl FnOnce(&mut Scene<'_>, &mut Client) -> Result<()>) -> Result<()> {
+    idle(|scene| {
+        scene.agent.resume()?;
+        let mut client = scene.cluster.guest("outside", scene.cluster.fabric())?;
+        body(scene, &mut client)
+    })
+}
+
+pub(crate) fn set(manifests: &mut Manifests, field: &str, value: Value) -> Result<()> {
+    manifests.get("Service", "web")?["spec"][field] = value;
+    Ok(())
+}
+
+/// Waits until exactly these pods answer the client at each node port.
+pub(crate) fn wait_at_each(client: &mut Client, pods: &[&str]) -> Result<()> {
+    for (via, address) in WEB {
+        client.wait_for(via, address.parse()?, pods, FOLLOWS)?;
+    }
+    Ok(())
+}
+
+/// What becomes of a connection of the fabric: the error of an attempt that takes half a second.
+pub(crate) fn connect(scene: &Scene<'_>, to: SocketAddr) -> Result<io::Result<()>> {
+    let limit = patient(Duration::from_millis(500));
+    scene.cluster.fabric().run(|| Ok(TcpStream::connect_timeout(&to, limit).map(drop)))
+}
+
+/// Checks that a connection gets no answer at all, and that the programs have dropped its packets.
+pub(crate) fn expect_dropped(scene: &Scene<'_>, to: SocketAddr) -> Result<()> {
+    let before = packets(scene, "denied")?;
+    let outcome = connect(scene, to)?;
+    let is_late = outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::TimedOut);
+    ensure!(is_late, "{to}: {outcome:?}");
+    ensure!(packets(scene, "denied")? > before, "the programs dropped nothing to {to}");
+    Ok(())
+}
+
+/// The number of incoming packets with this outcome.
+pub(crate) fn packets(scene: &Scene<'_>, outcome: &str) -> Result<u64> {
+    let listed = scene.agent.list("hooks")?;
+    let ingress = row(&listed["hooks"]["each"], "hook", "tc ingress")?;
+    ingress["packets"][outcome].as_u64().with_context(|| format!("no {outcome} in {ingress}"))
+}
+
+/// The rules of the node, as `nft` lists them.
+pub(crate) fn tables(scene: &Scene<'_>) -> Result<String> {
+    nft(scene, "list ruleset")
+}
+
+pub(crate) fn nft(scene: &Scene<'_>, command: &str) -> Result<String> {
+    let mut nft = Command::new("nft");
+    nft.args(command.split(' '));
+    scene.cluster.node_netns(HERE)?.run(|| printed(&mut nft))
+}
+
+/// Waits until the node's rules are these.
+pub(crate) fn wait_for_tables(scene: &Scene<'_>, wanted: &str) -> Result<()> {
+    until("the table", FOLLOWS, || {
+        let now = tables(scene)?;
+        Ok(if now == wanted { Ok(()) } else { Err(now) })
+    })?;
+    Ok(())
+}

@@ -1,0 +1,64 @@
+//! The masquerade table beside others who write tables.
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use topo_lb_tests::scene::{FOLLOWS, HERE};
+use topo_lb_tests::wait::until;
+
+use super::scene::{idle, nft, play, tables, wait_at_each, wait_for_tables};
+
+#[test]
+fn a_masquerade_table_that_somebody_removes_is_put_back_and_said_once() -> Result<()> {
+    play(|scene, client| {
+        scene.set_endpoints("web", &["b"])?;
+        wait_at_each(client, &["b"])?;
+        let before = tables(scene)?;
+        ensure!(before.starts_with("table inet topo-lb {"), "{before}");
+        for change in ["delete table inet topo-lb", "flush ruleset", "flush table inet topo-lb"] {
+            nft(scene, change)?;
+            wait_for_tables(scene, &before)?;
+            wait_at_each(client, &["b"])?;
+        }
+        let log = scene.agent.log();
+        let said = log.lines().filter(|line| {
+            line.contains("WARN") && line.contains("the nftables table inet topo-lb was removed")
+        });
+        ensure!(said.count() == 1, "{log}");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_table_that_cannot_be_written_leaves_the_agent_running_and_not_ready() -> Result<()> {
+    idle(|scene| {
+        // Only its owner may delete such a table (Linux 5.12).
+        let mut nft = Command::new("nft");
+        nft.arg("-i");
+        let node = scene.cluster.node(HERE)?;
+        scene.cluster.beside(node, &mut nft)?;
+        let mut nft = nft.stdin(Stdio::piped()).spawn()?;
+        let mut input = nft.stdin.take().context("a pipe")?;
+        input.write_all(b"add table inet topo-lb { flags owner; }\n")?;
+        until("the owned table", FOLLOWS, || {
+            let now = tables(scene)?;
+            Ok(if now.contains("owner") { Ok(()) } else { Err(now) })
+        })?;
+        scene.agent.resume()?;
+        let sentence = "inet topo-lb, which masquerades them, cannot be written";
+        scene.agent.wait_for_answer("/readyz", FOLLOWS, |answer| {
+            answer.status == 503 && answer.body.contains(sentence)
+        })?;
+        // The endpoint of this node needs no table.
+        let mut client = scene.cluster.guest("outside", scene.cluster.fabric())?;
+        scene.set_endpoints("web", &["a"])?;
+        wait_at_each(&mut client, &["a"])?;
+        // The kernel removes the table with its owner.
+        drop(input);
+        ensure!(nft.wait()?.success(), "nft failed");
+        scene.agent.wait_for_answer("/readyz", FOLLOWS, |answer| answer.status == 200)?;
+        scene.set_endpoints("web", &["b"])?;
+        wait_at_each(&mut client, &["b"])
+    })
+}
