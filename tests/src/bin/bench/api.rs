@@ -6,17 +6,12 @@ use anyhow::{Context as _, Result};
 use serde_json::Value;
 use topo_lb_tests::fake_api::{FakeApi, NODES, OLD_SLICES, SERVICES, SLICES};
 use topo_lb_tests::netns::NetNs;
-use topo_lb_tests::population::Population;
 
-/// Serves a population in a network namespace; `form` converts each object.
-pub(crate) fn start(
-    netns: &NetNs,
-    population: &Population,
-    form: fn(Value) -> Value,
-) -> Result<FakeApi> {
+/// Serves objects in a network namespace.
+pub(crate) fn start(netns: &NetNs, objects: impl Iterator<Item = Value>) -> Result<FakeApi> {
     let listener = netns.run(|| TcpListener::bind("127.0.0.1:0").context("cannot listen"))?;
     let server = FakeApi::start(listener, &[NODES, SERVICES])?;
-    for object in population.objects().map(form) {
+    for object in objects {
         let path = match object["kind"].as_str() {
             Some("Node") => NODES,
             Some("Service") => SERVICES,

@@ -6,12 +6,14 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::exchange::{Act, Dialler, PORT, Targets};
-use crate::ground::{Effort, Ground, NFTABLES};
-use crate::kube_proxy::{self, Program};
+use crate::ground::{Effort, Ground, KUBE_PROXY, NFTABLES, NFTABLES_NUMBER};
+use crate::kube_proxy;
 use crate::nftables;
 use crate::result::Figure;
 use crate::sample::Sample;
+use topo_lb_tests::kube_proxy::{Program, VARIABLE};
 use topo_lb_tests::population::{Population, SERVICE_PORT};
+use topo_lb_tests::wiring::node4;
 
 /// Exchanges on one path before the next path has its turn.
 const BATCH: u32 = 200;
@@ -53,11 +55,10 @@ pub(crate) fn measure(
     say: &dyn Fn(&str),
 ) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
-    let program = Program::given(ground.cluster)?;
+    let program = Program::given(ground.cluster, KUBE_PROXY)?;
     if program.is_none() {
         say(&format!(
-            "kube-proxy is left out: {} is not set; `cargo xtask bench` builds one",
-            kube_proxy::VARIABLE
+            "kube-proxy is left out: {VARIABLE} is not set; `cargo xtask bench` builds one"
         ));
     }
     let mut diallers = [
@@ -86,7 +87,14 @@ pub(crate) fn measure(
                 && services <= program.iptables.tables.limit()
             {
                 let population = ground.population(services, ["a3", "b3"])?;
-                let started = program.start(ground, &population, &mut diallers[3])?;
+                let last = (Population::frontend(services.saturating_sub(1)), SERVICE_PORT).into();
+                let started = kube_proxy::start(
+                    program,
+                    ground,
+                    population.objects(),
+                    last,
+                    &mut diallers[3],
+                )?;
                 say(&format!(
                     "kube-proxy served the last Service after {:.1} s, and was idle after {:.1} s",
                     started.reached.as_secs_f64(),
@@ -115,11 +123,11 @@ fn paths(ground: &Ground<'_>, services: u32, proxies: &[Proxy]) -> Result<Vec<Pa
     // The two servers of a node have consecutive addresses.
     let direct = |proxy: Proxy| -> Result<Targets> {
         let first = SocketAddr::from((ground.cluster.pod(proxy.server)?.ipv4, PORT));
-        Ok(Targets { first, count: 2 })
+        Ok(Targets::addresses(first, 2))
     };
     let frontend = |service| SocketAddr::from((Population::frontend(service), SERVICE_PORT));
     let one = Targets::one(frontend(services / 2));
-    let any = Targets { first: frontend(0), count: services };
+    let any = Targets::addresses(frontend(0), services);
     let nothing = Proxy { name: "nothing", setting: None, dialler: 0, server: "a" };
     let mut paths = vec![Path::new(nothing, "direct", direct(nothing)?)];
     for &proxy in proxies {
@@ -186,7 +194,8 @@ fn tell(paths: &[Path], services: u32, reverse: &str) -> Vec<Figure> {
 fn rule(ground: &Ground<'_>, population: &Population) -> Result<()> {
     let mut command = Command::new("nft");
     ground.cluster.beside(ground.cluster.node(NFTABLES)?, &mut command)?;
-    nftables::load(command, &nftables::rules(population))
+    let services = nftables::of_population(population);
+    nftables::load(command, &nftables::rules(services, node4(NFTABLES_NUMBER)))
 }
 
 fn unrule(ground: &Ground<'_>) -> Result<()> {

@@ -2,7 +2,6 @@
 //! kernel, and what this costs the agent.
 
 use std::collections::BTreeMap;
-use std::convert::identity;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -71,7 +70,7 @@ fn one_size(ground: &Ground<'_>, effort: Effort, population: &Population) -> Res
     let (mut programmed, mut started, mut resident) =
         (Sample::default(), Sample::default(), Sample::default());
     let (mut restarted, mut writes) = (Sample::default(), Sample::default());
-    let server = api::start(ground.cluster.node_netns(HERE)?, population, identity)?;
+    let server = api::start(ground.cluster.node_netns(HERE)?, population.objects())?;
     let mut last = None;
     for _ in 0..effort.of(1, 3) {
         // The previous agent and its maps must be gone.
@@ -175,7 +174,7 @@ fn churn(
 fn status_reports(ground: &Ground<'_>, effort: Effort) -> Result<Vec<Figure>> {
     const CLUSTER: u32 = 5_000;
     let population = Population::new(HERE, effort.of(500, CLUSTER), 10, 10);
-    let server = api::start(ground.cluster.node_netns(HERE)?, &population, identity)?;
+    let server = api::start(ground.cluster.node_netns(HERE)?, population.objects())?;
     let agent = follow(ground, &server)?;
     wait_for_watches(&server)?;
     let before = processor_seconds(&agent)?;

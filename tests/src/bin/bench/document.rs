@@ -44,7 +44,7 @@ fn made_from(report: &str) -> Result<BTreeMap<PathBuf, String>> {
 }
 
 /// The parts of the page: title, text, names of the figures.
-const PARTS: [(&str, &str, &[&str]); 4] = [
+const PARTS: [(&str, &str, &[&str]); 5] = [
     (
         "Connect path",
         "Connect, 64 bytes to the server, 64 bytes back, close: between two pods of one node, both \
@@ -66,6 +66,36 @@ const PARTS: [(&str, &str, &[&str]); 4] = [
          any number. topo-lb runs beside a kube-proxy in a cluster: where that one is in this mode, \
          what topo-lb has translated is no Service's to it, and takes what its *direct* says.",
         &["connect_ratio", "other_traffic_ratio", "exchange_us"],
+    ),
+    (
+        "Clients outside",
+        "A client outside of the nodes dials node ports: connect, 64 bytes to the server, 64 bytes back, \
+         close. *local*: the endpoint is on the node that is dialled; *remote*: on another one. A ratio \
+         (*than=nothing*) is by the same way, with as many hops, through a node where nothing \
+         translates and the kernel tracks no connection; *than=connection tracking* is by a node \
+         that does track, as nodes of most clusters do for their network plugin. \
+         *external_other_ratio* is traffic to a pod that is no endpoint. *external_noise_ratio* is \
+         plain forwarding by itself. Datagrams have 64 bytes and go in bursts of 64, of which the \
+         server answers the last one: *external_udp_pps_ratio* is their rate by that of plain \
+         forwarding. The peers are those of the connect path; every proxy has a node of its own \
+         with the same Services, half of them local and half remote. *external_remote_ratio* is \
+         promised to be at most that of *nftables* with the fewest Services.\n\n\
+         *drop_kpps*: a process sends datagrams as fast as a packet socket takes them, and the node \
+         drops them as they arrive: by a program of native XDP or one of tc that does nothing else, or \
+         by topo-lb because of `loadBalancerSourceRanges`. *nobody* is a device without a peer: the \
+         sender's own time, which *xdp_drop_own_ratio* leaves out.",
+        &[
+            "external_local_ratio",
+            "external_remote_ratio",
+            "external_other_ratio",
+            "external_udp_pps_ratio",
+            "external_noise_ratio",
+            "xdp_drop_ratio",
+            "xdp_drop_own_ratio",
+            "external_us",
+            "external_udp_kpps",
+            "drop_kpps",
+        ],
     ),
     (
         "In the kernel",
@@ -142,6 +172,15 @@ fn page(report: &Report) -> Result<String> {
         report.machine.command(),
         report.machine.sentence()
     );
+    if let Some(later) = &report.later {
+        let names: Vec<String> = later.names.iter().map(|name| format!("*{name}*")).collect();
+        let _ = writeln!(
+            text,
+            "Except these, of a later run: {}.\n\n> {}\n",
+            names.join(", "),
+            later.machine.sentence()
+        );
+    }
     text.push_str("## What is promised\n\n");
     let promised: Vec<Figure> =
         report.results.iter().filter(|figure| figure.target.is_some()).cloned().collect();

@@ -20,6 +20,10 @@ use topo_lb_tests::process::{Running, Worker};
 pub(crate) const PORT: u16 = 9500;
 /// Bytes of a request, and of its response.
 const BYTES: usize = 64;
+/// Datagrams of a burst; the server's socket has room for them.
+pub(crate) const BURST: u8 = 64;
+/// The first byte of a datagram that is counted, and not answered.
+const COUNTED: u8 = 0;
 /// How long to wait for one answer.
 const SILENCE: Duration = Duration::from_secs(5);
 
@@ -32,27 +36,44 @@ pub(crate) enum Act {
     Knock,
     /// UDP: a request and its response through one unconnected socket.
     Datagram,
+    /// UDP: [`BURST`] datagrams through one connected socket. The server answers the last one, with
+    /// the number that have arrived.
+    Burst,
     /// UDP: `getpeername` of one connected socket.
     Peer,
     /// TCP: a request and its response on one connection that stays open.
     Keep,
 }
 
-/// Consecutive addresses to dial.
+/// Consecutive addresses, or consecutive ports of one address, to dial.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Targets {
     pub(crate) first: SocketAddr,
     /// How many; each time one of them is chosen at random.
     pub(crate) count: u32,
+    /// Whether these are ports of one address.
+    are_ports: bool,
 }
 
 impl Targets {
     pub(crate) fn one(address: SocketAddr) -> Self {
-        Self { first: address, count: 1 }
+        Self::addresses(address, 1)
+    }
+
+    pub(crate) fn addresses(first: SocketAddr, count: u32) -> Self {
+        Self { first, count, are_ports: false }
+    }
+
+    pub(crate) fn ports(first: SocketAddr, count: u16) -> Self {
+        Self { first, count: count.into(), are_ports: true }
     }
 
     fn at(&self, random: u32) -> SocketAddr {
         let place = random % self.count.max(1);
+        if self.are_ports {
+            let port = self.first.port().saturating_add(u16::try_from(place).unwrap_or(u16::MAX));
+            return SocketAddr::new(self.first.ip(), port);
+        }
         let address = match self.first.ip() {
             IpAddr::V4(first) => Ipv4Addr::from_bits(first.to_bits() + place).into(),
             IpAddr::V6(first) => {
@@ -120,8 +141,13 @@ pub(crate) fn serve() -> Result<()> {
     println!("listening");
     thread::spawn(move || {
         let mut bytes = [0; BYTES];
+        let mut counted = 0_u8;
         while let Ok((length, from)) = datagrams.recv_from(&mut bytes) {
-            let _ = datagrams.send_to(&bytes[..length], from);
+            counted = counted.wrapping_add(1);
+            if bytes[0] != COUNTED {
+                bytes[1] = std::mem::take(&mut counted);
+                let _ = datagrams.send_to(&bytes[..length], from);
+            }
         }
     });
     thread::spawn(move || {
@@ -161,6 +187,17 @@ fn carry_out(order: Order, random: &mut fastrand::Rng) -> Result<Vec<u64>> {
             let socket = datagram(first)?;
             Box::new(move |to| ask(&socket, to))
         }
+        Act::Burst => {
+            let socket = datagram(first)?;
+            socket.connect(first).with_context(|| format!("cannot connect to {first}"))?;
+            // Whatever the server has counted before does not matter.
+            burst(&socket, 1)?;
+            Box::new(move |_| {
+                let arrived = burst(&socket, BURST)?;
+                let lost = || io::Error::other(format!("{arrived} of {BURST} datagrams arrived"));
+                if arrived == BURST { Ok(()) } else { Err(lost()) }
+            })
+        }
         Act::Peer => {
             let socket = datagram(first)?;
             socket.connect(first).with_context(|| format!("cannot connect to {first}"))?;
@@ -168,6 +205,7 @@ fn carry_out(order: Order, random: &mut fastrand::Rng) -> Result<Vec<u64>> {
         }
         Act::Keep => {
             let mut stream = connect(first).with_context(|| format!("cannot dial {first}"))?;
+            stream.set_read_timeout(Some(SILENCE)).context("a socket has a timeout")?;
             Box::new(move |_| request(&mut stream))
         }
     };
@@ -225,4 +263,15 @@ fn ask(socket: &UdpSocket, to: SocketAddr) -> io::Result<()> {
     socket.send_to(&bytes, to)?;
     socket.recv_from(&mut bytes)?;
     Ok(())
+}
+
+/// Sends so many datagrams, and returns the server's count.
+fn burst(socket: &UdpSocket, count: u8) -> io::Result<u8> {
+    for _ in 1..count {
+        socket.send(&[COUNTED; BYTES])?;
+    }
+    let mut bytes = [7; BYTES];
+    socket.send(&bytes)?;
+    socket.recv(&mut bytes)?;
+    Ok(bytes[1])
 }

@@ -18,9 +18,21 @@ use crate::exchange::{self, Dialler, PORT};
 use topo_lb_tests::population::Population;
 
 pub(crate) const HERE: &str = "here";
+pub(crate) const HERE_NUMBER: u8 = 1;
 pub(crate) const NFTABLES: &str = "nftables";
+pub(crate) const NFTABLES_NUMBER: u8 = 2;
 pub(crate) const KUBE_PROXY: &str = "kube-proxy";
 pub(crate) const KUBE_PROXY_NUMBER: u8 = 3;
+/// A node where nothing translates.
+pub(crate) const PLAIN: &str = "plain";
+pub(crate) const PLAIN_NUMBER: u8 = 4;
+/// A node where nothing translates, and where the kernel tracks connections, as on nodes of most
+/// clusters.
+pub(crate) const TRACKED: &str = "tracked";
+pub(crate) const TRACKED_NUMBER: u8 = 6;
+/// The node of the endpoints that are on no other node.
+pub(crate) const FAR: &str = "far";
+pub(crate) const FAR_NUMBER: u8 = 5;
 /// The range of all pod addresses, for kube-proxy's `--cluster-cidr`.
 pub(crate) const POD_RANGE: &str = "10.244.0.0/16";
 /// The node's device of the client's pod.
@@ -55,19 +67,26 @@ pub(crate) struct Ground<'a> {
 /// Sets up the nodes, runs `work`, and removes everything.
 pub(crate) fn within<T>(work: impl FnOnce(&Ground<'_>) -> Result<T>) -> Result<T> {
     let plan = [
-        NodePlan { name: HERE, number: 1, pods: vec![("client", 2), ("a", 3), ("b", 4)] },
-        NodePlan { name: NFTABLES, number: 2, pods: vec![("client2", 2), ("a2", 3), ("b2", 4)] },
+        NodePlan { name: HERE, number: HERE_NUMBER, pods: vec![("client", 2), ("a", 3), ("b", 4)] },
+        NodePlan {
+            name: NFTABLES,
+            number: NFTABLES_NUMBER,
+            pods: vec![("client2", 2), ("a2", 3), ("b2", 4)],
+        },
         NodePlan {
             name: KUBE_PROXY,
             number: KUBE_PROXY_NUMBER,
             pods: vec![("client3", 2), ("a3", 3), ("b3", 4)],
         },
+        NodePlan { name: PLAIN, number: PLAIN_NUMBER, pods: vec![("b4", 4)] },
+        NodePlan { name: TRACKED, number: TRACKED_NUMBER, pods: vec![("b6", 4)] },
+        NodePlan { name: FAR, number: FAR_NUMBER, pods: vec![("a5", 3), ("b5", 4), ("c5", 5)] },
     ];
     let binary = Binary::new(requirements::agent()?);
     let mut found = None;
     lab::within(&plan, |cluster| {
-        let servers = ["a", "b", "a2", "b2", "a3", "b3"].map(|pod| serve(cluster, pod));
-        let servers = servers.into_iter().collect::<Result<_>>()?;
+        let servers = ["a", "b", "a2", "b2", "a3", "b3", "b4", "a5", "b5", "c5", "b6"];
+        let servers = servers.into_iter().map(|pod| serve(cluster, pod)).collect::<Result<_>>()?;
         let ground = Ground { cluster, binary, _servers: servers };
         found = Some(work(&ground)?);
         Ok(())
@@ -90,6 +109,11 @@ impl<'a> Ground<'a> {
     /// A client in the same pod, outside every cgroup with hooks: only tc can translate for it.
     pub(crate) fn outside(&self, pod: &str) -> Result<Dialler> {
         Dialler::new(self.cluster.spawn_outside(pod, exchange::dialler()?)?)
+    }
+
+    /// A client outside of all nodes.
+    pub(crate) fn beyond(&self) -> Result<Dialler> {
+        Dialler::new(self.cluster.spawn_beyond(exchange::dialler()?)?)
     }
 
     /// A population as seen from a node; the endpoints are the node's two servers.

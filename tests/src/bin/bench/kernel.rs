@@ -95,7 +95,7 @@ impl Bench {
         let at = |address: Ipv4Addr| Targets::one((address, SERVICE_PORT).into());
         let one = at(Population::frontend(self.services / 2));
         let count = self.services;
-        let any = |port| Targets { first: (Population::frontend(0), port).into(), count };
+        let any = |port| Targets::addresses((Population::frontend(0), port).into(), count);
         let connect4 = program("connect4")?;
         let four = |name, targets| case(name, Client::Inside, targets).on("connect4", connect4);
         let hit = four("hit, the same each time", one);

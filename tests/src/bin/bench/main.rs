@@ -6,9 +6,10 @@ mod control_plane;
 mod curve;
 mod document;
 mod exchange;
+mod external;
+mod external_services;
 mod first_contact;
 mod ground;
-mod iptables;
 mod kernel;
 mod kube_proxy;
 mod machine;
@@ -21,6 +22,7 @@ mod rounds;
 mod sample;
 mod store;
 mod test_run;
+mod xdp;
 
 use std::fs;
 use std::io::{Write as _, stdout};
@@ -54,10 +56,10 @@ struct Arguments {
     #[arg(long)]
     json: bool,
     /// Write performance.md, its pictures and its report into this folder
-    #[arg(long, value_name = "FOLDER", conflicts_with = "part")]
+    #[arg(long, value_name = "FOLDER")]
     write_docs: Option<PathBuf>,
-    /// Measure nothing; take the results from this report
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["part", "quick"])]
+    /// Take the results from this report, except those of --part; without --part measure nothing
+    #[arg(long, value_name = "FILE", conflicts_with = "quick")]
     from: Option<PathBuf>,
     /// A process in a pod of the lab
     #[command(subcommand)]
@@ -81,6 +83,8 @@ enum End {
 enum Part {
     /// Exchanges through a ClusterIP and direct, with topo-lb and with other proxies
     Connect,
+    /// Exchanges and datagrams of clients outside of the nodes; packets that nodes drop
+    External,
     /// Run time of each program, measured by the kernel; writes and memory of the maps of Services
     Kernel,
     /// Response times of probes and scrapes while many other clients are connected
@@ -104,13 +108,18 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
+    let measure = || measure(Effort { quick: arguments.quick }, &arguments.part);
     let report = match &arguments.from {
         Some(file) => {
             let read = fs::read_to_string(file).map_err(Into::into);
             let report = read.and_then(|text| Report::read(&text));
-            report.with_context(|| format!("cannot read {}", file.display()))?
+            let mut report = report.with_context(|| format!("cannot read {}", file.display()))?;
+            if !arguments.part.is_empty() {
+                report.replace(measure()?)?;
+            }
+            report
         }
-        None => measure(Effort { quick: arguments.quick }, &arguments.part)?,
+        None => measure()?,
     };
     if let Some(folder) = &arguments.write_docs {
         document::write(&report, folder)?;
@@ -136,8 +145,9 @@ fn measure(effort: Effort, parts: &[Part]) -> Result<Report> {
     let wanted = |part| parts.is_empty() || parts.contains(&part);
     let mut results: Vec<Figure> = Vec::new();
     type Measure = fn(&Ground<'_>, Effort, &dyn Fn(&str)) -> Result<Vec<Figure>>;
-    let parts: [(Part, Measure); 5] = [
+    let parts: [(Part, Measure); 6] = [
         (Part::Connect, connect::measure),
+        (Part::External, external::measure),
         (Part::Kernel, kernel::measure),
         (Part::Probes, probes::measure),
         (Part::ControlPlane, control_plane::measure),
@@ -155,5 +165,5 @@ fn measure(effort: Effort, parts: &[Part]) -> Result<Report> {
         results.extend(rollout::measure(effort, &say)?);
     }
     say("done");
-    Ok(Report { machine, results })
+    Ok(Report { machine, later: None, results })
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use aya::programs::cgroup_sock_addr::{CgroupSockAddrAttachType, CgroupSockAddrLink};
 use aya::programs::links::{FdLink, PinnedLink};
-use aya::programs::tc::qdisc_add_clsact;
+use aya::programs::tc::{SchedClassifierLink, qdisc_add_clsact};
 use aya::programs::{
     CgroupAttachMode, CgroupSockAddr, ProgramError, ProgramInfo, SchedClassifier, TcAttachType,
     loaded_programs,
@@ -119,16 +119,11 @@ pub(crate) fn with_empty_on<T>(
         .map(|way| Ok((way, empty_classifier()?)))
         .collect::<Result<Vec<_>>>()?;
     let links = node.run(|| {
-        // aya uses tcx where the kernel has it; tcx needs no queueing discipline.
-        if kernel() < (6, 6) {
-            qdisc_add_clsact(device).with_context(|| format!("{device} takes no clsact"))?;
-        }
-        let attach = |(way, program): &mut (TcAttachType, SchedClassifier)| {
-            let link = program.attach(device, *way)?;
-            program.take_link(link)
-        };
-        let links: Result<Vec<_>, _> = empty.iter_mut().map(attach).collect();
-        links.with_context(|| format!("no program can be attached to {device}"))
+        prepare(device)?;
+        empty
+            .iter_mut()
+            .map(|(way, program)| attach_tc(program, device, *way))
+            .collect::<Result<Vec<_>>>()
     })?;
     let programs = empty.iter().map(|(_, program)| Ok(Program(program.info()?.id())));
     let result = programs.collect::<Result<Vec<_>>>().and_then(|programs| work(&programs));
@@ -139,13 +134,32 @@ pub(crate) fn with_empty_on<T>(
     result
 }
 
+/// Prepares a device of this thread's network namespace for [`attach_tc`].
+pub(crate) fn prepare(device: &str) -> Result<()> {
+    // aya uses tcx where the kernel has it; tcx needs no queueing discipline.
+    if kernel() < (6, 6) {
+        qdisc_add_clsact(device).with_context(|| format!("{device} takes no clsact"))?;
+    }
+    Ok(())
+}
+
+/// Attaches a tc program to a device of this thread's network namespace.
+pub(crate) fn attach_tc(
+    program: &mut SchedClassifier,
+    device: &str,
+    way: TcAttachType,
+) -> Result<SchedClassifierLink> {
+    let link = program.attach(device, way).and_then(|link| program.take_link(link));
+    link.with_context(|| format!("no program can be attached to {device}"))
+}
+
 /// The shortest tc program, not attached.
 pub(crate) fn empty_classifier() -> Result<SchedClassifier> {
     through_pin(load_empty(BPF_PROG_TYPE_SCHED_CLS, 0), |pin| SchedClassifier::from_pin(pin))
 }
 
 /// aya takes a program that it has not loaded only from a pin; the pin is removed right after.
-fn through_pin<T>(
+pub(crate) fn through_pin<T>(
     loaded: io::Result<OwnedFd>,
     take: impl FnOnce(&Path) -> Result<T, ProgramError>,
 ) -> Result<T> {

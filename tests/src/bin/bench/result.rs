@@ -1,8 +1,8 @@
 //! The bench's results: named figures, and whether they meet their targets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use comfy_table::{CellAlignment, Table, presets};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -14,6 +14,9 @@ use crate::sample::Sample;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Report {
     pub(crate) machine: Machine,
+    /// The machine of a later run, whose figures have replaced those of this one; and their names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) later: Option<Later>,
     pub(crate) results: Vec<Figure>,
 }
 
@@ -25,12 +28,36 @@ impl Report {
         Ok(text)
     }
 
+    /// Replaces the figures of this report that a later run has measured again.
+    ///
+    /// # Errors
+    /// Another later run has replaced others: a third run cannot be told.
+    pub(crate) fn replace(&mut self, other: Self) -> Result<()> {
+        let names: BTreeSet<String> = other.results.iter().map(|it| it.name.clone()).collect();
+        let is_told = self.later.as_ref().is_none_or(|later| later.names.is_subset(&names));
+        ensure!(
+            is_told,
+            "parts of this report are of a later run: measure all parts, or the same ones"
+        );
+        self.results.retain(|figure| !names.contains(&figure.name));
+        self.results.extend(other.results);
+        self.later = Some(Later { machine: other.machine, names });
+        Ok(())
+    }
+
     /// Reads what [`json`](Self::json) returned.
     pub(crate) fn read(json: &str) -> Result<Self> {
         serde_json::from_str(json).context(
             "this is no report of the bench, as --json prints it and --write-docs keeps it",
         )
     }
+}
+
+/// A run of some parts, after the whole one.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Later {
+    pub(crate) machine: Machine,
+    pub(crate) names: BTreeSet<String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -44,8 +71,11 @@ pub(crate) struct Figure {
     pub(crate) quartiles: (f64, f64),
     /// `us`, `ns`, `s`, `ms`, `MB`, `ratio`, `writes`, …
     pub(crate) unit: String,
-    /// The promised upper bound.
+    /// The promised bound.
     pub(crate) target: Option<f64>,
+    /// Whether the bound is a lower one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_least: bool,
     pub(crate) met: Option<bool>,
 }
 
@@ -60,6 +90,7 @@ impl Figure {
             quartiles: (rounded(low), rounded(high)),
             unit: unit.into(),
             target: None,
+            is_least: false,
             met: None,
         }
     }
@@ -80,6 +111,11 @@ impl Figure {
     pub(crate) fn at_most(self, target: f64) -> Self {
         let value = self.median;
         self.bounded(value, target)
+    }
+
+    /// Promises a median of at least `target`.
+    pub(crate) fn at_least(self, target: f64) -> Self {
+        Self { target: Some(target), is_least: true, met: Some(self.median >= target), ..self }
     }
 
     /// Promises a 99th percentile of at most `target`.
@@ -149,8 +185,11 @@ pub(crate) fn rows(figures: &[Figure]) -> Vec<[String; 7]> {
     for figure in figures {
         let (low, high) = figure.quartiles;
         let target = match (figure.target, figure.met) {
-            (Some(target), Some(true)) => format!("≤ {}: met", readable(target)),
-            (Some(target), _) => format!("≤ {}: MISSED", readable(target)),
+            (Some(target), Some(is_met)) => {
+                let bound = if figure.is_least { "≥" } else { "≤" };
+                let word = if is_met { "met" } else { "MISSED" };
+                format!("{bound} {}: {word}", readable(target))
+            }
             _ => String::new(),
         };
         rows.push([
@@ -211,12 +250,28 @@ mod tests {
     #[test]
     fn a_report_that_is_read_is_the_one_that_was_written() {
         let figure = Figure::single("a", "us", 26.049).with("services", 10).with("proxy", "x");
-        let report = Report { machine: Machine::describe("full"), results: vec![figure] };
+        let report =
+            Report { machine: Machine::describe("full"), later: None, results: vec![figure] };
         let text = report.json().unwrap();
         assert_eq!(Report::read(&text).unwrap().json().unwrap(), text);
         assert!(text.contains("\"median\": 26.05,"), "{text}");
         let error = format!("{:#}", Report::read("{}").unwrap_err());
         assert!(error.contains("no report of the bench") && error.contains("machine"), "{error}");
+    }
+
+    #[test]
+    fn a_later_run_replaces_its_own_figures() {
+        let report = |name: &str, value| Report {
+            machine: Machine::describe("full"),
+            later: None,
+            results: vec![Figure::single(name, "us", value), Figure::single("both", "us", value)],
+        };
+        let mut first = report("first", 1.0);
+        first.replace(report("later", 2.0)).unwrap();
+        let found = first.results.iter().map(|it| (it.name.as_str(), it.median));
+        assert_eq!(found.collect::<Vec<_>>(), [("first", 1.0), ("later", 2.0), ("both", 2.0)]);
+        assert!(first.replace(report("third", 3.0)).is_err());
+        first.replace(report("later", 4.0)).unwrap();
     }
 
     #[test]
@@ -226,5 +281,7 @@ mod tests {
         assert_eq!(Figure::new("a", "ms", &sample).at_most(1.0).met, Some(true));
         assert_eq!(Figure::new("a", "ms", &sample).p99_at_most(1.0).met, Some(false));
         assert_eq!(Figure::new("a", "ms", &sample).met, None);
+        let least = Figure::new("a", "ratio", &sample).at_least(1.5);
+        assert_eq!(rows(&[least])[1][6], "≥ 1.500: MISSED");
     }
 }

@@ -5,12 +5,24 @@
 pub(crate) struct Sample(Vec<f64>);
 
 impl Sample {
+    pub(crate) const EMPTY: Self = Self(Vec::new());
+
     pub(crate) fn add(&mut self, value: f64) {
         self.0.push(value);
     }
 
     pub(crate) fn extend(&mut self, values: impl IntoIterator<Item = f64>) {
         self.0.extend(values);
+    }
+
+    /// `by` divided by each value.
+    pub(crate) fn inverted(&self, by: f64) -> Self {
+        Self(self.0.iter().map(|value| by / value).collect())
+    }
+
+    /// Each value by that of the same round in another sample.
+    pub(crate) fn by(&self, other: &Self) -> Self {
+        Self(self.0.iter().zip(&other.0).map(|(one, other)| one / other).collect())
     }
 
     /// The quantile by nearest rank; `share` is 0 to 1. Zero for an empty sample.

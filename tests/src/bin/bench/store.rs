@@ -40,6 +40,7 @@ pub(crate) fn measure(
         capacity: Capacity { services: ROOM, ..Capacity::default() },
         tcp_peer: TcpPeer::Endpoint,
         exclusions: false,
+        serves_guests: false,
         tc_attach: Default::default(),
         all_frontends: None,
     };
