@@ -13,7 +13,7 @@ pub const MOST: u16 = 1 << 9;
 pub const CYCLE: u32 = stress::GENERATIONS;
 
 /// An address family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Family {
     /// IPv4.
     V4,

@@ -41,7 +41,8 @@ pub struct Agent<'a> {
 }
 
 impl<'a> Agent<'a> {
-    /// Starts agents on all nodes at once, with a flag's source, and tc on the devices of the pods.
+    /// Starts agents on all nodes at once, with a flag's source, in place of kube-proxy, and with tc on the
+    /// devices of the pods.
     pub fn start_all_from(
         binary: &Binary,
         cluster: &'a Cluster,
@@ -51,6 +52,7 @@ impl<'a> Agent<'a> {
         for node in cluster.nodes() {
             let mut agent = Self::prepare_from(binary, cluster, &node.name, source)?;
             agent.set("--tc-devices", "pod*");
+            agent.set("--kube-proxy-replacement", "");
             agent.set("--max-connections", "4096");
             agent.launch()?;
             agents.push(agent);

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::de::DeserializeOwned;
 
 use crate::cgroup::Cgroup;
+use crate::dial::{Dial, Dialled};
 use crate::netns::NetNs;
 use crate::process::{Worker, spawn_in};
 use crate::requirements;
@@ -145,6 +146,11 @@ impl Client {
     /// with a new socket each. Fails if an answer is missing.
     pub fn race(&mut self, to: &[SocketAddr], rounds: u32) -> Result<Answers> {
         Ok(self.tell(&Order::Race(to.to_vec(), rounds))??)
+    }
+
+    /// Dials many destinations at once, and returns what came of each, in their order.
+    pub fn dial(&mut self, all: Vec<Dial>) -> Result<Vec<Dialled>> {
+        Ok(self.tell(&Order::Dial(all))??)
     }
 
     /// Waits for a message that must not come (if one does, this fails), and returns the error that

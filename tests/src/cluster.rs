@@ -136,6 +136,17 @@ impl Cluster {
         serve(name, listen, &[], &self.node(node)?.netns, &self.agents)
     }
 
+    /// A client on a node's own network and in its cgroup, like a daemon of the node.
+    pub fn client_on(&self, node: &str) -> Result<Client> {
+        let node = self.node(node)?;
+        Client::start(&node.name, &node.netns, &node.cgroup)
+    }
+
+    /// Like [`client_on`](Self::client_on), in a cgroup below the node's, like a Pod with `hostNetwork`.
+    pub fn client_on_in(&self, node: &str, cgroup: &Cgroup) -> Result<Client> {
+        Client::start(node, &self.node(node)?.netns, cgroup)
+    }
+
     /// A client that stands for a virtual machine behind the device of the pod `pod`: in the pod's
     /// network namespace, and in no cgroup that an agent serves.
     pub fn machine(&self, pod: &str) -> Result<Client> {
@@ -177,6 +188,11 @@ impl Cluster {
     /// Makes `command` run on the fabric, outside every node's cgroup.
     pub fn beyond(&self, command: &mut Command) -> Result<()> {
         enter(command, &self.fabric, Some(&self.agents))
+    }
+
+    /// A process with piped input and output on the fabric, in no agent's cgroup.
+    pub fn spawn_beyond(&self, command: Command) -> Result<Running> {
+        spawn_in(command, &self.fabric, &self.agents)
     }
 
     /// The network namespace of the fabric.

@@ -1,10 +1,14 @@
 //! The nodes of a lab's cluster.
 
 use std::path::Path;
+use std::process::Command;
+
+use anyhow::Result;
 
 use crate::cgroup::Cgroup;
 use crate::netns::NetNs;
 use crate::pod::Pod;
+use crate::process::enter;
 
 /// The plan of a node.
 #[derive(Clone, Debug)]
@@ -29,6 +33,11 @@ pub struct Node {
 }
 
 impl Node {
+    /// Makes `command` run as a process of the node itself.
+    pub fn enter(&self, command: &mut Command) -> Result<()> {
+        enter(command, &self.netns, Some(&self.cgroup))
+    }
+
     /// The directory of the node's cgroup.
     #[must_use]
     pub fn cgroup_path(&self) -> &Path {

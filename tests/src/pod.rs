@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use crate::cgroup::Cgroup;
 use crate::client::Client;
 use crate::netns::NetNs;
-use crate::process::{Running, spawn_in};
+use crate::process::{Running, enter, spawn_in};
 use crate::requirements;
 
 /// The port that pods serve, as in the OpenYurt tutorial.
@@ -30,6 +30,11 @@ pub struct Pod {
 }
 
 impl Pod {
+    /// Makes `command` run as a process of the pod.
+    pub fn enter(&self, command: &mut Command) -> Result<()> {
+        enter(command, &self.netns, Some(&self.cgroup))
+    }
+
     /// Its network namespace.
     #[must_use]
     pub fn netns(&self) -> &NetNs {

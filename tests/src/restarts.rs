@@ -86,6 +86,19 @@ const VERSIONS: [(End, Version); 13] = [
 /// The restarts of [`run_upgrades`].
 pub const UPGRADES: u64 = VERSIONS.len() as u64;
 
+/// Who connects besides a pod of the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Others {
+    /// A client outside of the node, by a node port.
+    Outside,
+    /// A client whose packets tc translates on its device.
+    Machine,
+}
+
+/// The node ports of `web` and [`MOVING`], for TCP, at the agent's node.
+const WEB_PORT: &str = "172.30.0.2:30080";
+const MOVING_PORT: &str = "172.30.0.2:30081";
+
 /// The Service with changing endpoints, over TCP and UDP.
 const MOVING: &str = "moving";
 /// Its sets of endpoints, in turn.
@@ -98,7 +111,7 @@ const SETS: [&[&str]; 4] = [&["a", "b"], &["b", "c", "d"], &["d"], &["a", "b", "
 /// connections are in the report.
 pub fn run(until: Until) -> Result<Report> {
     let begun = Instant::now();
-    play(false, cut_short, |scene, restarts| {
+    play(Others::Outside, cut_short, |scene, restarts| {
         let is_over = match until {
             Until::Restarts(most) => restarts as u64 == most,
             Until::Elapsed(time) => begun.elapsed() >= time,
@@ -115,10 +128,8 @@ pub fn run(until: Until) -> Result<Report> {
 /// As for [`run`]. An agent of an older layout of maps does not start: then no rollback is possible.
 pub fn run_upgrades(last_release: &Binary) -> Result<Report> {
     play(
-        true,
+        Others::Machine,
         |scene, _| {
-            scene.agent.set("--tc-devices", "pod*");
-            scene.agent.set("--max-connections", "16384");
             scene.agent.replace_binary(last_release.clone());
             Ok(())
         },
@@ -134,10 +145,9 @@ pub fn run_upgrades(last_release: &Binary) -> Result<Report> {
 }
 
 /// Prepares a scene, starts its agent, and restarts it under load. `next` says how the agent ends
-/// after so many restarts, and what starts then; none if these are enough. With `machines`, a
-/// client whose packets tc translates connects, too.
+/// after so many restarts, and what starts then; none if these are enough.
 fn play(
-    machines: bool,
+    others: Others,
     prepare: impl FnOnce(&mut Scene<'_>, &mut Report) -> Result<()>,
     mut next: impl FnMut(&Scene<'_>, usize) -> Option<(End, Binary)>,
 ) -> Result<Report> {
@@ -146,8 +156,19 @@ fn play(
         |manifests| {
             let both = [("http", 80, "TCP"), ("udp", 80, "UDP")];
             manifests.put(service(MOVING, &[NOBODY4, NOBODY6], &both, &[]));
+            for (name, port) in [("web", 30_080), (MOVING, 30_081)] {
+                if let Ok(service) = manifests.get("Service", name) {
+                    service["spec"]["type"] = "NodePort".into();
+                    service["spec"]["ports"][0]["nodePort"] = port.into();
+                }
+            }
         },
         |scene| {
+            match others {
+                Others::Outside => scene.agent.set("--kube-proxy-replacement", ""),
+                Others::Machine => scene.agent.set("--tc-devices", "pod*"),
+            }
+            scene.agent.set("--max-connections", "16384");
             put_endpoints(&mut scene.manifests, scene.cluster, MOVING, SETS[SETS.len() - 1])?;
             scene.manifests.write()?;
             prepare(scene, &mut report)?;
@@ -155,15 +176,23 @@ fn play(
             let pod = || scene.cluster.pod("client")?.client();
             // Not the client's pod: a machine has an address of its own.
             let machine = || scene.cluster.machine("a");
-            let mut held = vec![Held::open(pod()?)?];
+            let vias = [Via::Http, Via::HttpMptcp, Via::UdpConnected, Via::Udp];
+            let mut held = vec![Held::open(pod()?, &[at(WEB4)?, at(WEB6)?], &vias)?];
             let mut callers = vec![
                 (pod()?, Via::Http, at(NOBODY4)?),
                 // Unconnected sockets would fill the table of flows, which is not under test.
                 (pod()?, Via::UdpConnected, at(NOBODY6)?),
             ];
-            if machines {
-                held.push(Held::open(machine()?)?);
-                callers.push((machine()?, Via::Http, at(NOBODY4)?));
+            let outside = || scene.cluster.guest("outside", scene.cluster.fabric());
+            match others {
+                Others::Outside => {
+                    held.push(Held::open(outside()?, &[WEB_PORT.parse()?], &[Via::Http])?);
+                    callers.push((outside()?, Via::Http, MOVING_PORT.parse()?));
+                }
+                Others::Machine => {
+                    held.push(Held::open(machine()?, &[at(WEB4)?, at(WEB6)?], &vias)?);
+                    callers.push((machine()?, Via::Http, at(NOBODY4)?));
+                }
             }
             while let Some((end, binary)) = next(scene, report.restarts as usize) {
                 let before = scene.agent.replace_binary(binary);
@@ -290,10 +319,10 @@ struct Held {
 }
 
 impl Held {
-    fn open(mut client: Client) -> Result<Self> {
+    fn open(mut client: Client, targets: &[SocketAddr], vias: &[Via]) -> Result<Self> {
         let mut sockets = Vec::new();
-        for to in [at(WEB4)?, at(WEB6)?] {
-            for via in [Via::Http, Via::HttpMptcp, Via::UdpConnected, Via::Udp] {
+        for &to in targets {
+            for &via in vias {
                 let socket = client.open(via, to)?;
                 let socket = socket.ok().with_context(|| format!("no {via:?} to {to}"))?;
                 let reply = client.ask(socket, (via == Via::Udp).then_some(to))?;

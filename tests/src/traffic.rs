@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::dial::Dial;
 use crate::requirements::kernel;
 use crate::wait::patient;
 
@@ -49,6 +50,8 @@ pub enum Order {
     /// So many rounds, each with a new unconnected socket: for each address a thread sends a request,
     /// all at the same moment. How often each pod answered, as which address: [`Answers`].
     Race(Vec<SocketAddr>, u32),
+    /// Dials many destinations at once: what came of each, a list of [`Dialled`](crate::dial::Dialled).
+    Dial(Vec<Dial>),
     /// Connects an open socket to another address.
     Reconnect(Socket, SocketAddr),
     /// Disconnects a datagram socket from its peer (connect(2), `AF_UNSPEC`).

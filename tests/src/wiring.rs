@@ -12,7 +12,7 @@ use crate::pod::Pod;
 use crate::wait::{PATIENCE, patient, until};
 
 /// The pods' router: the node's end of their veth pairs.
-const GATEWAY4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
+pub(crate) const GATEWAY4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 const GATEWAY6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 /// The fabric's number among the nodes' uplinks.
 const FABRIC: u8 = 254;
@@ -41,7 +41,9 @@ pub(crate) fn fabric4() -> Ipv4Addr {
     node4(FABRIC)
 }
 
-fn node6(number: u8) -> Ipv6Addr {
+/// The IPv6 address of node `number` on the fabric.
+#[must_use]
+pub fn node6(number: u8) -> Ipv6Addr {
     Ipv6Addr::new(0xfd00, 0x172, 0, 0, 0, 0, 0, u16::from(number) + 1)
 }
 

@@ -44,7 +44,7 @@ struct Shape {
     #[arg(long, default_value_t = 2)]
     nodes: u8,
     /// What handles Services
-    #[arg(long, value_enum, default_value_t = Proxy::TopoLb)]
+    #[arg(long, value_enum, default_value_t = Proxy::Beside)]
     proxy: Proxy,
 }
 

@@ -28,7 +28,7 @@ pub(crate) struct Check {
     pub(crate) name: String,
     /// `namespace/name`.
     pub(crate) service: String,
-    /// The pod that called.
+    /// The pod that called, or `outside`.
     pub(crate) from: String,
     /// How many requests it sent.
     pub(crate) requests: u32,
@@ -69,13 +69,15 @@ impl Expected {
 pub(crate) struct Question<'a> {
     /// What the result shows.
     pub(crate) name: &'a str,
-    /// The pod that calls.
+    /// The pod that calls, or [`OUTSIDE`](crate::stage::OUTSIDE).
     pub(crate) from: &'a str,
     /// The Service's name, in `default`.
     pub(crate) service: &'a str,
     /// The address to dial.
     pub(crate) to: SocketAddr,
     pub(crate) via: Via,
+    /// The node that is dialled, for a client outside of the cluster.
+    pub(crate) node: Option<&'a str>,
     /// The pods that should answer; empty if requests should be refused.
     pub(crate) pods: &'a [&'a str],
 }

@@ -69,6 +69,13 @@ impl World for Files {
         self.0.write()
     }
 
+    fn expose(&mut self, node_port: u16) -> Result<()> {
+        let spec = &mut self.0.get("Service", SVC_UD1.0)?["spec"];
+        spec["type"] = json!("NodePort");
+        spec["ports"][0]["nodePort"] = json!(node_port);
+        self.0.write()
+    }
+
     fn add_neighbour(&mut self) -> Result<()> {
         let endpoints = self.0.get("EndpointSlice", "svc-rack-9fcws")?;
         let neighbour = endpoint("10.244.0.3", CONTROL_PLANE, NEIGHBOUR);

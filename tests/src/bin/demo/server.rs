@@ -99,6 +99,16 @@ impl World for Server<'_> {
         self.plane.change("Service", SVC_UD1.0, &json!({"spec": spec}))
     }
 
+    fn expose(&mut self, node_port: u16) -> Result<()> {
+        // A change replaces a whole list.
+        let ports = json!([
+            {"name": "http", "port": 80, "protocol": "TCP", "targetPort": 9376, "nodePort": node_port},
+            {"name": "udp", "port": 80, "protocol": "UDP", "targetPort": 9376},
+        ]);
+        let spec = json!({"type": "NodePort", "ports": ports});
+        self.plane.change("Service", SVC_UD1.0, &json!({"spec": spec}))
+    }
+
     fn add_neighbour(&mut self) -> Result<()> {
         let labels = json!({"metadata": {"labels": {SERVES_RACK: "yes"}}});
         self.plane.change("Pod", NEIGHBOUR, &labels)

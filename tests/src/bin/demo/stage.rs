@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use serde_json::Value;
 use topo_lb_tests::agent::Agent;
 use topo_lb_tests::binary::{Binary, json_of};
 use topo_lb_tests::client::Client;
@@ -25,6 +26,8 @@ pub(crate) const FOLLOWS: Duration = Duration::from_secs(1);
 
 /// A client for a virtual machine on [`kind::SHANGHAI_CLIENT`]'s node: agents see only its packets.
 pub(crate) const MACHINE: &str = "vm-shanghai";
+/// A client outside of the cluster, in the network of the nodes.
+pub(crate) const OUTSIDE: &str = "outside";
 
 pub(crate) struct Stage<'a> {
     binary: &'a Binary,
@@ -82,13 +85,14 @@ impl Stage<'_> {
         let mut servers = Vec::new();
         let mut clients = BTreeMap::new();
         progress.step(
-            "HTTP and UDP servers in five pods, clients in three, and one that stands for a VM",
+            "HTTP and UDP servers in five pods, clients in three, one for a VM, and one outside",
             || {
                 servers = cluster.serve(kind::SERVERS.into_iter().chain([kind::NEIGHBOUR]))?;
                 for pod in [kind::BEIJING_CLIENT, kind::HANGZHOU_CLIENT, kind::SHANGHAI_CLIENT] {
                     clients.insert(pod.to_owned(), cluster.pod(pod)?.client()?);
                 }
                 clients.insert(MACHINE.to_owned(), cluster.machine(kind::SHANGHAI_CLIENT)?);
+                clients.insert(OUTSIDE.to_owned(), cluster.guest(OUTSIDE, cluster.fabric())?);
                 Ok(())
             },
         )?;
@@ -170,8 +174,11 @@ impl Stage<'_> {
         let tally = self.client(question.from)?.call(question.via, question.to, REQUESTS)?;
         let expected = Expected::of(question.pods);
         let ok = expected.fits(&tally) && tally.requests == REQUESTS;
-        let place = if question.from == MACHINE { kind::SHANGHAI_CLIENT } else { question.from };
-        let node = self.cluster.pod(place)?.node.clone();
+        let node = match (question.node, question.from) {
+            (Some(node), _) => node.to_owned(),
+            (None, MACHINE) => self.cluster.pod(kind::SHANGHAI_CLIENT)?.node.clone(),
+            (None, pod) => self.cluster.pod(pod)?.node.clone(),
+        };
         let decision = self.decision(question, &node)?;
         let check = Check {
             name: question.name.into(),
@@ -210,12 +217,18 @@ impl Stage<'_> {
             Via::Http | Via::HttpMptcp => "TCP",
         };
         let found = explained["services"].as_array().into_iter().flatten().find(|row| {
+            let is_node_port = |it: &Value| it["port"] == question.to.port();
+            let exposed = row["exposed"]["frontends"].as_array();
             row["name"] == question.service
-                && row["port"]["port"] == question.to.port()
                 && row["port"]["protocol"] == protocol
+                && match question.node {
+                    Some(_) => exposed.is_some_and(|all| all.iter().any(is_node_port)),
+                    None => row["port"]["port"] == question.to.port(),
+                }
         });
-        let decision = &found
-            .with_context(|| format!("explain does not know {}", question.service))?["decision"];
+        let row = found.with_context(|| format!("explain does not know {}", question.service))?;
+        let decision =
+            if question.node.is_some() { &row["exposed"]["outside"] } else { &row["decision"] };
         let reason = decision["reason"].as_str().unwrap_or_default().to_owned();
         Ok(Decision { tier: decision["tier"].as_u64(), reason })
     }

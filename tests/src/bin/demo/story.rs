@@ -5,19 +5,24 @@ use std::net::SocketAddr;
 use anyhow::{Context, Result};
 use topo_lb_tests::kind::{
     BEIJING_CLIENT, CONTROL_PLANE, DESIRED_POOL, HANGZHOU, HANGZHOU_CLIENT, NEIGHBOUR, POOL, RACK,
-    SERVERS, SHANGHAI, SHANGHAI_CLIENT, SVC_RACK, SVC_UD1, SVC_UD1_WITHOUT_TOPOLOGY,
+    SERVERS, SHANGHAI, SHANGHAI_CLIENT, SVC_RACK, SVC_UD1, SVC_UD1_WITHOUT_TOPOLOGY, WORKER,
+    WORKER2,
 };
 use topo_lb_tests::traffic::Via;
+use topo_lb_tests::wiring::node4;
 
 use crate::check::Question;
-use crate::stage::{FOLLOWS, MACHINE, Stage};
+use crate::stage::{FOLLOWS, MACHINE, OUTSIDE, Stage};
 
 /// The IPv6 address that `svc-ud1` gets.
 pub(crate) const SVC_UD1_IPV6: &str = "fd00:96::ad1";
+/// The node port that it gets.
+const NODE_PORT: u16 = 30_080;
 
 pub(crate) fn tell(stage: &mut Stage<'_>) -> Result<()> {
     tutorial(stage)?;
     protocols(stage)?;
+    outside(stage)?;
     waterfall(stage)?;
     strictness(stage)?;
     relabelling(stage)
@@ -34,7 +39,7 @@ fn question<'a>(
     (service, address): (&'a str, &str),
     pods: &'a [&'a str],
 ) -> Result<Question<'a>> {
-    Ok(Question { name, from, service, to: at(address)?, via: Via::Http, pods })
+    Ok(Question { name, from, service, to: at(address)?, via: Via::Http, node: None, pods })
 }
 
 fn tutorial(stage: &mut Stage<'_>) -> Result<()> {
@@ -74,10 +79,31 @@ fn protocols(stage: &mut Stage<'_>) -> Result<()> {
             stage.change(|world| world.widen())?;
             for (name, from, address, via, pods) in cases {
                 let (service, to) = (SVC_UD1.0, at(address)?);
-                let question = Question { name, from, service, to, via, pods };
+                let question = Question { name, from, service, to, via, node: None, pods };
                 stage.ask_when_programmed(&question)?;
             }
             Ok(String::new())
+        },
+    )
+}
+
+fn outside(stage: &mut Stage<'_>) -> Result<()> {
+    stage.chapter(
+        "From outside, by a node port",
+        "svc-ud1 gets a node port. The node that is dialled decides for clients outside of the cluster.",
+        |stage| {
+            stage.change(|world| world.expose(NODE_PORT))?;
+            for (name, node, number, pods) in [
+                ("a node in hangzhou", WORKER, 1, &HANGZHOU[..]),
+                ("a node in shanghai", WORKER2, 2, &SHANGHAI),
+                ("beijing has no pod: refused", CONTROL_PLANE, 0, &[]),
+            ] {
+                let to = SocketAddr::new(node4(number).into(), NODE_PORT);
+                let (service, via, node) = (SVC_UD1.0, Via::Http, Some(node));
+                let question = Question { name, from: OUTSIDE, service, to, via, node, pods };
+                stage.ask_when_programmed(&question)?;
+            }
+            Ok("kube-proxy is not needed for it: the programs are on the nodes' uplinks.".into())
         },
     )
 }

@@ -16,6 +16,9 @@ pub(crate) trait World {
     /// Gives `svc-ud1` a UDP port and an IPv6 address, as one `kubectl apply` would.
     fn widen(&mut self) -> Result<()>;
 
+    /// Gives `svc-ud1` this node port.
+    fn expose(&mut self, node_port: u16) -> Result<()>;
+
     /// Makes the neighbour of the rack an endpoint of `svc-rack`.
     fn add_neighbour(&mut self) -> Result<()>;
 

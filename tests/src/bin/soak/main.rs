@@ -6,21 +6,23 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
+use topo_lb_tests::half_open;
 use topo_lb_tests::interrupt::exit_code;
 use topo_lb_tests::reads::{self, Reuse, Until as UntilRead};
 use topo_lb_tests::report::Report;
 use topo_lb_tests::restarts::{self, Until};
 use topo_lb_tests::{requirements, stress};
 
-/// Reads records while they are replaced. Then makes connections while Services change as fast as
-/// possible, and while the agent is killed and restarted, in turns.
+/// Floods a node port with half-open connections, which takes a minute or two. Reads records while they
+/// are replaced. Then makes connections while Services change as fast as possible, and while the agent is killed and restarted,
+/// in turns, also from outside of the node.
 ///
 /// Needs root, and the agent binary in TOPO_LB_AGENT. Leaves nothing behind, even after Ctrl-C.
 /// Exit code 1: a connection failed, or reached a wrong endpoint, or a read was wrong.
 #[derive(Debug, Parser)]
 #[command(name = "soak")]
 struct Arguments {
-    /// The duration in minutes
+    /// The duration in minutes, without that of the flood
     #[arg(long, value_name = "N", default_value_t = 10,
           value_parser = clap::value_parser!(u64).range(1..=100_000))]
     minutes: u64,
@@ -31,6 +33,8 @@ struct Arguments {
 
 /// Reads of records, unless they take three quarters of the time.
 const READS: u64 = 1_000_000_000;
+/// Half-open connections, from one source.
+const HALF_OPEN: u64 = 10_000_000;
 /// How long each turn lasts.
 const TURN: Duration = Duration::from_secs(30);
 
@@ -41,6 +45,8 @@ fn main() -> ExitCode {
 /// Returns whether every connection reached a permitted endpoint.
 fn run(arguments: &Arguments) -> Result<bool> {
     requirements::agent()?;
+    let flooded = half_open::run(HALF_OPEN)?;
+    eprintln!("{flooded}");
     let begun = Instant::now();
     let whole = Duration::from_secs(arguments.minutes * 60);
     let read = read(whole / 4 * 3)?;
@@ -63,15 +69,17 @@ fn run(arguments: &Arguments) -> Result<bool> {
         format!(
             "{{\"connections\":{connections},\"changes\":{changes},\"restarts\":{restarts},\
              \"wrong_endpoint\":{wrong_endpoint},\"failed\":{failed},\
-             \"reads\":{},\"writes\":{},\"repeated\":{},\"wrong_reads\":{}}}",
+             \"reads\":{},\"writes\":{},\"repeated\":{},\"wrong_reads\":{},\
+             \"half_open\":{}}}",
             read.reads.reads,
             read.writes,
             read.reads.repeated,
-            read.wrong()
+            read.wrong(),
+            flooded.syns
         )
     } else {
         format!(
-            "{read}\n{} connections, {} changes of Services, {} restarts: {}",
+            "{read}\n{flooded}\n{} connections, {} changes of Services, {} restarts: {}",
             sums.connections,
             sums.changes,
             sums.restarts,

@@ -78,6 +78,7 @@ fn run(arguments: &Arguments) -> Result<Report> {
         },
         tcp_peer: TcpPeer::Endpoint,
         exclusions: false,
+        serves_guests: false,
         tc_attach: Default::default(),
         all_frontends: None,
     })?;
