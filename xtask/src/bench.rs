@@ -15,7 +15,7 @@ use crate::workspace::{Profile, Workspace};
 /// Measures topo-lb on this machine, compared with direct connections, kube-proxy 1.20, and the rules
 /// that a later kube-proxy writes for nftables.
 ///
-/// A whole run takes about twenty minutes, on a machine that does nothing else. Leaves nothing behind,
+/// A whole run takes about half an hour, on a machine that does nothing else. Leaves nothing behind,
 /// even after Ctrl-C. A missed target is reported, but is no failure.
 ///
 /// To compare two versions, measure each in a checkout of its own, in turns: the agent contains its
@@ -36,7 +36,7 @@ Examples:
   cargo xtask bench --write-docs --from docs/performance/report.json
                                                  # writes these again, and measures nothing")]
 pub(crate) struct Args {
-    /// Only these parts: connect, kernel, probes, control-plane, first-contact, rollout
+    /// Only these parts: connect, external, kernel, probes, control-plane, first-contact, rollout
     #[arg(long, value_name = "PART")]
     part: Vec<String>,
     /// Few sizes and few rounds
@@ -45,24 +45,25 @@ pub(crate) struct Args {
     /// Print the results as JSON, and nothing else, on standard output
     #[arg(long)]
     json: bool,
-    /// Write docs/performance.md, its pictures, and the report that they are made from: one whole run's,
-    /// so not with --part
+    /// Write docs/performance.md, its pictures, and the report that they are made from: one whole run's.
+    /// With --part also --from: the report with the other parts
     #[arg(long)]
     write_docs: bool,
-    /// Measure nothing: take the results of an earlier run, as --json has printed or --write-docs has
-    /// kept them
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["part", "quick"])]
+    /// Take the results of an earlier run, as --json has printed or --write-docs has kept them, except
+    /// those of --part. Without --part measure nothing
+    #[arg(long, value_name = "FILE", conflicts_with = "quick")]
     from: Option<PathBuf>,
 }
 
 /// Returns only on failure: otherwise this process becomes the bench, with its exit code.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     ensure!(
-        !args.write_docs || args.part.is_empty(),
-        "docs/performance.md comes from one whole run: leave out either --part or --write-docs"
+        !args.write_docs || args.part.is_empty() || args.from.is_some(),
+        "docs/performance.md tells all parts: leave out --part, or give --from the report with the others"
     );
-    let measures = args.from.is_none();
-    let connects = args.part.is_empty() || args.part.iter().any(|part| part == "connect");
+    let measures = args.from.is_none() || !args.part.is_empty();
+    let connects = args.part.is_empty()
+        || args.part.iter().any(|part| matches!(&**part, "connect" | "external"));
     let with_kube_proxy = measures && connects && (!args.quick || kube_proxy::found().is_some());
     let mut needs = Vec::new();
     if measures {
@@ -74,15 +75,15 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     // The programs compiled here contain the object.
     build_ebpf::ready(workspace, &needs)?;
     let kube_proxy = with_kube_proxy.then(|| kube_proxy::program(workspace)).transpose()?;
-    let mut bench = match &args.from {
-        Some(report) => {
-            let mut bench = lab_program::alone(workspace, "bench", &[])?;
-            bench.arg("--from").arg(report);
-            bench
-        }
+    let mut bench = if measures {
         // The agent as in an image.
-        None => lab_program::build(workspace, Profile::Deployed, "bench", &[])?,
+        lab_program::build(workspace, Profile::Deployed, "bench", &[])?
+    } else {
+        lab_program::alone(workspace, "bench", &[])?
     };
+    if let Some(report) = &args.from {
+        bench.arg("--from").arg(report);
+    }
     // With the largest clusters the agent exceeds the usual limits.
     bench.env("TOPO_LB_PATIENCE", "6").env("TOPO_LB_EBPF_OBJECT", workspace.object());
     if let Some(kube_proxy) = kube_proxy {

@@ -31,6 +31,7 @@ const PROGRAM: &str = "cluster";
 #[command(after_help = "\
 Examples:
   cargo xtask cluster up
+  cargo xtask cluster up --proxy topo-lb      # no kube-proxy
   export KUBECONFIG=$(cargo xtask cluster up --nodes 3)
   kubectl apply -f deploy/examples/openyurt.yaml
   kubectl exec deploy/united-deployment2-hangzhou -- curl -s svc-ud1/hostname
@@ -65,9 +66,13 @@ enum Action {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum ServiceProxy {
+    /// topo-lb in place of kube-proxy
+    TopoLb,
     /// topo-lb for all Services, beside kube-proxy
     #[default]
-    TopoLb,
+    #[value(name = "topo-lb+kube-proxy")]
+    #[serde(rename = "topo-lb+kube-proxy")]
+    Beside,
     /// Only kube-proxy
     KubeProxy,
     /// Nothing
@@ -79,9 +84,15 @@ impl ServiceProxy {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::TopoLb => "topo-lb",
+            Self::Beside => "topo-lb+kube-proxy",
             Self::KubeProxy => "kube-proxy",
             Self::None => "none",
         }
+    }
+
+    /// Whether topo-lb runs on the nodes.
+    fn has_topo_lb(self) -> bool {
+        matches!(self, Self::TopoLb | Self::Beside)
     }
 }
 
@@ -107,15 +118,15 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
 fn up(workspace: &Workspace, nodes: u8, proxy: ServiceProxy) -> Result<Command> {
     let mut needs = vec![Need::Kernel, Need::Lab, Need::Root, Need::Cluster, Need::ClusterTools];
     needs.push(Need::Iptables);
-    if proxy == ServiceProxy::TopoLb {
+    if proxy.has_topo_lb() {
         needs.push(Need::Image);
     }
     build_ebpf::ready(workspace, &needs)?;
     let parts = Parts::get(workspace)?;
-    let image = match proxy {
-        ServiceProxy::TopoLb => Some(image::for_cluster(workspace, &suites::agent(workspace)?)?),
-        ServiceProxy::KubeProxy | ServiceProxy::None => None,
-    };
+    let image = proxy
+        .has_topo_lb()
+        .then(|| image::for_cluster(workspace, &suites::agent(workspace)?))
+        .transpose()?;
     let mut command = workspace.command(program(workspace)?);
     parts.name_in(&mut command);
     command.args(["up", "--nodes", &nodes.to_string(), "--proxy", proxy.name()]);

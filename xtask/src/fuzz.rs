@@ -6,12 +6,12 @@
 use fs_err as fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use crate::process::{output_of, run_logged, run_logged_within};
+use crate::lanes::Suite;
+use crate::process::{output_of, run_logged};
 use crate::workspace::Workspace;
 
 /// Below the root; a separate workspace.
@@ -31,8 +31,6 @@ const SECONDS: u64 = 25;
 const SECONDS_EACH: u64 = 10;
 /// The fuzzer's memory limit, in megabytes. Inputs have some kilobytes.
 const MEGABYTES: u64 = 1024;
-/// The limit for the whole run, on a busy machine.
-const LIMIT: Duration = Duration::from_secs(5 * 60);
 
 /// Compiles the target, and returns the program.
 pub(crate) fn compile(workspace: &Workspace) -> Result<PathBuf> {
@@ -56,8 +54,8 @@ fn folder(workspace: &Workspace) -> PathBuf {
     workspace.target.join("fuzz")
 }
 
-/// Compiles the target and fuzzes for a while.
-pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+/// Compiles the target. The suite fuzzes for a while.
+pub(crate) fn suite(workspace: &Workspace) -> Result<Suite> {
     let program = compile(workspace)?;
     let target = folder(workspace);
     // Starts from what earlier runs have found.
@@ -77,8 +75,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         .arg(format!("-rss_limit_mb={MEGABYTES}"))
         .arg(format!("-dict={}", dictionary.display()))
         .args(["-max_len=16384", "-print_final_stats=1", "-verbosity=0"]);
-    let log = workspace.log("fuzz");
-    run_logged_within(Some(LIMIT), "any bytes as manifests", &mut command, &log)
+    Ok(Suite { name: "any bytes as manifests".to_owned(), command, log: workspace.log("fuzz") })
 }
 
 /// The target triple of Cargo's compiler.

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use crate::build_ebpf;
 use crate::libraries;
 use crate::needs::Need;
+use crate::oci::{architecture, copy};
 use crate::process::{display, output_of, run_logged};
 use crate::progress;
 use crate::workspace::{Profile, Workspace};
@@ -164,22 +165,6 @@ impl Drop for Image<'_> {
             progress::warn(&format!("cannot remove {}: {error}", self.work.display()));
         }
     }
-}
-
-/// OCI's name of the architecture (Go's GOARCH).
-pub(crate) fn architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
-}
-
-/// Copies a file; for a link, copies its target under the link's name.
-pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
-    fs::create_dir_all(to.parent().unwrap_or(to))?;
-    fs::copy(from, to)?;
-    Ok(())
 }
 
 /// The size in MB (10^6 bytes), as registries show it.

@@ -8,6 +8,7 @@ use anyhow::Result;
 
 use crate::cache;
 use crate::image;
+use crate::oci;
 use crate::process::{output_of, run_logged};
 use crate::progress;
 use crate::summary::Outcome;
@@ -90,7 +91,7 @@ impl LastRelease {
         build.args(["--package", "topo-lb", "--bin", "topo-lb"]);
         run_logged("its agent", &mut build, &log("agent"))?;
         let made = room.join("made");
-        image::copy(&tree.program(Profile::Dev, "topo-lb"), &made.join("topo-lb"))?;
+        oci::copy(&tree.program(Profile::Dev, "topo-lb"), &made.join("topo-lb"))?;
         Ok(made)
     }
 }

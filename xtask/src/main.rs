@@ -20,6 +20,7 @@ mod debian;
 mod debian_kubernetes;
 mod demo;
 mod e2e;
+mod external_matrix;
 mod fuzz;
 mod given;
 mod image;
@@ -32,6 +33,7 @@ mod libraries;
 mod machine;
 mod mounts;
 mod needs;
+mod oci;
 mod plan;
 mod process;
 mod progress;
@@ -70,6 +72,7 @@ enum Command {
     Image(image::Args),
     Cluster(cluster::Args),
     E2e(e2e::Args),
+    ExternalMatrix(external_matrix::Args),
 }
 
 fn main() -> ExitCode {
@@ -86,6 +89,7 @@ fn main() -> ExitCode {
         Command::Image(args) => image::run(&workspace, &args),
         Command::Cluster(args) => cluster::run(&workspace, &args),
         Command::E2e(args) => e2e::run(&workspace, &args),
+        Command::ExternalMatrix(args) => external_matrix::run(&workspace, &args),
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -56,18 +56,8 @@ pub(crate) fn run_logged(
     command: &mut Command,
     log: &Path,
 ) -> Result<()> {
-    run_logged_within(None, title, command, log)
-}
-
-/// Like [`run_logged`]; ends the command after `limit`.
-pub(crate) fn run_logged_within(
-    limit: Option<Duration>,
-    title: impl Into<String>,
-    command: &mut Command,
-    log: &Path,
-) -> Result<()> {
     let running = Running::start(title);
-    let result = to_log(command, log, limit, |last_line| running.tick(last_line));
+    let result = to_log(command, log, None, |last_line| running.tick(last_line));
     running.end(result.is_ok());
     if result.is_err() && caught() == 0 {
         let mut lines = tail(log);

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::build_ebpf;
 use crate::cluster;
@@ -116,9 +116,15 @@ impl Stage {
         }
     }
 
+    /// Whether the suites of both stages run beside each other: those of clusters mostly wait.
+    pub(crate) fn is_beside(self, other: Self) -> bool {
+        let may = |it| matches!(it, Self::Cluster | Self::ControlPlane | Self::Fuzz);
+        may(self) && may(other)
+    }
+
     /// Runs the stage. `named` has the kernels of the command line; `counting` tells what to do
     /// with their verifiers' counts.
-    pub(crate) fn run(
+    fn run(
         self,
         workspace: &Workspace,
         machine: &Machine,
@@ -133,14 +139,60 @@ impl Stage {
             Self::Deny => return deny(workspace),
             Self::Docs => docs(workspace)?,
             Self::Unit => unit(workspace)?,
-            Self::Lab => return lab(workspace),
             Self::Kernels => return kernels(workspace, machine, named, counting),
-            Self::ControlPlane => against_control_plane(workspace)?,
-            Self::Cluster => return on_cluster(workspace),
-            Self::Fuzz => fuzz::run(workspace)?,
+            Self::Lab | Self::ControlPlane | Self::Cluster | Self::Fuzz => {
+                return in_lanes(&[self], workspace);
+            }
         }
         Ok(Outcome::Passed(None))
     }
+
+    /// Compiles the suites of a stage that runs in lanes. Returns them, and the outcome if they pass.
+    fn suites(self, workspace: &Workspace) -> Result<(Vec<Suite>, Outcome)> {
+        match self {
+            Self::Lab => lab(workspace),
+            Self::Cluster => on_cluster(workspace),
+            Self::ControlPlane => Ok((against_control_plane(workspace)?, Outcome::Passed(None))),
+            Self::Fuzz => Ok((vec![fuzz::suite(workspace)?], Outcome::Passed(None))),
+            _ => bail!("{} has no suites for lanes", self.title()),
+        }
+    }
+}
+
+/// Runs a stage, or several whose suites run [beside each other](Stage::is_beside).
+///
+/// # Errors
+/// A check or a test fails.
+pub(crate) fn run(
+    stages: &[Stage],
+    workspace: &Workspace,
+    machine: &Machine,
+    named: &[Line],
+    counting: Counting,
+) -> Result<Outcome> {
+    match stages {
+        [stage] => stage.run(workspace, machine, named, counting),
+        _ => in_lanes(stages, workspace),
+    }
+}
+
+/// How many suites run at once.
+const LANES: usize = 2;
+
+/// Compiles the suites of these stages, and runs them in lanes.
+fn in_lanes(stages: &[Stage], workspace: &Workspace) -> Result<Outcome> {
+    let (mut suites, mut outcome) = (Vec::new(), Outcome::Passed(None));
+    for stage in stages {
+        let (more, its) = stage.suites(workspace)?;
+        suites.extend(more);
+        if its != Outcome::Passed(None) {
+            outcome = its;
+        }
+    }
+    suites::longest_first(&mut suites, |suite| &suite.name);
+    progress::note(&format!("{LANES} suites at a time"));
+    lanes::run(suites, LANES)?;
+    Ok(outcome)
 }
 
 fn format(workspace: &Workspace) -> Result<()> {
@@ -159,7 +211,7 @@ fn clippy(workspace: &Workspace) -> Result<()> {
     command.args(["--all-targets", "--", "-D", "warnings"]);
     run_logged("cargo clippy", &mut command, &workspace.log("clippy"))?;
     // `--all-targets` omits targets that are not tested by default.
-    let named = suites::CONTROL_PLANE.into_iter().chain([suites::CLUSTER]);
+    let named = suites::CONTROL_PLANE.into_iter().chain(suites::CLUSTER);
     let mut command = suites::cargo_for(workspace, "clippy", named);
     command.args(["--", "-D", "warnings"]);
     let title = "cargo clippy for the control plane's suites";
@@ -186,26 +238,24 @@ fn unit(workspace: &Workspace) -> Result<()> {
     run_visible(&mut test(), TESTS_LIMIT)
 }
 
-fn lab(workspace: &Workspace) -> Result<Outcome> {
+fn lab(workspace: &Workspace) -> Result<(Vec<Suite>, Outcome)> {
     let agent = suites::compile_lab(workspace)?;
     let release = LastRelease::find(workspace);
     let earlier = release.as_ref().map(|it| it.agent(workspace)).transpose()?;
-    run_in_lab(workspace, suites::in_lab(workspace)?, 2, &agent, |command| {
+    let suites = of_the_lab(workspace, suites::in_lab(workspace)?, &agent, |command| {
         command.envs(earlier.iter().map(|path| (last_release::AGENT, path)));
-    })?;
-    Ok(last_release::outcome(release.as_ref()))
+    });
+    Ok((suites, last_release::outcome(release.as_ref())))
 }
 
-/// Runs suites; `set` sets their further environment. The tests of a suite run one at a time: each
-/// has its own cluster, and measures times.
-fn run_in_lab(
+/// Suites that run in the lab; `set` sets their further environment. The tests of a suite run one at
+/// a time: each has its own cluster, and measures times.
+fn of_the_lab(
     workspace: &Workspace,
-    mut names: Vec<String>,
-    lanes: usize,
+    names: impl IntoIterator<Item = String>,
     agent: &Path,
     set: impl Fn(&mut Command),
-) -> Result<()> {
-    suites::longest_first(&mut names);
+) -> Vec<Suite> {
     let suite = |name: String| {
         let mut command = suites::cargo_for(workspace, "test", [&name]);
         command.args(["--", "--test-threads=1"]).env("TOPO_LB_AGENT", agent);
@@ -216,7 +266,7 @@ fn run_in_lab(
         let log = workspace.log(&format!("suite-{name}"));
         Suite { name, command, log }
     };
-    lanes::run(names.into_iter().map(suite).collect(), lanes)
+    names.into_iter().map(suite).collect()
 }
 
 /// Some tests on every kernel, or all tests on the named ones.
@@ -236,35 +286,35 @@ fn kernels(
 }
 
 /// The suites that plain `cargo test` omits.
-fn against_control_plane(workspace: &Workspace) -> Result<()> {
+fn against_control_plane(workspace: &Workspace) -> Result<Vec<Suite>> {
     let programs = control_plane::programs(workspace)?;
     let tools = cluster_tools::programs(workspace)?;
     let agent = suites::agent(workspace)?;
     let mut compile = suites::cargo_for(workspace, "test", suites::CONTROL_PLANE);
     let log = workspace.log("build-control-plane");
     run_logged("compiling its suites", compile.arg("--no-run"), &log)?;
-    let names = suites::CONTROL_PLANE.map(str::to_owned).to_vec();
-    run_in_lab(workspace, names, 2, &agent, |command| {
+    let names = suites::CONTROL_PLANE.map(str::to_owned);
+    Ok(of_the_lab(workspace, names, &agent, |command| {
         command.env(control_plane::VARIABLE, &programs).envs(tools.iter().cloned());
-    })
+    }))
 }
 
-/// The suite on a real cluster.
-fn on_cluster(workspace: &Workspace) -> Result<Outcome> {
+/// The suites on a real cluster, and with its kube-proxy.
+fn on_cluster(workspace: &Workspace) -> Result<(Vec<Suite>, Outcome)> {
     let parts = Parts::get(workspace)?;
     let agent = suites::agent(workspace)?;
     let image = image::for_cluster(workspace, &agent)?;
     let release = LastRelease::find(workspace);
     let earlier = release.as_ref().map(|it| it.image(workspace)).transpose()?;
-    let mut compile = suites::cargo_for(workspace, "test", [suites::CLUSTER]);
+    let mut compile = suites::cargo_for(workspace, "test", suites::CLUSTER);
     let log = workspace.log("build-cluster-suite");
-    run_logged("compiling its suite", compile.arg("--no-run"), &log)?;
-    run_in_lab(workspace, vec![suites::CLUSTER.to_owned()], 1, &agent, |command| {
+    run_logged("compiling its suites", compile.arg("--no-run"), &log)?;
+    let suites = of_the_lab(workspace, suites::CLUSTER.map(str::to_owned), &agent, |command| {
         parts.name_in(command);
         command.env(cluster::IMAGE, &image);
         command.envs(earlier.iter().map(|path| (last_release::IMAGE, path)));
-    })?;
-    Ok(last_release::outcome(release.as_ref()))
+    });
+    Ok((suites, last_release::outcome(release.as_ref())))
 }
 
 fn deny(workspace: &Workspace) -> Result<Outcome> {

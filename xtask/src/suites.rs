@@ -16,11 +16,22 @@ use crate::workspace::{Profile, Workspace};
 pub(crate) const CONTROL_PLANE: [&str; 7] =
     ["control_plane", "api", "changes", "demo_api_server", "telling", "autonomy", "deploy"];
 
-/// The suite that needs the parts of a real cluster; plain `cargo test` excludes it, too.
-pub(crate) const CLUSTER: &str = "cluster";
+/// The suites that need the parts of a real cluster; plain `cargo test` excludes them, too.
+pub(crate) const CLUSTER: [&str; 2] = ["cluster", "migration"];
 
 /// The suites that take longest. They start first: the last to start would run alone at the end.
-const LONG: [&str; 4] = ["restarts", "bench", "foreign", "admin"];
+const LONG: [&str; 10] = [
+    "cluster",
+    "autonomy",
+    "demo_api_server",
+    "api",
+    "changes",
+    "bench",
+    "tc_floods",
+    "foreign",
+    "admin",
+    "datagram",
+];
 
 /// `cargo SUBCOMMAND` for every package except the eBPF programs.
 pub(crate) fn cargo(workspace: &Workspace, subcommand: &str) -> Command {
@@ -53,8 +64,9 @@ pub(crate) fn in_lab(workspace: &Workspace) -> Result<Vec<String>> {
 }
 
 /// Sorts suites for lanes: the longest first.
-pub(crate) fn longest_first(names: &mut [impl AsRef<str>]) {
-    names.sort_by_key(|name| LONG.iter().position(|it| *it == name.as_ref()).unwrap_or(LONG.len()));
+pub(crate) fn longest_first<T>(suites: &mut [T], name: impl Fn(&T) -> &str) {
+    let place = |suite: &T| LONG.iter().position(|it| *it == name(suite)).unwrap_or(LONG.len());
+    suites.sort_by_key(place);
 }
 
 /// Compiles the agent that suites start, and returns its path.
@@ -89,7 +101,7 @@ fn named(folder: &Path) -> Result<Vec<String>> {
     let name = |path: PathBuf| Some(path.file_stem()?.to_str()?.to_owned());
     let mut names: Vec<String> =
         entries(folder)?.into_iter().filter(is_suite).filter_map(name).collect();
-    names.retain(|name| !CONTROL_PLANE.contains(&name.as_str()) && name != CLUSTER);
+    names.retain(|name| ![&CONTROL_PLANE[..], &CLUSTER].concat().contains(&name.as_str()));
     names.sort();
     Ok(names)
 }
@@ -105,7 +117,7 @@ mod tests {
         assert_eq!(unprivileged, ["engine", "explain_golden", "lint_command"]);
         let lab = in_lab(&workspace).unwrap();
         assert!(["connect", "tc_packets"].iter().all(|name| lab.contains(&(*name).to_owned())));
-        for name in CONTROL_PLANE.into_iter().chain([CLUSTER]) {
+        for name in CONTROL_PLANE.into_iter().chain(CLUSTER) {
             assert!(!lab.contains(&name.to_owned()) && !unprivileged.contains(&name.to_owned()));
             let places = ["topo-lb/tests", "tests/tests"].map(|it| workspace.root.join(it));
             let is_there = |place: &PathBuf| {

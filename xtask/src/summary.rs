@@ -21,7 +21,7 @@ pub(crate) enum Outcome {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
-    pub(crate) title: &'static str,
+    pub(crate) title: String,
     pub(crate) outcome: Outcome,
     pub(crate) elapsed: Duration,
 }
@@ -59,8 +59,11 @@ mod tests {
 
     #[test]
     fn every_stage_has_a_line_and_columns_align() {
-        let row =
-            |title, outcome, seconds| Row { title, outcome, elapsed: Duration::from_secs(seconds) };
+        let row = |title: &str, outcome, seconds| Row {
+            title: title.to_owned(),
+            outcome,
+            elapsed: Duration::from_secs(seconds),
+        };
         let rows = [
             row("set-up", Outcome::Passed(None), 1),
             row("dependencies", Outcome::Passed(Some("not all".to_owned())), 75),

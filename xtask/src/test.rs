@@ -11,7 +11,7 @@ use crate::install;
 use crate::needs::Need;
 use crate::process::caught;
 use crate::progress::{self, clock};
-use crate::stage::Stage;
+use crate::stage::{self, Stage};
 use crate::summary::{Outcome, Row, table};
 use crate::virtual_machine::{Counting, Line};
 use crate::workspace::Workspace;
@@ -70,12 +70,13 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     progress::note(&format!("ready after {}", clock(elapsed)));
 
     let mut beside = Beside::default();
-    let mut rows = vec![Row { title: "set-up", outcome: Outcome::Passed(None), elapsed }];
-    let failure = run_stages(&stages, &mut rows, args.strict, |stage| {
-        progress::headline(stage.title());
-        let rest: Vec<Stage> = stages.iter().copied().filter(|it| *it >= stage).collect();
+    let mut rows =
+        vec![Row { title: "set-up".to_owned(), outcome: Outcome::Passed(None), elapsed }];
+    let failure = run_stages(&stages, &mut rows, args.strict, |together| {
+        progress::headline(&title(together));
+        let rest: Vec<Stage> = stages.iter().copied().filter(|it| *it >= together[0]).collect();
         beside.begin(workspace, &rest)?;
-        stage.run(workspace, &machine, &lines, counting)
+        stage::run(together, workspace, &machine, &lines, counting)
     });
     drop(beside);
     progress::headline("summary");
@@ -91,45 +92,50 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
             progress::headline(&format!("{what} in {}", clock(begun.elapsed())));
             Ok(())
         }
-        Some((stage, error)) => {
-            let value = stage.to_possible_value();
-            let name = value.as_ref().map_or("", |value| value.get_name());
-            bail!("{error:#}\n  to run this stage again: cargo xtask test --only {name}")
+        Some((together, error)) => {
+            let values = together.iter().filter_map(ValueEnum::to_possible_value);
+            let only: String = values.map(|it| format!(" --only {}", it.get_name())).collect();
+            bail!("{error:#}\n  to run this again: cargo xtask test{only}")
         }
     }
 }
 
-/// Runs the stages until one fails, and records the outcome of each.
-fn run_stages(
-    stages: &[Stage],
+/// Runs the stages, some beside each other, until one fails, and records the outcomes.
+fn run_stages<'a>(
+    stages: &'a [Stage],
     rows: &mut Vec<Row>,
     strict: bool,
-    mut run: impl FnMut(Stage) -> Result<Outcome>,
-) -> Option<(Stage, anyhow::Error)> {
+    mut run: impl FnMut(&[Stage]) -> Result<Outcome>,
+) -> Option<(&'a [Stage], anyhow::Error)> {
     let mut failure = None;
-    for &stage in stages {
-        let title = stage.title();
+    for together in stages.chunk_by(|one, next| one.is_beside(*next)) {
+        let title = title(together);
         if failure.is_some() || caught() != 0 {
             rows.push(Row { title, outcome: Outcome::NotRun, elapsed: Duration::ZERO });
             continue;
         }
         let begun = Instant::now();
-        let result = run(stage);
+        let result = run(together);
         let elapsed = begun.elapsed();
         let outcome = match result {
             Ok(Outcome::Unchecked(what)) if strict => {
-                failure = Some((stage, anyhow!("--strict: {what}")));
+                failure = Some((together, anyhow!("--strict: {what}")));
                 Outcome::Failed
             }
             Ok(outcome) => outcome,
             Err(error) => {
-                failure = Some((stage, error));
+                failure = Some((together, error));
                 Outcome::Failed
             }
         };
         rows.push(Row { title, outcome, elapsed });
     }
     failure
+}
+
+/// The titles of stages that run beside each other.
+fn title(together: &[Stage]) -> String {
+    together.iter().map(|stage| stage.title()).collect::<Vec<_>>().join(", ")
 }
 
 /// The stages to run, in order, with the object if one needs it. A named kernel selects its stage.
@@ -178,15 +184,24 @@ mod tests {
     fn nothing_runs_after_the_first_failure() {
         let mut rows = Vec::new();
         let stages = [Stage::Format, Stage::Clippy, Stage::Lab];
-        let failure = run_stages(&stages, &mut rows, false, |stage| match stage {
-            Stage::Format => Ok(Outcome::Passed(Some("remark".to_owned()))),
-            Stage::Clippy => bail!("a warning"),
-            _ => panic!("{stage:?} has run"),
+        let failure = run_stages(&stages, &mut rows, false, |together| match together {
+            [Stage::Format] => Ok(Outcome::Passed(Some("remark".to_owned()))),
+            [Stage::Clippy] => bail!("a warning"),
+            _ => panic!("{together:?} has run"),
         });
-        assert_eq!(failure.map(|(stage, _)| stage), Some(Stage::Clippy));
+        assert_eq!(failure.map(|(together, _)| together), Some(&[Stage::Clippy][..]));
         let outcomes: Vec<_> = rows.into_iter().map(|row| row.outcome).collect();
         let remark = Outcome::Passed(Some("remark".to_owned()));
         assert_eq!(outcomes, [remark, Outcome::Failed, Outcome::NotRun]);
+    }
+
+    #[test]
+    fn suites_of_clusters_and_fuzzing_run_beside_each_other() {
+        let mut rows = Vec::new();
+        let stages = [Stage::Unit, Stage::Lab, Stage::Cluster, Stage::ControlPlane, Stage::Kernels];
+        assert!(run_stages(&stages, &mut rows, false, |_| Ok(Outcome::Passed(None))).is_none());
+        let titles: Vec<_> = rows.iter().map(|row| row.title.as_str()).collect();
+        assert_eq!(titles, ["unit tests", "lab", "cluster, control plane", "kernels"]);
     }
 
     #[test]
@@ -203,12 +218,12 @@ mod tests {
             let mut rows = Vec::new();
             let failure = run_stages(&[Stage::Deny, Stage::Docs], &mut rows, strict, |stage| {
                 Ok(match stage {
-                    Stage::Deny => Outcome::Unchecked("NOT checked".to_owned()),
+                    [Stage::Deny] => Outcome::Unchecked("NOT checked".to_owned()),
                     _ => Outcome::Passed(None),
                 })
             });
             let outcomes: Vec<_> = rows.into_iter().map(|row| row.outcome).collect();
-            (failure.map(|(stage, error)| (stage, error.to_string())), outcomes)
+            (failure.map(|(together, error)| (together[0], error.to_string())), outcomes)
         };
         let unchecked = Outcome::Unchecked("NOT checked".to_owned());
         assert_eq!(run(false), (None, vec![unchecked, Outcome::Passed(None)]));

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use serde_json::json;
 
-use crate::image::architecture;
+use crate::oci::architecture;
 use crate::process::{output_of, run_logged};
 use crate::workspace::Workspace;
 

@@ -16,8 +16,8 @@ use crate::cache;
 use crate::debian::{self, Archive};
 use crate::debian_kubernetes::VERSION;
 use crate::given;
-use crate::image::{architecture, copy};
 use crate::libraries;
+use crate::oci::{architecture, copy};
 use crate::process::output_of;
 use crate::workspace::Workspace;
 

@@ -15,6 +15,7 @@ use anyhow::Result;
 use crate::cluster_tools;
 use crate::control_plane;
 use crate::debian;
+use crate::kube_proxy;
 use crate::workspace::{Workspace, find_program, path_from};
 
 /// The folders of all parts.
@@ -45,6 +46,7 @@ impl Parts {
     pub(crate) fn name_in(&self, command: &mut Command) {
         command
             .env(kubernetes::VARIABLE, &self.kubernetes)
+            .env(kube_proxy::VARIABLE, self.kubernetes.join("kube-proxy"))
             .env(containerd::VARIABLE, &self.containerd)
             .env(images::VARIABLE, &self.images)
             .envs(self.tools.iter().map(|(variable, path)| (variable, path)));

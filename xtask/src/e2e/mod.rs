@@ -44,12 +44,13 @@ const FOCUS: &str = concat!(
 #[command(after_help = "\
 Examples:
   cargo xtask e2e
+  cargo xtask e2e --proxy topo-lb         # no kube-proxy
   cargo xtask e2e --proxy kube-proxy --focus 'Services should serve'
   cargo xtask e2e --json | jq -r '.specs[] | select(.result == \"failed\") | .name'
   cargo xtask e2e --write-docs            # keeps the results of a whole run, and writes docs/conformance.md
   cargo xtask e2e --write-docs --saved    # writes this page again, and runs nothing")]
 pub(crate) struct Args {
-    /// What the cluster's Services are handled by; topo-lb runs beside kube-proxy
+    /// What handles the cluster's Services
     #[arg(long, value_enum, default_value_t)]
     proxy: ServiceProxy,
     /// Only specs whose names match this regular expression

@@ -4,7 +4,7 @@ use fs_err as fs;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use super::results::{Results, Spec, Verdict};
 use super::skipped::{self, Skipped};
@@ -21,49 +21,78 @@ pub(super) fn write(docs: &Path) -> Result<()> {
 }
 
 fn text(docs: &Path) -> Result<String> {
-    let kube_proxy = Results::kept(docs, ServiceProxy::KubeProxy)?;
-    let topo_lb = Results::kept(docs, ServiceProxy::TopoLb)?;
+    let columns = Results::columns(docs)?;
+    let (first, others) = columns.split_first().context("the page has columns")?;
+    let all_alike = |is_alike: &dyn Fn(&Spec, &Spec) -> bool| {
+        others.iter().all(|other| {
+            let pairs = first.specs.iter().zip(&other.specs);
+            first.specs.len() == other.specs.len() && pairs.into_iter().all(|(a, b)| is_alike(a, b))
+        })
+    };
     ensure!(
-        kube_proxy.kubernetes == topo_lb.kubernetes
-            && kube_proxy
-                .specs
-                .iter()
-                .map(|it| &it.name)
-                .eq(topo_lb.specs.iter().map(|it| &it.name)),
-        "the results in docs/conformance are of different specs: run both again with --write-docs"
+        others.iter().all(|other| other.kubernetes == first.kubernetes)
+            && all_alike(&|a, b| a.name == b.name),
+        "the results in docs/conformance are of different specs: run all again with --write-docs"
+    );
+    ensure!(
+        all_alike(&|a, b| has_run(a) == has_run(b)),
+        "the results in docs/conformance are of runs that skipped different specs"
     );
     let skipped = skipped::list()?;
+    let titles: Vec<_> = columns.iter().map(|it| title(it.proxy)).collect();
     let mut text = format!(
         "<!-- Written by `cargo xtask e2e --write-docs`; what is changed by hand is lost. -->\n\
          # Kubernetes' own tests\n\n\
          `cargo xtask e2e` runs Kubernetes' `e2e.test` on a cluster of this machine: its specs of \
          Services, of EndpointSlices, of connections between Pods and Services, and of the names of \
-         Services. Both columns are of Kubernetes {}, of the same cluster and of the same specs: \
-         once with kube-proxy alone, once with topo-lb for all Services (`--scope all`) beside \
-         kube-proxy. Each is of one run of four specs at a time, kept in [conformance](conformance); a \
-         time is of a machine that also ran the cluster, and says nothing about the speed of a \
-         proxy.\n\n\
-         | spec | kube-proxy | topo-lb |\n|---|---|---|\n",
-        topo_lb.kubernetes
+         Services. All columns are of Kubernetes {}, of the same cluster and of the same specs:\n\n\
+         {}\n\
+         Each is of one run of four specs at a time, kept in [conformance](conformance); a time is of \
+         a machine that also ran the cluster, and says nothing about the speed of a proxy.\n\n\
+         | spec | {} |\n|---|{}\n",
+        first.kubernetes,
+        columns.iter().map(|it| format!("* {}\n", described(it.proxy))).collect::<String>(),
+        titles.join(" | "),
+        "---|".repeat(columns.len()),
     );
-    ensure!(
-        kube_proxy.specs.iter().map(has_run).eq(topo_lb.specs.iter().map(has_run)),
-        "the results in docs/conformance are of runs that skipped different specs"
-    );
-    for (left, right) in kube_proxy.specs.iter().zip(&topo_lb.specs).filter(|(_, it)| has_run(it)) {
-        let _ = writeln!(text, "| {} | {} | {} |", escaped(&left.name), cell(left), cell(right));
+    for (place, spec) in first.specs.iter().enumerate().filter(|(_, it)| has_run(it)) {
+        let cells: Vec<_> = columns.iter().map(|it| cell(&it.specs[place])).collect();
+        let _ = writeln!(text, "| {} | {} |", escaped(&spec.name), cells.join(" | "));
     }
-    let sum = |it: &Results| format!("{} passed, {} failed", it.passed, it.failed);
-    let _ = writeln!(text, "| **all** | {} | {} |", sum(&kube_proxy), sum(&topo_lb));
-    text.push_str(&what_has_not_run(&topo_lb, &skipped));
+    let sums = columns.iter().map(|it| format!("{} passed, {} failed", it.passed, it.failed));
+    let _ = writeln!(text, "| **all** | {} |", sums.collect::<Vec<_>>().join(" | "));
+    text.push_str(&what_has_not_run(first, &skipped));
     Ok(text)
+}
+
+/// The title of a column.
+fn title(proxy: ServiceProxy) -> &'static str {
+    match proxy {
+        ServiceProxy::TopoLb => "topo-lb alone",
+        ServiceProxy::Beside => "topo-lb beside kube-proxy",
+        ServiceProxy::KubeProxy | ServiceProxy::None => proxy.name(),
+    }
+}
+
+/// What handles Services in a column.
+fn described(proxy: ServiceProxy) -> &'static str {
+    match proxy {
+        ServiceProxy::TopoLb => {
+            "`--proxy topo-lb`: topo-lb in place of kube-proxy (`--kube-proxy-replacement`)"
+        }
+        ServiceProxy::Beside => {
+            "`--proxy topo-lb+kube-proxy`: topo-lb for all Services (`--scope all`) beside kube-proxy"
+        }
+        ServiceProxy::KubeProxy => "`--proxy kube-proxy`: kube-proxy alone",
+        ServiceProxy::None => "`--proxy none`: nothing",
+    }
 }
 
 fn has_run(spec: &Spec) -> bool {
     spec.result != Verdict::Skipped
 }
 
-/// The specs that neither column has, with the reasons.
+/// The specs that no column has, with the reasons.
 fn what_has_not_run(results: &Results, list: &[Skipped]) -> String {
     let mut text = String::from(
         "\n## Not run\n\nThe list is xtask/src/e2e/skipped.txt. Images of the tests other than agnhost \
@@ -109,28 +138,32 @@ mod tests {
     }
 
     #[test]
-    fn a_page_has_both_columns_and_what_has_not_run() {
+    fn a_page_has_all_columns_and_what_has_not_run() {
         let docs = tempfile::tempdir().unwrap();
         let name = "[sig-network] Services should serve";
         keep(docs.path(), ServiceProxy::KubeProxy, name, Verdict::Passed);
         let error = text(docs.path()).unwrap_err().to_string();
-        assert!(error.contains("--proxy topo-lb --write-docs"), "{error}");
-        keep(docs.path(), ServiceProxy::TopoLb, name, Verdict::Failed);
+        assert!(error.contains("--proxy topo-lb+kube-proxy --write-docs"), "{error}");
+        keep(docs.path(), ServiceProxy::Beside, name, Verdict::Failed);
         let page = text(docs.path()).unwrap();
         let row = r"| \[sig-network\] Services should serve | passed, 12 s | failed, 12 s |";
         assert!(page.contains(row), "{page}");
         assert!(page.contains("| **all** | 1 passed, 0 failed | 0 passed, 1 failed |"), "{page}");
         assert!(page.contains("health check interval | takes a cloud's load balancer |"), "{page}");
+        keep(docs.path(), ServiceProxy::TopoLb, name, Verdict::Passed);
+        let page = text(docs.path()).unwrap();
+        assert!(page.contains("serve | passed, 12 s | failed, 12 s | passed, 12 s |"), "{page}");
     }
 
     #[test]
     fn the_page_is_of_the_results_beside_it_and_every_spec_ends_alike() {
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
         assert_eq!(fs::read_to_string(docs.join(PAGE)).unwrap(), text(&docs).unwrap());
-        let [before, beside] = [ServiceProxy::KubeProxy, ServiceProxy::TopoLb]
-            .map(|proxy| Results::kept(&docs, proxy).unwrap().specs);
-        for (before, beside) in before.iter().zip(&beside) {
-            assert_eq!(before.result, beside.result, "{}", before.name);
+        let columns = Results::columns(&docs).unwrap();
+        for other in &columns[1..] {
+            for (before, after) in columns[0].specs.iter().zip(&other.specs) {
+                assert_eq!(before.result, after.result, "{} {}", other.proxy.name(), before.name);
+            }
         }
     }
 
@@ -138,7 +171,7 @@ mod tests {
     fn columns_of_different_specs_are_no_page() {
         let docs = tempfile::tempdir().unwrap();
         keep(docs.path(), ServiceProxy::KubeProxy, "one", Verdict::Passed);
-        keep(docs.path(), ServiceProxy::TopoLb, "another", Verdict::Passed);
+        keep(docs.path(), ServiceProxy::Beside, "another", Verdict::Passed);
         assert!(text(docs.path()).unwrap_err().to_string().contains("different specs"));
     }
 }

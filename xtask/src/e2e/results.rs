@@ -12,6 +12,9 @@ use crate::cluster::ServiceProxy;
 /// The folder of the results that are kept, in docs.
 const FOLDER: &str = "conformance";
 
+/// The columns that the page must have.
+const REQUIRED: [ServiceProxy; 2] = [ServiceProxy::KubeProxy, ServiceProxy::Beside];
+
 /// All specs in focus.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Results {
@@ -95,14 +98,23 @@ impl Results {
         Ok(fs::write(place(docs, self.proxy), self.json()?)?)
     }
 
-    /// A column of the page of which no results are kept.
+    /// A column that the page must have, and of which no results are kept.
     pub(super) fn missing(docs: &Path) -> Option<ServiceProxy> {
-        let columns = [ServiceProxy::KubeProxy, ServiceProxy::TopoLb];
-        columns.into_iter().find(|proxy| !place(docs, *proxy).is_file())
+        REQUIRED.into_iter().find(|proxy| !place(docs, *proxy).is_file())
+    }
+
+    /// The columns of the page.
+    ///
+    /// # Errors
+    /// There are no results of one that it must have.
+    pub(super) fn columns(docs: &Path) -> Result<Vec<Self>> {
+        let is_kept = |proxy: &ServiceProxy| place(docs, *proxy).is_file();
+        let alone = Some(ServiceProxy::TopoLb).filter(is_kept);
+        REQUIRED.into_iter().chain(alone).map(|proxy| Self::kept(docs, proxy)).collect()
     }
 
     /// The results that are kept with a proxy.
-    pub(super) fn kept(docs: &Path, proxy: ServiceProxy) -> Result<Self> {
+    fn kept(docs: &Path, proxy: ServiceProxy) -> Result<Self> {
         let path = place(docs, proxy);
         let text = fs::read_to_string(&path).with_context(|| {
             format!(
