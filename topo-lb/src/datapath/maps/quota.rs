@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use aya::maps::{Array, Map, MapData, MapError};
 use topo_lb_common::address::TCP;
@@ -70,11 +70,11 @@ impl QuotaKeeper {
             .name("quota".to_owned())
             .spawn(move || {
                 loop {
-                    let begun = Instant::now();
+                    let before = cpu_time();
                     if let Err(error) = work.pass() {
                         warn!("{error}; soon the connections of a device are not limited");
                     }
-                    let pause = PERIOD.max(begun.elapsed() * PART);
+                    let pause = PERIOD.max(cpu_time().saturating_sub(before) * PART);
                     if stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
                         return;
                     }
@@ -83,6 +83,13 @@ impl QuotaKeeper {
             .map_err(|error| failed(maps::QUOTA, "count")(MapError::IoError(error)))?;
         Ok(Self { _stop: stop })
     }
+}
+
+/// The CPU time that this thread has used. On a busy node a pass waits for a CPU, and the next one is
+/// due no later for it: the connections that are over would fill the quota meanwhile.
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32)
 }
 
 struct Work {
