@@ -60,9 +60,12 @@ impl Counts {
     pub(super) fn table(&self) -> Vec<String> {
         let kernels: Vec<&String> = self.seen.keys().collect();
         let head: String = kernels.iter().map(|kernel| format!("{kernel:>9}")).collect();
-        let mut lines = vec![format!("{:<16}{:<14}{head}", "program", "measure")];
-        for row in rows(&[&self.seen]) {
-            let mut line = format!("{:<16}{:<14}", row.0, row.1);
+        let rows = rows(&[&self.seen]);
+        let longest = rows.iter().map(|(program, _)| program.len()).max().unwrap_or_default();
+        let width = 2 + longest.max("program".len());
+        let mut lines = vec![format!("{:<width$}{:<14}{head}", "program", "measure")];
+        for row in rows {
+            let mut line = format!("{:<width$}{:<14}", row.0, row.1);
             let mut changes = Vec::new();
             for kernel in &kernels {
                 let now = count(&self.seen, kernel, row);
@@ -217,10 +220,10 @@ mod tests {
         let mut counts = Counts { known, ..nothing() };
         counts.set("6.1", of(&[("connect4", 12), ("connect6", 15), ("sendmsg4", 1)]));
         let expected = [
-            "program         measure             6.1",
-            "connect4        instructions         12",
-            "connect6        instructions         15  (6.1: 13 before)",
-            "sendmsg4        instructions          1",
+            "program   measure             6.1",
+            "connect4  instructions         12",
+            "connect6  instructions         15  (6.1: 13 before)",
+            "sendmsg4  instructions          1",
         ];
         assert_eq!(counts.table(), expected);
     }
