@@ -234,6 +234,28 @@ fn a_device_is_attached_when_it_comes_and_leaves_nothing_when_it_goes() -> Resul
 }
 
 #[test]
+fn a_device_that_goes_while_the_agent_looks_for_devices_is_no_loss_of_its_filters() -> Result<()> {
+    idle(|scene| {
+        scene.agent.set("--tc-devices", "pod*");
+        scene.agent.set("--tc-attach", "clsact");
+        scene.agent.resume()?;
+        let directory = scene.agent.pins().to_owned();
+        let add = |name: u32| format!("link add pod{name} type veth peer name other{name}");
+        scene.cluster.ip_on(HERE, &[add(70)])?;
+        for name in 70..150 {
+            let count = || Ok(pins(&directory)?.len());
+            until_is("filters of a new device", FOLLOWS, count, |count| *count == 6)?;
+            // The next device makes the agent look while this one goes.
+            scene.cluster.ip_on(HERE, &[add(name + 1), format!("link del pod{name}")])?;
+        }
+        let log = scene.agent.log();
+        ensure!(!log.contains("removed by somebody else"), "{log}");
+        ensure!(!log.contains("cannot be attached"), "{log}");
+        Ok(())
+    })
+}
+
+#[test]
 fn clsact_does_what_tcx_does_and_filters_go_with_cleanup() -> Result<()> {
     idle(|scene| {
         scene.agent.set("--tc-devices", "pod*");
