@@ -4,7 +4,6 @@ mod mesh;
 mod pod;
 mod service;
 mod severity;
-mod sites;
 mod table;
 
 use std::collections::{BTreeSet, HashMap};

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use super::sites;
 use super::{Finding, Rule, Severity};
 use crate::cluster::{Family, Port, Service, ServiceId, State};
 use crate::explain::shown;
@@ -11,7 +10,7 @@ use crate::topology::cause::{Cause, HintsOff};
 use crate::topology::decision::{Choice, Status};
 use crate::topology::label::{DESIRED_NODEPOOL, HOSTNAME, NODEPOOL, ZONE};
 use crate::topology::validation::ANY;
-use crate::topology::{Bypass, Decision, PolicyKind, Scope, Verdict, decide};
+use crate::topology::{Bypass, Decision, PolicyKind, Scope, Verdict, alike, decide};
 
 /// A finding about a port, without its nodes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,17 +54,17 @@ pub(super) fn look(
     }
     let mut reached = BTreeSet::new();
     let kinds = match from_nowhere.iter().any(depends_on_node) {
-        true => sites::alike(state, service, widest(&from_nowhere, first)),
+        true => alike(state, service, &from_nowhere, None),
         false => Vec::new(),
     };
-    for alike in kinds {
-        let Some(&one) = alike.first() else { continue };
+    for nodes in kinds {
+        let Some(&one) = nodes.first() else { continue };
         for decision in decide(state, one, Scope::All, id) {
             for choice in &decision.choices {
                 if choice.verdict == Verdict::Route {
                     reached.insert((port(decision.port), choice.family));
                 }
-                from_node(state, &decision, choice, &alike, &mut sightings);
+                from_node(state, &decision, choice, &nodes, &mut sightings);
             }
         }
     }
@@ -113,11 +112,6 @@ fn depends_on_node(decision: &Decision<'_>) -> bool {
             PolicyKind::OpenYurt | PolicyKind::Hints => true,
             PolicyKind::None => false,
         }
-}
-
-/// The first decision with a policy: hints may be on one port only.
-fn widest<'a, 'b>(all: &'b [Decision<'a>], first: &'b Decision<'a>) -> &'b Decision<'a> {
-    all.iter().find(|decision| decision.policy.kind != PolicyKind::None).unwrap_or(first)
 }
 
 fn everywhere(sightings: &mut Sightings, port: Option<String>, rule: Rule, message: String) {

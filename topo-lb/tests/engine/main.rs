@@ -18,3 +18,4 @@ mod same_rules;
 mod seeds;
 mod speed;
 mod updates;
+mod what_if;

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::label::{DESIRED_NODEPOOL, NODEPOOL, ZONE};
+use super::{Decision, PolicyKind};
 use crate::cluster::{Service, State};
-use crate::topology::label::{DESIRED_NODEPOOL, NODEPOOL, ZONE};
-use crate::topology::{Decision, PolicyKind};
 
 /// A node's value for a label of the policy.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,15 +17,25 @@ enum Value<'a> {
     Shared(&'a str),
 }
 
-/// What a policy sees of a node: its name, if endpoints or hints have it, and its label values.
-type Sight<'a> = (Option<&'a str>, Vec<Value<'a>>);
+/// What a policy sees of a node: its name, if endpoints or hints have it, and its label values; and
+/// the node's value of one more label.
+type Sight<'a> = (Option<&'a str>, Vec<Value<'a>>, Option<&'a str>);
 
-/// The cluster's nodes, grouped by [`Sight`]. Any decision for `service` has the same policy.
-pub(super) fn alike<'a>(
+/// The cluster's nodes, grouped so that the decisions for `service` are the same on all nodes of a
+/// group, and that these share their value of the label `also`. `decisions` are those for the ports
+/// of `service` on any node.
+#[must_use]
+pub fn alike<'a>(
     state: &'a State,
     service: &Service,
-    decision: &Decision<'_>,
+    decisions: &[Decision<'_>],
+    also: Option<&str>,
 ) -> Vec<Vec<&'a str>> {
+    // Hints may be on one port only.
+    let has_policy = |one: &&Decision<'_>| one.policy.kind != PolicyKind::None;
+    let Some(decision) = decisions.iter().find(has_policy).or(decisions.first()) else {
+        return Vec::new();
+    };
     let mut named: BTreeSet<&str> = BTreeSet::new();
     for (_, slice) in state.slices(&service.id) {
         for endpoint in &slice.endpoints {
@@ -63,7 +73,8 @@ pub(super) fn alike<'a>(
             Some(value) if !by_keys || worn.contains(&**value) => Value::Shared(value),
             Some(_) => Value::Alone,
         });
-        let sight = (named.contains(node).then_some(node), values.collect());
+        let also = also.and_then(|key| labels.get(key)).map(|value| &**value);
+        let sight = (named.contains(node).then_some(node), values.collect(), also);
         kinds.entry(sight).or_default().push(node);
     }
     kinds.into_values().collect()
