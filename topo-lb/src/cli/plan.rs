@@ -12,14 +12,13 @@ use crate::what_if::Setting;
 
 /// `topo-lb plan`.
 #[derive(Debug, Args)]
-#[group(id = "change", args = ["to", "set"], required = true, multiple = true)]
 pub struct PlanArgs {
     /// The cluster as it is: file or folder of YAML or JSON manifests with all Nodes, Services and
     /// EndpointSlices; `-` for standard input
     #[arg(long, value_name = "PATH", env = "TOPO_LB_FROM")]
     pub from: PathBuf,
-    /// The whole cluster as it is to be. Services and Nodes that it lacks are gone
-    #[arg(long, value_name = "PATH", env = "TOPO_LB_TO")]
+    /// The whole cluster as it is to be. Services and Nodes that it lacks are gone. Not needed with --set
+    #[arg(long, value_name = "PATH", env = "TOPO_LB_TO", required_unless_present = "set")]
     pub to: Option<PathBuf>,
     /// Change an annotation of a Service after that: NAMESPACE/NAME=ANNOTATION:VALUE, or
     /// NAMESPACE/NAME=ANNOTATION- to remove it. Can be given more than once

@@ -10,7 +10,7 @@ use crate::topology::cause::{Cause, HintsOff};
 use crate::topology::decision::{Choice, Status};
 use crate::topology::label::{DESIRED_NODEPOOL, HOSTNAME, NODEPOOL, ZONE};
 use crate::topology::validation::ANY;
-use crate::topology::{Bypass, Decision, PolicyKind, Scope, Verdict, alike, decide};
+use crate::topology::{Bypass, Decision, NodesByLabel, PolicyKind, Scope, Verdict, decide};
 
 /// A finding about a port, without its nodes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,6 +28,7 @@ type Sightings = BTreeMap<Sighting, Option<BTreeSet<String>>>;
 
 pub(super) fn look(
     state: &State,
+    nodes: &NodesByLabel<'_>,
     id: &ServiceId,
     node_keys: &BTreeSet<&str>,
     findings: &mut Vec<Finding>,
@@ -54,17 +55,17 @@ pub(super) fn look(
     }
     let mut reached = BTreeSet::new();
     let kinds = match from_nowhere.iter().any(depends_on_node) {
-        true => alike(state, service, &from_nowhere, None),
+        true => nodes.alike(service, &from_nowhere, None),
         false => Vec::new(),
     };
-    for nodes in kinds {
-        let Some(&one) = nodes.first() else { continue };
+    for alike in kinds {
+        let Some(&one) = alike.first() else { continue };
         for decision in decide(state, one, Scope::All, id) {
             for choice in &decision.choices {
                 if choice.verdict == Verdict::Route {
                     reached.insert((port(decision.port), choice.family));
                 }
-                from_node(state, &decision, choice, &nodes, &mut sightings);
+                from_node(state, &decision, choice, &alike, &mut sightings);
             }
         }
     }

@@ -46,7 +46,7 @@ use topo_lb_common::backend::Locality;
 use crate::cluster::{Clients, Frontend, Port, Service, ServiceId, State};
 
 use crate::cluster::Family;
-pub use alike::alike;
+pub use alike::NodesByLabel;
 use candidate::Candidate;
 pub use decision::Decision;
 use label::{Here, Site};

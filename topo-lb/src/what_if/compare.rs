@@ -10,6 +10,7 @@ use super::load::{self, Load};
 use super::{ASSUMPTION, Both, Endpoint, Group, Proxied, Report, ServicePort, Totals};
 use crate::cluster::{Family, ServiceId, State};
 use crate::explain;
+use crate::topology::NodesByLabel;
 
 /// Loads and shares are rounded to a millionth: what differs by less is the same.
 const PRECISION: f64 = 1e6;
@@ -29,6 +30,7 @@ pub fn compare<'a>(
     let same_nodes = before.state.nodes().eq(after.state.nodes());
     let ids: BTreeSet<&ServiceId> = before.state.services().chain(after.state.services()).collect();
     let ids: Vec<&ServiceId> = ids.into_iter().collect();
+    let nodes = [before, after].map(|cluster| NodesByLabel::of(&cluster.state));
     let compared = ids.par_iter().map(|&id| {
         let is_asked = asked.contains(id);
         let mut sums = Sums::default();
@@ -37,7 +39,9 @@ pub fn compare<'a>(
             sums.ports = ports(&after.state, id);
             return (sums, reported);
         }
-        for (dialled, pair) in pairs(load::of(before, label, id), load::of(after, label, id)) {
+        let old = load::of(before, &nodes[0], label, id);
+        let new = load::of(after, &nodes[1], label, id);
+        for (dialled, pair) in pairs(old, new) {
             let port = service_port(id, dialled, &pair, &after.state);
             sums += Sums::of(&port, &pair);
             reported.extend((port.changes || is_asked).then_some(port));

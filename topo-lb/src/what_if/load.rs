@@ -10,7 +10,7 @@ use super::{Proxied, Served};
 use crate::cluster::{Family, Port, ServiceId};
 use crate::explain;
 use crate::topology::label::Site;
-use crate::topology::{Decision, Route, Scope, Verdict, alike, decide, routes, sites};
+use crate::topology::{Decision, NodesByLabel, Route, Scope, Verdict, decide, routes, sites};
 
 /// One Service port in one address family.
 pub(super) struct Load<'a> {
@@ -51,7 +51,12 @@ pub(super) struct Endpoint<'a> {
 }
 
 /// The ports of a Service, in each of its families. Empty if it is not there or has no ClusterIP.
-pub(super) fn of<'a>(cluster: &'a Proxied, label: &str, id: &ServiceId) -> Vec<Load<'a>> {
+pub(super) fn of<'a>(
+    cluster: &'a Proxied,
+    nodes: &NodesByLabel<'a>,
+    label: &str,
+    id: &ServiceId,
+) -> Vec<Load<'a>> {
     let Proxied { state, by_kube_proxy } = cluster;
     let decisions = decide(state, "", Scope::All, id);
     let Some(Decision { service, .. }) = decisions.first() else { return Vec::new() };
@@ -77,8 +82,8 @@ pub(super) fn of<'a>(cluster: &'a Proxied, label: &str, id: &ServiceId) -> Vec<L
             });
         }
     }
-    for nodes in alike(state, service, &decisions, Some(label)) {
-        let Some(&node) = nodes.first() else { continue };
+    for alike in nodes.alike(service, &decisions, Some(label)) {
+        let Some(&node) = alike.first() else { continue };
         let value = state.node(node).and_then(|labels| labels.get(label)).map(|value| &**value);
         for route in routes(state, node, Scope::All, None, id) {
             let is_own = |load: &&mut Load<'_>| {
@@ -86,7 +91,7 @@ pub(super) fn of<'a>(cluster: &'a Proxied, label: &str, id: &ServiceId) -> Vec<L
                     && route.frontends.iter().all(|(_, it)| Family::of(it.address) == load.family)
             };
             if let Some(load) = loads.iter_mut().find(is_own) {
-                load.add(value, &nodes, &route);
+                load.add(value, &alike, &route);
             }
         }
     }

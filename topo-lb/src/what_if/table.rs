@@ -24,7 +24,7 @@ pub fn table(report: &Report<'_>, colour: bool) -> String {
         text += &one(port, report.label, colour);
         text.push('\n');
     }
-    text + &total(&report.totals, report.label) + &format!("Counted so: {}.\n", report.assumption)
+    text + &total(&report.totals, report.label) + &format!("Assumed: {}.\n", report.assumption)
 }
 
 fn one(port: &ServicePort<'_>, label: &str, colour: bool) -> String {
@@ -72,8 +72,12 @@ fn one(port: &ServicePort<'_>, label: &str, colour: bool) -> String {
     if !again.is_empty() {
         let _ = writeln!(text, "  served    {}: {}", nodes(again.len()), some(again, NODES));
     }
-    text += &groups(&changed, port.groups.len(), label, colour);
-    text += &endpoints(&port.endpoints, label, colour);
+    let tables = groups(&changed, port.groups.len(), label, colour)
+        + &endpoints(&port.endpoints, label, colour);
+    text += match &*tables {
+        "" => "  No client and no endpoint is affected.\n",
+        tables => tables,
+    };
     text
 }
 
@@ -81,7 +85,8 @@ fn policy(served: &Option<Served>) -> String {
     match served {
         None => "no ClusterIP with this port".to_owned(),
         Some(Served { by, policy, .. }) if *by == "topo-lb" => policy_text(policy),
-        Some(Served { by, policy, .. }) => format!("left to {by}: {}", policy_text(policy)),
+        Some(Served { by, policy, .. }) if policy.kind == "hints" => format!("left to {by}, hints"),
+        Some(Served { by, .. }) => format!("left to {by}"),
     }
 }
 
@@ -104,7 +109,7 @@ fn groups(changed: &[&Group<'_>], all: usize, label: &str, colour: bool) -> Stri
     }
     let more = changed.len().saturating_sub(ROWS);
     let same = all - changed.len();
-    table.trim_fmt() + "\n" + &rest(more, "more that change") + &rest(same, "without a change")
+    table.trim_fmt() + "\n" + &rest(more, "more that change") + &rest(same, "more without a change")
 }
 
 fn endpoints(all: &[Endpoint<'_>], label: &str, colour: bool) -> String {
@@ -130,7 +135,7 @@ fn endpoints(all: &[Endpoint<'_>], label: &str, colour: bool) -> String {
     }
     let more = changed.len().saturating_sub(ROWS);
     let same = all.len() - changed.len();
-    table.trim_fmt() + "\n" + &rest(more, "more that change") + &rest(same, "without a change")
+    table.trim_fmt() + "\n" + &rest(more, "more that change") + &rest(same, "more without a change")
 }
 
 fn painted(text: String, paint: Option<Color>, colour: bool) -> Cell {

@@ -276,7 +276,7 @@ fn agrees(port: &ServicePort<'_>, state: &State, place: usize) {
 /// changes nothing, and the loads sum to the number of nodes that are served.
 #[test]
 fn loads_are_those_of_each_node_alone_and_sum_to_the_served_nodes() {
-    let config = Config { cases: 4_000, failure_persistence: None, ..Config::default() };
+    let config = Config { cases: 1_500, failure_persistence: None, ..Config::default() };
     let tapes = (random::tapes(280), random::tapes(280));
     let result = TestRunner::new(config).run(&tapes, |(one, other)| {
         let [before, after] = [one, other].map(|tape| random::cluster(&tape).0);
@@ -298,7 +298,7 @@ fn loads_are_those_of_each_node_alone_and_sum_to_the_served_nodes() {
 
 #[test]
 fn nothing_changes_from_a_cluster_to_itself() {
-    let config = Config { cases: 2_000, failure_persistence: None, ..Config::default() };
+    let config = Config { cases: 1_000, failure_persistence: None, ..Config::default() };
     let result = TestRunner::new(config).run(&random::tapes(280), |tape| {
         let (cluster, _) = random::cluster(&tape);
         let (before, after) = (proxied(&cluster), proxied(&cluster));
