@@ -1,5 +1,6 @@
 //! The `topo-lb` command: reads the command line, calls the library, prints.
 
+use std::collections::BTreeSet;
 use std::io::{IsTerminal as _, Read as _, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
@@ -191,7 +192,15 @@ fn run_plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let asked = args.services.iter().map(|name| {
         service_id(name, &after).or_else(|error| service_id(name, &before).map_err(|_| error))
     });
-    let asked = asked.collect::<anyhow::Result<_>>()?;
+    let asked: BTreeSet<ServiceId> = asked.collect::<anyhow::Result<_>>()?;
+    for id in &asked {
+        if let Some(why) = after.service(id).and_then(|service| service.skipped) {
+            eprintln!("topo-lb: {id} is skipped, {}", <&str>::from(why));
+        }
+    }
+    if !before.nodes().chain(after.nodes()).any(|(_, labels)| labels.get(&args.by).is_some()) {
+        eprintln!("topo-lb: no Node carries the label {}, so all nodes are one group", args.by);
+    }
     let (before, after) = (Proxied::of(before, args.scope), Proxied::of(after, args.scope));
     let report = what_if::compare(&before, &after, &args.by, &asked);
     print(args.output, &report, || what_if::table(&report, colours()))?;

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use proptest::test_runner::{Config, TestRunner};
-use topo_lb::cluster::{Endpoint, Family, Node, Service, ServiceId, State};
+use topo_lb::cluster::{Endpoint, Family, Frontend, Node, Service, ServiceId, State};
 use topo_lb::topology::{self, Scope, Verdict};
 use topo_lb::what_if::{self, Both, Group, Proxied, Report, ServicePort};
+use topo_lb_common::backend::Locality;
 use topo_lb_common::selection::SPILL_ONE;
 
 use crate::made::{Asking, Cluster, H, Otherwise, Z, endpoint, id, keyed, node, service};
@@ -226,41 +227,84 @@ fn a_cluster_that_lacks_a_kind_of_object_is_not_whole() {
     assert!(sentence(Cluster { slices: vec![], ..whole }).contains("no EndpointSlice"));
 }
 
-/// Loads and refused nodes, computed node by node without grouping nodes.
-fn by_hand(state: &State, v6: bool, place: usize) -> (BTreeMap<SocketAddr, f64>, BTreeSet<String>) {
-    let (mut loads, mut refused) = (BTreeMap::new(), BTreeSet::new());
-    for (node, _) in state.nodes() {
+/// What nodes with one value of the label get.
+#[derive(Default)]
+struct ByHand {
+    nodes: usize,
+    refused: usize,
+    staying: f64,
+}
+
+type Loads = BTreeMap<SocketAddr, f64>;
+
+/// Groups and loads, computed node by node without grouping nodes.
+fn by_hand(
+    state: &State,
+    label: &str,
+    family: Family,
+    place: usize,
+) -> (BTreeMap<Option<String>, ByHand>, Loads) {
+    let (mut groups, mut loads) = (BTreeMap::<_, ByHand>::new(), Loads::new());
+    let service = state.service(&id("svc")).unwrap();
+    let sites = topology::sites(state, service, &service.ports[place], family);
+    let value_of = |address| {
+        let (_, site) = sites.iter().find(|(own, _)| *own == address).unwrap();
+        site.label(label).ok().map(str::to_owned)
+    };
+    for (node, labels) in state.nodes() {
+        let value = labels.get(label).map(ToString::to_string);
+        let group = groups.entry(value.clone()).or_default();
+        group.nodes += 1;
         for route in topology::routes(state, node, Scope::All, None, &id("svc")) {
-            let is_v6 = route.frontends.iter().all(|(_, frontend)| frontend.address.is_ipv6());
-            if (is_v6, route.place) != (v6, place) {
+            let is_own = |frontend: &Frontend| Family::of(frontend.address) == family;
+            if route.place != place || !route.frontends.iter().all(|(_, it)| is_own(it)) {
                 continue;
             }
-            if route.verdict == Verdict::Refuse {
-                refused.insert(node.to_owned());
-                continue;
-            }
+            group.refused += usize::from(route.verdict == Verdict::Refuse);
             let spilled = f64::from(route.spill) / f64::from(SPILL_ONE);
             for (tier, share) in [(&route.endpoints, 1.0 - spilled), (&route.wider, spilled)] {
                 for one in tier {
-                    *loads.entry(one.address()).or_default() += share / tier.len() as f64;
+                    let each = share / tier.len() as f64;
+                    *loads.entry(one.address()).or_default() += each;
+                    let is_near = value.is_some() && value_of(one.address()) == value;
+                    if is_near || one.locality == Locality::Node {
+                        group.staying += each;
+                    }
                 }
             }
         }
     }
     loads.retain(|_, load| *load > 0.0);
-    (loads, refused)
+    (groups, loads)
 }
 
 fn assert_near(one: f64, other: f64) {
     assert!((one - other).abs() < 1e-4, "{one} is not {other}");
 }
 
-fn agrees(port: &ServicePort<'_>, state: &State, place: usize) {
-    let (loads, refused) = by_hand(state, port.family == <&str>::from(Family::V6), place);
-    let found = port.groups.iter().map(|group| group.refused.after).sum::<usize>();
-    assert_eq!(found, refused.len());
-    let nodes = port.groups.iter().map(|group| group.nodes.after).sum::<usize>();
-    assert_eq!(nodes, state.nodes().count());
+fn agrees(port: &ServicePort<'_>, state: &State, label: &str) {
+    let own = &state.service(&id("svc")).unwrap().ports;
+    let place = own.iter().position(|one| one.port == port.port.port).unwrap();
+    let is_own = |family: &Family| port.family == <&str>::from(*family);
+    let family = Family::BOTH.into_iter().find(is_own).unwrap();
+    let (groups, loads) = by_hand(state, label, family, place);
+
+    let found = port.groups.iter().filter(|group| group.nodes.after > 0);
+    let found: Vec<_> = found.collect();
+    assert_eq!(found.len(), groups.len());
+    let mut clients = 0;
+    for (group, (value, by_hand)) in found.into_iter().zip(groups) {
+        assert_eq!(group.value, value.as_deref());
+        assert_eq!(group.nodes.after, by_hand.nodes);
+        assert_eq!(group.refused.after, by_hand.refused);
+        let served = by_hand.nodes - by_hand.refused;
+        match group.staying.after {
+            Some(share) => assert_near(share * served as f64, by_hand.staying),
+            None => assert_eq!(served, 0),
+        }
+        clients += served;
+    }
+
     let used = port.endpoints.iter().filter(|one| one.load.after > 0.0);
     let used: Vec<_> = used.collect();
     assert_eq!(used.len(), loads.len());
@@ -269,7 +313,7 @@ fn agrees(port: &ServicePort<'_>, state: &State, place: usize) {
         assert_near(one.load.after, *load);
     }
     let sum = port.endpoints.iter().map(|one| one.load.after).sum::<f64>();
-    assert_near(sum, (nodes - found) as f64);
+    assert_near(sum, clients as f64);
 }
 
 /// Of two random clusters with the same Service, what is `after` agrees with [`by_hand`]: so grouping
@@ -285,10 +329,7 @@ fn loads_are_those_of_each_node_alone_and_sum_to_the_served_nodes() {
         for label in [Z, H, "rack"] {
             let report: Report<'_> = what_if::compare(&before, &after, label, &asked);
             for port in report.services.iter().filter(|port| port.served.after.is_some()) {
-                let state = after.state();
-                let own = state.service(&id("svc")).unwrap();
-                let place = own.ports.iter().position(|one| one.port == port.port.port).unwrap();
-                agrees(port, state, place);
+                agrees(port, after.state(), label);
             }
         }
         Ok(())
