@@ -72,12 +72,12 @@ Examples:
 Examples:
   topo-lb plan --from cluster.yaml --to changed.yaml
   topo-lb plan --from cluster.yaml --set default/web=topology-keys:topology.kubernetes.io/zone,*
-  topo-lb plan --from cluster.yaml --set default/web=topology-keys:example.com/rack --by example.com/rack
-  topo-lb plan --from cluster.yaml --set default/web=spill:5% --set default/db=topology-keys- -o json
-  kubectl get nodes,services,endpointslices -A -o json | topo-lb plan --from - --set default/web=handle:false
+  topo-lb plan --from cluster.yaml --set default/web=topology-keys:rack --by rack
+  topo-lb plan --from cluster.yaml --set default/web=spill:5% --set default/db=topology-keys-
+  kubectl get nodes,services,endpointslices -A -o json > cluster.json    # the whole cluster
 
-Each node counts as one client, and all clients open equally many connections to each Service port. A
-load of 2 is what two such clients open.")]
+Each node counts as one client, and all clients open equally many connections to each
+Service port. A load of 2 is what two such clients open.")]
     Plan(PlanArgs),
     /// Show what the kernel's maps hold
     #[command(after_help = "\

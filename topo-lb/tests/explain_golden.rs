@@ -158,6 +158,12 @@ fn plan_says_of_every_change_what_it_always_said() {
     let nothing = BTreeSet::new();
     let report = what_if::compare(&before, &everything, "example.com/rack", &nothing);
     wrong.extend(golden("plan-opt-in.txt", &what_if::table(&report, false)).err());
+    let [newer, older] = ["1.36", "1.20"].map(|version| {
+        let path = format!("../tests/fixtures/kubernetes-{version}.json");
+        Proxied::of(state(&path, ""), Scope::All)
+    });
+    let report = what_if::compare(&newer, &older, ZONE, &nothing);
+    wrong.extend(golden("plan-two-clusters.txt", &what_if::table(&report, false)).err());
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 

@@ -117,7 +117,7 @@ pub struct Served {
 pub struct Group<'a> {
     /// The value; `None` for nodes without the label.
     pub value: Option<&'a str>,
-    /// How many nodes there are.
+    /// How many nodes there are; 0 while clients cannot dial the Service port.
     pub nodes: Both<usize>,
     /// How many different endpoints these nodes use.
     pub endpoints: Both<usize>,

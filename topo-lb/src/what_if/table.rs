@@ -53,6 +53,10 @@ fn one(port: &ServicePort<'_>, label: &str, colour: bool) -> String {
         let _ = writeln!(text, "  before    {}", policy(before));
         let _ = writeln!(text, "  after     {}", policy(after));
     }
+    if after.is_none() {
+        // Nobody gets anything, and no endpoint has load.
+        return text;
+    }
     for error in after.iter().flat_map(|served| &served.policy.errors) {
         let _ = writeln!(text, "  error     {}", paint("33", error));
     }
