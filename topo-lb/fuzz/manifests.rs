@@ -1,4 +1,5 @@
-//! Takes any bytes as manifests: reads them, decides and explains for every node, lints, plans.
+//! Takes any bytes as manifests: reads them, decides and explains for every node, lints, plans the maps,
+//! and compares two scopes.
 //! Nothing may panic, hang, or use disproportionate memory, and after a plan's steps nothing may be
 //! left to plan.
 //!
@@ -12,7 +13,7 @@ use topo_lb::cluster::{ServiceId, State};
 use topo_lb::plan::{Capacity, Installed};
 use topo_lb::reconcile::Reconciler;
 use topo_lb::topology::Scope;
-use topo_lb::{explain, lint, source};
+use topo_lb::{explain, lint, source, what_if};
 
 /// The most nodes to decide for, besides one that never exists.
 const NODES: usize = 4;
@@ -52,6 +53,11 @@ pub(crate) fn one(bytes: &[u8]) -> bool {
         .concat(),
         true,
     );
+
+    let [before, after] =
+        [Scope::OptIn, Scope::All].map(|scope| what_if::Proxied::of(state.clone(), scope));
+    let report = what_if::compare(&before, &after, "rack", &all.iter().cloned().collect());
+    let _ = what_if::table(&report, true);
 
     for node in nodes {
         let mut reconciler = Reconciler::new(Arc::from(node), Scope::All, false);

@@ -2,6 +2,7 @@
 
 mod frontends;
 mod lint;
+mod plan;
 
 use std::path::PathBuf;
 
@@ -22,6 +23,7 @@ use crate::plan::WhenFull;
 use crate::topology::Scope;
 pub use frontends::{FrontendArgs, Frontends};
 pub use lint::LintArgs;
+pub use plan::PlanArgs;
 
 /// Where the hierarchy of cgroups is on most hosts.
 const CGROUP_ROOT: &str = "/sys/fs/cgroup";
@@ -65,6 +67,18 @@ Examples:
   topo-lb lint --manifests ./cluster.yaml --ignore hints-missing,unknown-node
   kubectl get namespaces,nodes,services,endpointslices -A -o json | topo-lb lint --manifests -")]
     Lint(LintArgs),
+    /// Show what a change of policies, Nodes or endpoints would do; exit code 1 if nodes would be refused
+    #[command(after_help = "\
+Examples:
+  topo-lb plan --from cluster.yaml --to changed.yaml
+  topo-lb plan --from cluster.yaml --set default/web=topology-keys:topology.kubernetes.io/zone,*
+  topo-lb plan --from cluster.yaml --set default/web=topology-keys:rack --by rack
+  topo-lb plan --from cluster.yaml --set default/web=spill:5% --set default/db=topology-keys-
+  kubectl get nodes,services,endpointslices -A -o json > cluster.json    # the whole cluster
+
+Each node counts as one client, and all clients open equally many connections to each
+Service port. A load of 2 is what two such clients open.")]
+    Plan(PlanArgs),
     /// Show what the kernel's maps hold
     #[command(after_help = "\
 Examples:

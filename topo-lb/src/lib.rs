@@ -38,3 +38,4 @@ pub mod stale_write_gate;
 pub mod state_query;
 pub mod telemetry;
 pub mod topology;
+pub mod what_if;

@@ -1,5 +1,6 @@
 //! The `topo-lb` command: reads the command line, calls the library, prints.
 
+use std::collections::BTreeSet;
 use std::io::{IsTerminal as _, Read as _, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
@@ -12,7 +13,7 @@ use topo_lb::admin::{self, probe};
 use topo_lb::app::{self, Config, Source};
 use topo_lb::cli::{
     AgentArgs, CheckArgs, CleanupArgs, Cli, Command, ExplainArgs, LintArgs, ListArgs, LogFormat,
-    Output, ProbeArgs, SourceArgs,
+    Output, PlanArgs, ProbeArgs, SourceArgs,
 };
 use topo_lb::cluster::{ServiceId, State, Update};
 use topo_lb::datapath::Options;
@@ -25,6 +26,7 @@ use topo_lb::list::Listed;
 use topo_lb::plan::Capacity;
 use topo_lb::source::Listing;
 use topo_lb::source::kube::KubeTarget;
+use topo_lb::what_if::{self, Proxied};
 use topo_lb::{check, explain, heap, lint, list, source};
 use topo_lb_common::maps;
 
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
         Command::Agent(args) => run_agent(*args),
         Command::Explain(args) => run_explain(&args),
         Command::Lint(args) => run_lint(&args),
+        Command::Plan(args) => run_plan(&args),
         Command::List(args) => run_list(&args),
         Command::Check(args) => run_check(&args),
         Command::Cleanup(args) => run_cleanup(&args),
@@ -166,6 +169,45 @@ fn run_lint(args: &LintArgs) -> anyhow::Result<ExitCode> {
     Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+fn run_plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
+    let is_stdin = |path: &Path| path == Path::new("-");
+    if is_stdin(&args.from) && args.to.as_deref().is_some_and(is_stdin) {
+        bail!("--from and --to cannot both be standard input: name a file for one of them");
+    }
+    let mut faults = 0;
+    let mut read = |flag, path: &Path| {
+        let listing = read_manifests(path)?;
+        listing.faults.iter().for_each(|fault| eprintln!("topo-lb: {}", fault.sentence));
+        faults += listing.faults.len();
+        let state = cluster(listing.updates, "");
+        what_if::whole(&state).with_context(|| format!("{flag} {}", path.display()))?;
+        anyhow::Ok(state)
+    };
+    let before = read("--from", &args.from)?;
+    let mut after = match &args.to {
+        Some(path) => read("--to", path)?,
+        None => before.clone(),
+    };
+    what_if::apply(&mut after, &args.set).context("--set")?;
+    let asked = args.services.iter().map(|name| {
+        service_id(name, &after).or_else(|error| service_id(name, &before).map_err(|_| error))
+    });
+    let asked: BTreeSet<ServiceId> = asked.collect::<anyhow::Result<_>>()?;
+    for id in &asked {
+        if let Some(why) = after.service(id).and_then(|service| service.skipped) {
+            eprintln!("topo-lb: {id} is skipped, {}", <&str>::from(why));
+        }
+    }
+    if !before.nodes().chain(after.nodes()).any(|(_, labels)| labels.get(&args.by).is_some()) {
+        eprintln!("topo-lb: no Node carries the label {}, so all nodes are one group", args.by);
+    }
+    let (before, after) = (Proxied::of(before, args.scope), Proxied::of(after, args.scope));
+    let report = what_if::compare(&before, &after, &args.by, &asked);
+    print(args.output, &report, || what_if::table(&report, colours()))?;
+    let is_clean = faults == 0 && !report.services.iter().any(what_if::ServicePort::is_problem);
+    Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
 fn run_list(args: &ListArgs) -> anyhow::Result<ExitCode> {
     let listed = list::list(&args.pin.pin_dir, args.what)?;
     if let Listed::Connections { hidden: hidden @ 1.., .. } = listed {
@@ -215,13 +257,7 @@ fn run_probe(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
 /// The current state of the cluster; with Namespaces and Pods if `with_clients` is set.
 fn read_cluster(source: &SourceArgs, with_clients: bool) -> anyhow::Result<Listing> {
     if let Some(path) = &source.manifests {
-        return Ok(if path == Path::new("-") {
-            let mut content = Vec::new();
-            std::io::stdin().read_to_end(&mut content).context("cannot read standard input")?;
-            source::file::parse(Path::new("standard input"), &content)?
-        } else {
-            source::file::read(path)?
-        });
+        return read_manifests(path);
     }
     let target = kube_target(source.kubeconfig.as_deref(), source.api_server.as_deref());
     block_on(async {
@@ -235,6 +271,17 @@ fn read_cluster(source: &SourceArgs, with_clients: bool) -> anyhow::Result<Listi
         }
         anyhow::Ok(listing)
     })?
+}
+
+/// The objects of a file or folder; of standard input, if `path` is `-`.
+fn read_manifests(path: &Path) -> anyhow::Result<Listing> {
+    Ok(if path == Path::new("-") {
+        let mut content = Vec::new();
+        std::io::stdin().read_to_end(&mut content).context("cannot read standard input")?;
+        source::file::parse(Path::new("standard input"), &content)?
+    } else {
+        source::file::read(path)?
+    })
 }
 
 fn agent_source(source: SourceArgs) -> Source {

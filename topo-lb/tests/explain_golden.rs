@@ -1,14 +1,17 @@
-//! The exact output of `explain` for the clusters of two real control planes.
+//! The exact output of `explain`, `lint` and `plan` for the clusters of two real control planes.
 //!
 //! `TOPO_LB_WRITE_GOLDEN=1 cargo test -p topo-lb --test explain_golden` rewrites the expected
 //! output; review the diff.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use topo_lb::cluster::{Change, KnownNodes, ServiceId, State, Update};
 use topo_lb::source::file;
 use topo_lb::topology::Scope;
+use topo_lb::topology::label::ZONE;
+use topo_lb::what_if::{self, Proxied};
 use topo_lb::{explain, lint};
 
 const NODES: [&str; 3] = ["kind-control-plane", "kind-worker", "kind-worker2"];
@@ -121,6 +124,49 @@ fn every_node_is_in_the_spread() {
     assert!(explain::spread(&state, Scope::All, &id("nowhere")).is_empty());
 }
 
+/// The clusters before and after these settings.
+fn planned(path: &str, settings: &[&str]) -> (Proxied, Proxied) {
+    let before = state(path, "");
+    let mut after = before.clone();
+    let settings: Vec<_> = settings.iter().map(|text| text.parse().unwrap()).collect();
+    what_if::apply(&mut after, &settings).unwrap();
+    (Proxied::of(before, Scope::All), Proxied::of(after, Scope::All))
+}
+
+#[test]
+fn plan_says_of_every_change_what_it_always_said() {
+    let mut wrong = Vec::new();
+    let asked = [ServiceId { namespace: "default".into(), name: "dual".into() }].into();
+    for version in ["1.36", "1.20"] {
+        let (before, after) = planned(
+            &format!("../tests/fixtures/kubernetes-{version}.json"),
+            &[
+                "default/svc-ud1-without-topology=topology-keys:topology.kubernetes.io/zone",
+                "default/svc-rack=spill:10%",
+                "default/svc-zone-strict=handle:false",
+            ],
+        );
+        let report = what_if::compare(&before, &after, ZONE, &asked);
+        wrong.extend(golden(&format!("plan-{version}.txt"), &what_if::table(&report, false)).err());
+        wrong.extend(golden(&format!("plan-{version}.json"), &json(&report)).err());
+    }
+    let keys = "demo/lone-pod=topology-keys:kubernetes.io/hostname,topology.kubernetes.io/zone";
+    let (before, after) = planned(REASONS, &[keys]);
+    let report = what_if::compare(&before, &after, ZONE, &BTreeSet::new());
+    wrong.extend(golden("plan-reasons.txt", &what_if::table(&report, false)).err());
+    let everything = Proxied::of(state(REASONS, ""), Scope::OptIn);
+    let nothing = BTreeSet::new();
+    let report = what_if::compare(&before, &everything, "example.com/rack", &nothing);
+    wrong.extend(golden("plan-opt-in.txt", &what_if::table(&report, false)).err());
+    let [newer, older] = ["1.36", "1.20"].map(|version| {
+        let path = format!("../tests/fixtures/kubernetes-{version}.json");
+        Proxied::of(state(&path, ""), Scope::All)
+    });
+    let report = what_if::compare(&newer, &older, ZONE, &nothing);
+    wrong.extend(golden("plan-two-clusters.txt", &what_if::table(&report, false)).err());
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 #[test]
 fn colours_change_nothing_but_colours() {
     let state = state(REASONS, "north-1");
@@ -157,9 +203,9 @@ fn the_guide_shows_what_is_really_printed() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let guide = std::fs::read_to_string(here.join("../docs/topology.md")).unwrap();
     let read = |name| std::fs::read_to_string(here.join("tests/golden").join(name)).unwrap();
-    let printed = read("reasons-north-1.txt") + &read("spread.txt");
+    let printed = read("reasons-north-1.txt") + &read("spread.txt") + &read("plan-reasons.txt");
     let shown: Vec<_> = guide.split("```\n").filter(|block| block.starts_with("demo/")).collect();
-    assert_eq!(shown.len(), 2);
+    assert_eq!(shown.len(), 3);
     for block in shown {
         assert!(printed.contains(block), "the guide shows otherwise:\n{block}");
     }

@@ -27,6 +27,7 @@ pub(crate) use quoted::{shown, shown_id, some};
 pub(crate) use reason::decision as sentence;
 pub use spread::{Localities, OnNode, Spread, TierOnNode, spread, spread_table};
 pub use table::table;
+pub(crate) use table::{empty, policy_text, port_text};
 
 /// The answer to `explain`. Its JSON is a fixed interface; skipped fields are for the table.
 #[derive(Clone, Debug, Serialize)]
@@ -74,7 +75,7 @@ pub struct ServicePort {
 }
 
 /// A Service port's name and number.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Port {
     /// Empty if it has none.
     pub name: String,
@@ -85,7 +86,7 @@ pub struct Port {
 }
 
 /// The source of a policy, and its content.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Policy {
     /// The annotation's key, `spec.topologyKeys`, `hints` or `none`.
     pub source: &'static str,
@@ -270,7 +271,7 @@ fn port(port: &cluster::Port) -> Port {
     Port { name: port.name.to_string(), port: port.port, protocol: port.protocol.into() }
 }
 
-fn policy(decision: &Decision<'_>) -> Policy {
+pub(crate) fn policy(decision: &Decision<'_>) -> Policy {
     let policy = &decision.policy;
     let errors: Vec<_> = policy.ignored.iter().map(ToString::to_string).collect();
     Policy {

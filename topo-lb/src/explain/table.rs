@@ -84,14 +84,14 @@ fn one(service: &ServicePort, paint: Paint) -> String {
     text
 }
 
-pub(super) fn port_text(port: &Port) -> String {
+pub(crate) fn port_text(port: &Port) -> String {
     match &*port.name {
         "" => port.port.to_string(),
         name => format!("{} ({})", port.port, shown(name)),
     }
 }
 
-pub(super) fn policy_text(policy: &Policy) -> String {
+pub(crate) fn policy_text(policy: &Policy) -> String {
     let keys: Vec<_> = policy.keys.iter().map(|key| shown(key)).collect();
     match &keys[..] {
         [] => policy.source.to_owned(),
@@ -124,7 +124,7 @@ fn endpoints(service: &ServicePort, paint: Paint) -> String {
 }
 
 /// A table without lines; `colour` keeps the colours of its cells.
-pub(super) fn empty(colour: bool) -> Table {
+pub(crate) fn empty(colour: bool) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     if colour {

@@ -4,7 +4,6 @@ mod mesh;
 mod pod;
 mod service;
 mod severity;
-mod sites;
 mod table;
 
 use std::collections::{BTreeSet, HashMap};
@@ -15,8 +14,8 @@ use serde::Serialize;
 use crate::cluster::{Frontend, State};
 use crate::explain::shown_id;
 use crate::source::Fault;
-use crate::topology::Scope;
 use crate::topology::claim::{self, Claim};
+use crate::topology::{NodesByLabel, Scope};
 
 pub use mesh::meshed;
 pub use pod::unclear;
@@ -120,9 +119,10 @@ pub fn unreadable(faults: &[Fault]) -> Vec<Finding> {
 pub fn findings(state: &State) -> Vec<Finding> {
     let keys: BTreeSet<&str> =
         state.nodes().flat_map(|(_, labels)| labels.iter().map(|(key, _)| key)).collect();
+    let nodes = NodesByLabel::of(state);
     let mut findings = Vec::new();
     for id in state.services() {
-        service::look(state, id, &keys, &mut findings);
+        service::look(state, &nodes, id, &keys, &mut findings);
     }
     shared_frontends(state, &mut findings);
     findings.sort();

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use super::sites;
 use super::{Finding, Rule, Severity};
 use crate::cluster::{Family, Port, Service, ServiceId, State};
 use crate::explain::shown;
@@ -11,7 +10,7 @@ use crate::topology::cause::{Cause, HintsOff};
 use crate::topology::decision::{Choice, Status};
 use crate::topology::label::{DESIRED_NODEPOOL, HOSTNAME, NODEPOOL, ZONE};
 use crate::topology::validation::ANY;
-use crate::topology::{Bypass, Decision, PolicyKind, Scope, Verdict, decide};
+use crate::topology::{Bypass, Decision, NodesByLabel, PolicyKind, Scope, Verdict, decide};
 
 /// A finding about a port, without its nodes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,6 +28,7 @@ type Sightings = BTreeMap<Sighting, Option<BTreeSet<String>>>;
 
 pub(super) fn look(
     state: &State,
+    nodes: &NodesByLabel<'_>,
     id: &ServiceId,
     node_keys: &BTreeSet<&str>,
     findings: &mut Vec<Finding>,
@@ -55,7 +55,7 @@ pub(super) fn look(
     }
     let mut reached = BTreeSet::new();
     let kinds = match from_nowhere.iter().any(depends_on_node) {
-        true => sites::alike(state, service, widest(&from_nowhere, first)),
+        true => nodes.alike(service, &from_nowhere, None),
         false => Vec::new(),
     };
     for alike in kinds {
@@ -113,11 +113,6 @@ fn depends_on_node(decision: &Decision<'_>) -> bool {
             PolicyKind::OpenYurt | PolicyKind::Hints => true,
             PolicyKind::None => false,
         }
-}
-
-/// The first decision with a policy: hints may be on one port only.
-fn widest<'a, 'b>(all: &'b [Decision<'a>], first: &'b Decision<'a>) -> &'b Decision<'a> {
-    all.iter().find(|decision| decision.policy.kind != PolicyKind::None).unwrap_or(first)
 }
 
 fn everywhere(sightings: &mut Sightings, port: Option<String>, rule: Rule, message: String) {

@@ -52,8 +52,9 @@ pub enum Absent<'a> {
     NoLabel(&'a str),
 }
 
+/// Where an endpoint is.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Site<'a> {
+pub struct Site<'a> {
     pub(super) endpoint: &'a Endpoint,
     /// Labels of its Node; `None` if it has no node name, or its Node is unknown.
     home: Option<&'a Labels>,
@@ -66,13 +67,18 @@ impl<'a> Site<'a> {
         Self { endpoint, home, known_nodes: state.known_nodes() }
     }
 
-    pub(super) fn node(&self) -> Option<&'a str> {
+    /// `nodeName`.
+    #[must_use]
+    pub fn node(&self) -> Option<&'a str> {
         self.endpoint.node().map(|name| &**name)
     }
 
     /// The endpoint's value for `key`: from its slice, else from its Node. For an unknown Node,
     /// [`HOSTNAME`] is the Node's name.
-    pub(super) fn label(&self, key: &str) -> Result<&'a str, Absent<'a>> {
+    ///
+    /// # Errors
+    /// Why it has none.
+    pub fn label(&self, key: &str) -> Result<&'a str, Absent<'a>> {
         if let Some(value) = self.endpoint.label(key) {
             return Ok(value);
         }

@@ -11,12 +11,14 @@
 //! | `evaluation` | the decision for one Service port and one address family |
 //! | `route` | the datapath's part of a decision |
 //! | `node_labels` | whether a decision reads labels of other Nodes |
+//! | `alike` | nodes that a Service treats alike |
 //! | `reached` | how much of a Service a load balancer reaches through this node |
 //! | `exposed` | frontends besides ClusterIPs |
 //! | `claim` | frontends that more than one Service port claims |
 //! | `cause` | causes of a decision |
 //! | `decision` | a decision with everything that explains it |
 
+mod alike;
 pub mod candidate;
 pub mod cause;
 pub mod claim;
@@ -44,9 +46,10 @@ use topo_lb_common::backend::Locality;
 use crate::cluster::{Clients, Frontend, Port, Service, ServiceId, State};
 
 use crate::cluster::Family;
+pub use alike::NodesByLabel;
 use candidate::Candidate;
 pub use decision::Decision;
-use label::Here;
+use label::{Here, Site};
 pub use node_labels::{reads_other_nodes, waits_for};
 pub use reached::reached;
 pub use route::{Route, routes};
@@ -197,6 +200,18 @@ pub fn serving(state: &State, id: &ServiceId, frontend: &Frontend) -> HashSet<So
         .filter(Candidate::serves)
         .map(|one| one.address)
         .collect()
+}
+
+/// Every endpoint of a Service port in one family, sorted by address and port, and where it is.
+#[must_use]
+pub fn sites<'a>(
+    state: &'a State,
+    service: &Service,
+    port: &Port,
+    family: Family,
+) -> Vec<(SocketAddr, Site<'a>)> {
+    let all = candidate::of(state, service, port, family);
+    all.into_iter().map(|one| (one.address, one.site)).collect()
 }
 
 /// The ignored annotations and fields of a Service, each with the rule that it broke; `None` if

@@ -1,6 +1,7 @@
 //! Tests of the topology engine: the tables of its originals, cases beyond them, a second
 //! implementation that must agree, and the state's independence of the order of updates.
 
+mod alike;
 mod candidates;
 mod hints;
 mod hostile;
@@ -18,3 +19,4 @@ mod same_rules;
 mod seeds;
 mod speed;
 mod updates;
+mod what_if;

@@ -1,0 +1,43 @@
+//! Flags of `topo-lb plan`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::Output;
+use crate::topology::Scope;
+use crate::topology::label::ZONE;
+use crate::topology::validation::label_name;
+use crate::what_if::Setting;
+
+/// `topo-lb plan`.
+#[derive(Debug, Args)]
+pub struct PlanArgs {
+    /// The cluster as it is: file or folder of YAML or JSON manifests with all Nodes, Services and
+    /// EndpointSlices; `-` for standard input
+    #[arg(long, value_name = "PATH", env = "TOPO_LB_FROM")]
+    pub from: PathBuf,
+    /// The whole cluster as it is to be. Services and Nodes that it lacks are gone. Not needed with --set
+    #[arg(long, value_name = "PATH", env = "TOPO_LB_TO", required_unless_present = "set")]
+    pub to: Option<PathBuf>,
+    /// Change an annotation of a Service after that: NAMESPACE/NAME=ANNOTATION:VALUE, or
+    /// NAMESPACE/NAME=ANNOTATION- to remove it. Can be given more than once
+    #[arg(long, value_name = "CHANGE", env = "TOPO_LB_SET")]
+    pub set: Vec<Setting>,
+    /// Group nodes by this label
+    #[arg(long, value_name = "LABEL", env = "TOPO_LB_BY", default_value = ZONE, value_parser = label)]
+    pub by: String,
+    /// Which Services are handled on all nodes
+    #[arg(long, value_enum, default_value_t, env = "TOPO_LB_SCOPE")]
+    pub scope: Scope,
+    /// Show these Services, as NAMESPACE/NAME, even if nothing changes for them
+    #[arg(value_name = "NAMESPACE/NAME")]
+    pub services: Vec<String>,
+    /// Output format
+    #[arg(short, long, value_enum, default_value_t, env = "TOPO_LB_OUTPUT")]
+    pub output: Output,
+}
+
+fn label(text: &str) -> Result<String, String> {
+    label_name(text).map(|()| text.to_owned()).map_err(|fault| format!("no label name: {fault}"))
+}

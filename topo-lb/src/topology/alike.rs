@@ -1,0 +1,128 @@
+//! Groups of nodes that a Service treats alike, so that one of each group is evaluated.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::label::{DESIRED_NODEPOOL, NODEPOOL, ZONE};
+use super::{Decision, PolicyKind};
+use crate::cluster::{Service, State};
+
+/// The nodes of a cluster by their labels: made once for all Services.
+#[derive(Debug)]
+pub struct NodesByLabel<'a> {
+    state: &'a State,
+    /// By name.
+    nodes: Vec<&'a str>,
+    /// For each label and value, the places in `nodes` of those that carry it.
+    by_label: HashMap<&'a str, HashMap<&'a str, Vec<usize>>>,
+}
+
+impl<'a> NodesByLabel<'a> {
+    /// The nodes of `state`.
+    #[must_use]
+    pub fn of(state: &'a State) -> Self {
+        let mut by_label: HashMap<_, HashMap<_, Vec<usize>>> = HashMap::new();
+        for (place, (_, labels)) in state.nodes().enumerate() {
+            for (key, value) in labels.iter() {
+                by_label.entry(key).or_default().entry(value).or_default().push(place);
+            }
+        }
+        Self { state, nodes: state.nodes().map(|(name, _)| name).collect(), by_label }
+    }
+
+    /// The nodes, grouped so that the decisions for `service` are the same on all nodes of a group, and
+    /// that these share their value of the label `also`. Sorted. `decisions` are those for all ports of
+    /// `service` on any node.
+    #[must_use]
+    pub fn alike(
+        &self,
+        service: &Service,
+        decisions: &[Decision<'_>],
+        also: Option<&str>,
+    ) -> Vec<Vec<&'a str>> {
+        // Hints may be on one port only.
+        let has_policy = |one: &&Decision<'_>| one.policy.kind != PolicyKind::None;
+        let Some(decision) = decisions.iter().find(has_policy).or(decisions.first()) else {
+            return Vec::new();
+        };
+        let mut groups = Groups { group: vec![0; self.nodes.len()], count: 1 };
+        // A node that endpoints or hints name is alone.
+        for name in self.named(service) {
+            if let Ok(place) = self.nodes.binary_search(&name) {
+                groups.split(&[place]);
+            }
+        }
+        let mut split_by = |key| {
+            self.by_label.get(key).into_iter().flat_map(HashMap::values).for_each(|places| {
+                groups.split(places);
+            });
+        };
+        also.into_iter().for_each(&mut split_by);
+        match decision.policy.kind {
+            PolicyKind::OpenYurt => [NODEPOOL, DESIRED_NODEPOOL].into_iter().for_each(split_by),
+            PolicyKind::Hints => split_by(ZONE),
+            PolicyKind::None => {}
+            // To keys, a value that no endpoint has is the same as none.
+            PolicyKind::Keys => {
+                for key in &decision.policy.keys {
+                    let Some(values) = self.by_label.get(key) else { continue };
+                    let own = self.values(service, key).into_iter();
+                    own.filter_map(|value| values.get(value)).for_each(|it| groups.split(it));
+                }
+            }
+        }
+        let mut alike = vec![Vec::new(); groups.count];
+        for (node, group) in self.nodes.iter().zip(groups.group) {
+            alike[group].push(*node);
+        }
+        alike.retain(|nodes| !nodes.is_empty());
+        alike.sort_unstable();
+        alike
+    }
+
+    fn named(&self, service: &Service) -> BTreeSet<&'a str> {
+        let mut named = BTreeSet::new();
+        for (_, slice) in self.state.slices(&service.id) {
+            for endpoint in &slice.endpoints {
+                let names = endpoint.node().into_iter().chain(endpoint.for_nodes());
+                named.extend(names.map(|name| &**name));
+            }
+        }
+        named
+    }
+
+    /// The values of a label that an endpoint may have.
+    fn values(&self, service: &Service, key: &str) -> BTreeSet<&'a str> {
+        let mut values = BTreeSet::new();
+        for (_, slice) in self.state.slices(&service.id) {
+            for endpoint in &slice.endpoints {
+                let home = endpoint.node().and_then(|node| self.state.node(node));
+                values.extend(endpoint.label(key).map(|value| &**value));
+                values.extend(home.and_then(|labels| labels.get(key)).map(|value| &**value));
+                // The host name of an unknown Node is its name.
+                values.extend(endpoint.node().map(|name| &**name));
+            }
+        }
+        values
+    }
+}
+
+/// The number of each node's group.
+struct Groups {
+    group: Vec<usize>,
+    /// Above every number.
+    count: usize,
+}
+
+impl Groups {
+    /// Splits each group into the nodes at these places and the others.
+    fn split(&mut self, places: &[usize]) {
+        let mut new: HashMap<usize, usize> = HashMap::new();
+        for &place in places {
+            let group = &mut self.group[place];
+            *group = *new.entry(*group).or_insert_with(|| {
+                self.count += 1;
+                self.count - 1
+            });
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! What a change of the cluster would do to clients and endpoints, before it is made: pure. `topo-lb
+//! plan` prints it. ([`plan`](crate::plan) is about the kernel's maps.)
+//!
+//! | file | idea |
+//! |---|---|
+//! | `setting` | a change of one annotation |
+//! | `proxied` | a cluster in which kube-proxy serves what topo-lb leaves to it |
+//! | `load` | what nodes get from a Service port, and what its endpoints get from them |
+//! | `compare` | the same before and after |
+//! | `table` | the report as text |
+
+mod compare;
+mod load;
+mod proxied;
+mod setting;
+mod table;
+
+use std::net::IpAddr;
+
+use serde::Serialize;
+
+use crate::cluster::State;
+use crate::explain::{Policy, Port};
+
+pub use compare::compare;
+pub use proxied::Proxied;
+pub use setting::{Setting, SettingError, apply};
+pub use table::table;
+
+/// How clients are counted. Nothing in manifests says how many connections a node opens.
+pub const ASSUMPTION: &str = "each node counts as one client, and all clients open equally many \
+                              connections to each Service port";
+
+/// Manifests are not of a whole cluster: without these objects, every Service would seem to be refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "there is no {0} in it, but plan needs all Nodes, Services and EndpointSlices of the cluster: \
+     kubectl get nodes,services,endpointslices -A -o json"
+)]
+pub struct Incomplete(&'static str);
+
+/// Whether `state` can be a whole cluster.
+///
+/// # Errors
+/// It has no object of some kind.
+pub fn whole(state: &State) -> Result<(), Incomplete> {
+    if state.nodes().next().is_none() {
+        return Err(Incomplete("Node"));
+    }
+    if state.services().len() == 0 {
+        return Err(Incomplete("Service"));
+    }
+    match state.all_slices().next() {
+        None => Err(Incomplete("EndpointSlice of a Service")),
+        Some(_) => Ok(()),
+    }
+}
+
+/// A value before the change, and after it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Both<T> {
+    /// Before.
+    pub before: T,
+    /// After.
+    pub after: T,
+}
+
+/// What a change does. Its JSON is a fixed interface; skipped fields are for the table.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report<'a> {
+    /// How clients are counted: [`ASSUMPTION`].
+    pub assumption: &'static str,
+    /// The Node label that groups nodes.
+    pub label: &'a str,
+    /// Service ports that change, and those asked for; by namespace, name, port, protocol, family.
+    pub services: Vec<ServicePort<'a>>,
+    /// Sums over all that change.
+    pub totals: Totals,
+}
+
+/// A Service port in one address family.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ServicePort<'a> {
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+    /// The port. Its name is the one after the change, if it is there then.
+    pub port: Port,
+    /// `IPv4` or `IPv6`.
+    pub family: &'static str,
+    /// Whether it is different after the change.
+    pub changes: bool,
+    /// Who serves it by which policy; `None` while clients cannot dial it by a ClusterIP.
+    pub served: Both<Option<Served>>,
+    /// The nodes, by their value of the label; those without the label first.
+    pub groups: Vec<Group<'a>>,
+    /// Every endpoint that some node uses, before or after, by address and port.
+    pub endpoints: Vec<Endpoint<'a>>,
+}
+
+/// How a Service is served.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Served {
+    /// `topo-lb`; or `kube-proxy`, if topo-lb leaves the Service alone.
+    pub by: &'static str,
+    /// The policy in force. kube-proxy follows only hints.
+    pub policy: Policy,
+    /// Annotation `topo-lb.io/refusal: intended`.
+    #[serde(skip)]
+    pub refusal_intended: bool,
+}
+
+/// Nodes that share their value of the label.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Group<'a> {
+    /// The value; `None` for nodes without the label.
+    pub value: Option<&'a str>,
+    /// How many nodes there are; 0 while clients cannot dial the Service port.
+    pub nodes: Both<usize>,
+    /// How many different endpoints these nodes use.
+    pub endpoints: Both<usize>,
+    /// How many of these nodes are refused.
+    pub refused: Both<usize>,
+    /// Nodes, by name, that are refused after and were not before.
+    pub newly_refused: Vec<&'a str>,
+    /// Nodes, by name, that were refused before and are served after.
+    pub served_again: Vec<&'a str>,
+    /// Share of their connections, 0–1, that stays at endpoints with this value of the label or on the
+    /// client's node; `None` if all are refused.
+    pub staying: Both<Option<f64>>,
+}
+
+/// An endpoint and its load.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Endpoint<'a> {
+    /// Its address.
+    pub address: IpAddr,
+    /// Its port, 1–65535.
+    pub port: u16,
+    /// The node that it is on.
+    pub node: Option<&'a str>,
+    /// Its value of the label.
+    pub value: Option<&'a str>,
+    /// Its load, in clients: 2.5 is as much as two and a half nodes open. The loads of a Service port
+    /// sum to the number of nodes that are served.
+    pub load: Both<f64>,
+    /// The load after, divided by the load before; `None` if it had none.
+    pub times: Option<f64>,
+}
+
+/// Sums.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Totals {
+    /// Service ports by address family, before or after.
+    pub service_ports: usize,
+    /// How many of these change.
+    pub changed: usize,
+    /// How many of these refuse a node that they did not refuse before.
+    pub newly_refusing: usize,
+    /// How many of these have an annotation or field that is ignored and was not there before.
+    pub newly_ignored: usize,
+    /// Share of the connections to those that change, 0–1, that stays; `None` if all are refused.
+    pub staying: Both<Option<f64>>,
+}
+
+impl ServicePort<'_> {
+    /// Whether a node is refused after that was not refused before.
+    #[must_use]
+    pub fn newly_refuses(&self) -> bool {
+        self.groups.iter().any(|group| !group.newly_refused.is_empty())
+    }
+
+    /// Annotations and fields that are ignored after, and were not before.
+    #[must_use]
+    pub fn newly_ignored(&self) -> Vec<&str> {
+        let errors = |served: &'_ Option<Served>| -> Vec<String> {
+            served.as_ref().map_or_else(Vec::new, |it| it.policy.errors.clone())
+        };
+        let before = errors(&self.served.before);
+        let after = self.served.after.iter().flat_map(|served| &served.policy.errors);
+        after.filter(|error| !before.contains(error)).map(String::as_str).collect()
+    }
+
+    /// Whether somebody should look before the change is made: it refuses nodes without saying that
+    /// this is intended, or writes something that is ignored.
+    #[must_use]
+    pub fn is_problem(&self) -> bool {
+        let is_intended = self.served.after.as_ref().is_some_and(|it| it.refusal_intended);
+        self.newly_refuses() && !is_intended || !self.newly_ignored().is_empty()
+    }
+}

@@ -1,0 +1,146 @@
+//! The command `topo-lb plan`: flags, output, exit code.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+const CLUSTER: &str = "\
+apiVersion: v1
+kind: Node
+metadata: {name: n1, labels: {kubernetes.io/hostname: n1, topology.kubernetes.io/zone: a}}
+---
+apiVersion: v1
+kind: Node
+metadata: {name: n2, labels: {kubernetes.io/hostname: n2, topology.kubernetes.io/zone: b}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: default}
+spec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: default, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: '', port: 8080}]
+endpoints: [{addresses: [10.1.1.1], nodeName: n1}]
+";
+
+/// Runs `topo-lb plan` with these flags, and `manifests` as standard input.
+fn plan(flags: &[&str], manifests: &str) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_topo-lb"))
+        .arg("plan")
+        .args(flags)
+        .env_clear()
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A usage error ends the command before it reads.
+    let _ = child.stdin.take().unwrap().write_all(manifests.as_bytes());
+    child.wait_with_output().unwrap()
+}
+
+fn set(setting: &str) -> Output {
+    plan(&["--from", "-", "--set", setting], CLUSTER)
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+fn code(output: &Output) -> Option<i32> {
+    output.status.code()
+}
+
+fn write(path: &Path, manifests: &str) {
+    std::fs::write(path, manifests).unwrap();
+}
+
+#[test]
+fn a_change_that_refuses_nobody_ends_with_0() {
+    let done = set("default/web=topology-keys:topology.kubernetes.io/zone,*");
+    assert_eq!(code(&done), Some(0), "{}", text(&done.stderr));
+    assert!(text(&done.stdout).contains("1 of 1 Service port changes."), "{}", text(&done.stdout));
+}
+
+#[test]
+fn a_change_that_refuses_a_node_ends_with_1() {
+    let done = set("default/web=topology-keys:topology.kubernetes.io/zone");
+    assert_eq!(code(&done), Some(1));
+    assert!(text(&done.stdout).contains("refused   1 node: n2"), "{}", text(&done.stdout));
+}
+
+#[test]
+fn json_has_the_assumption_and_the_loads() {
+    let setting = "default/web=topology-keys:topology.kubernetes.io/zone";
+    let done = plan(&["--from", "-", "--set", setting, "-o", "json"], CLUSTER);
+    let report: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert!(report["assumption"].as_str().unwrap().starts_with("each node counts as one client"));
+    let load = &report["services"][0]["endpoints"][0]["load"];
+    assert_eq!(*load, serde_json::json!({"before": 2.0, "after": 1.0}));
+}
+
+#[test]
+fn two_files_are_compared_and_settings_count_after_that() {
+    let folder = tempfile::tempdir().unwrap();
+    let [from, to] = ["from.yaml", "to.yaml"].map(|name| folder.path().join(name));
+    write(&from, CLUSTER);
+    write(&to, &CLUSTER.replace("nodeName: n1", "nodeName: n2"));
+    let [from, to] = [&from, &to].map(|path| path.to_str().unwrap());
+    let moved = plan(&["--from", from, "--to", to], "");
+    assert_eq!(code(&moved), Some(0), "{}", text(&moved.stderr));
+    let strict = "default/web=topology-keys:kubernetes.io/hostname";
+    let both = plan(&["--from", from, "--to", to, "--set", strict], "");
+    assert_eq!(code(&both), Some(1));
+    assert!(text(&both.stdout).contains("refused   1 node: n1"), "{}", text(&both.stdout));
+}
+
+#[test]
+fn wrong_flags_end_with_2_and_say_what_is_right() {
+    for (flags, sentence) in [
+        (&["--from", "-"][..], "--to <PATH>"),
+        (&["--set", "default/web=handle:false"], "--from <PATH>"),
+        (&["--from", "-", "--set", "web"], "write it as NAMESPACE/NAME=ANNOTATION:VALUE"),
+        (&["--from", "-", "--to", "x", "--by", "a b"], "no label name"),
+    ] {
+        let done = plan(flags, CLUSTER);
+        assert_eq!(code(&done), Some(2), "{flags:?}");
+        assert!(text(&done.stderr).contains(sentence), "{flags:?}: {}", text(&done.stderr));
+    }
+}
+
+#[test]
+fn what_cannot_be_planned_ends_with_1_and_says_why() {
+    let two_inputs = plan(&["--from", "-", "--to", "-"], CLUSTER);
+    let no_nodes = CLUSTER.split("---\n").skip(2).collect::<Vec<_>>().join("---\n");
+    let handle = "default/web=handle:false";
+    for (done, sentence) in [
+        (two_inputs, "--from and --to cannot both be standard input"),
+        (set("default/nope=handle:false"), "--set: there is no Service default/nope"),
+        (set("default/web=topology-keys:*,a"), "topology-keys is ignored: `*` is key 1 of 2"),
+        (
+            plan(&["--from", "-", "--set", handle], &no_nodes),
+            "--from -: there is no Node in it, but plan needs all Nodes, Services and",
+        ),
+        (plan(&["--from", "-", "--set", handle], ""), "standard input is empty"),
+        (plan(&["--from", "/nowhere", "--set", handle], ""), "no file or folder /nowhere"),
+        (plan(&["--from", "-", "--set", handle, "default/x"], CLUSTER), "no Service default/x"),
+    ] {
+        assert_eq!(code(&done), Some(1), "{sentence}: {}", text(&done.stderr));
+        assert!(text(&done.stderr).contains(sentence), "{sentence}: {}", text(&done.stderr));
+        assert_eq!(text(&done.stdout), "", "{sentence}");
+    }
+}
+
+#[test]
+fn an_object_that_cannot_be_read_is_named_and_ends_with_1() {
+    let more = "---\napiVersion: v1\nkind: Service\nmetadata: {name: bad, namespace: default}\n\
+                spec: {clusterIP: 10.96.0.2, ports: [{port: 70000}]}\n";
+    let setting = "default/web=topology-keys:topology.kubernetes.io/zone,*";
+    let done = plan(&["--from", "-", "--set", setting], &format!("{CLUSTER}{more}"));
+    assert_eq!(code(&done), Some(1));
+    assert!(text(&done.stderr).contains("Service default/bad"), "{}", text(&done.stderr));
+    assert!(text(&done.stdout).contains("1 of 1 Service port changes."));
+}
