@@ -37,4 +37,5 @@ pub mod source;
 pub mod stale_write_gate;
 pub mod state_query;
 pub mod telemetry;
+pub mod top;
 pub mod topology;

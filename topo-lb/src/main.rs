@@ -12,7 +12,7 @@ use topo_lb::admin::{self, probe};
 use topo_lb::app::{self, Config, Source};
 use topo_lb::cli::{
     AgentArgs, CheckArgs, CleanupArgs, Cli, Command, ExplainArgs, LintArgs, ListArgs, LogFormat,
-    Output, ProbeArgs, SourceArgs,
+    Output, ProbeArgs, SourceArgs, TopArgs,
 };
 use topo_lb::cluster::{ServiceId, State, Update};
 use topo_lb::datapath::Options;
@@ -25,7 +25,7 @@ use topo_lb::list::Listed;
 use topo_lb::plan::Capacity;
 use topo_lb::source::Listing;
 use topo_lb::source::kube::KubeTarget;
-use topo_lb::{check, explain, heap, lint, list, source};
+use topo_lb::{check, explain, heap, lint, list, source, top};
 use topo_lb_common::maps;
 
 fn main() -> ExitCode {
@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         Command::Explain(args) => run_explain(&args),
         Command::Lint(args) => run_lint(&args),
         Command::List(args) => run_list(&args),
+        Command::Top(args) => run_top(&args),
         Command::Check(args) => run_check(&args),
         Command::Cleanup(args) => run_cleanup(&args),
         Command::Probe(args) => run_probe(&args),
@@ -174,6 +175,21 @@ fn run_list(args: &ListArgs) -> anyhow::Result<ExitCode> {
         );
     }
     print(args.output, &listed, || listed.table())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run_top(args: &TopArgs) -> anyhow::Result<ExitCode> {
+    let options = args.options();
+    let is_once = args.once || args.output == Output::Json || !std::io::stdout().is_terminal();
+    if !is_once {
+        top::watch(&options, colours())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (rows, troubles) = block_on(top::once(&options))??;
+    for trouble in troubles {
+        eprintln!("topo-lb: {trouble}");
+    }
+    print(args.output, &rows, || top::table(&rows))?;
     Ok(ExitCode::SUCCESS)
 }
 
