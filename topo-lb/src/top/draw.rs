@@ -16,7 +16,7 @@ use super::view::{Column, View};
 /// The columns after the first.
 const HEADER: [&str; 9] =
     ["CONN/S", "NODE", "ZONE", "REGION", "ELSEWHERE", "FAR", "FAR B/S", "REFUSED", "FAILED"];
-const WIDTH: u16 = 10;
+const WIDTH: u16 = 9;
 /// At least this part of connections is worth a colour if it leaves its zone.
 const MUCH: f64 = 0.5;
 
@@ -45,8 +45,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View, status: &Status, has_colo
     services(frame, body, view, has_colours);
     if let Some(row) = open {
         let rows = row.nodes.iter().map(|(node, rate)| line(node, rate, has_colours));
-        let title = format!("{}, by node of the client", row.service);
-        frame.render_widget(table(rows, &title, None), nodes);
+        frame.render_widget(table(rows, "FROM NODE", None), nodes);
     }
     frame.render_widget(help(view), foot);
 }
@@ -231,13 +230,13 @@ mod tests {
         assert!(view.press(Key::Enter));
         let wanted = "\
 2 Services, 1 node   worker-2: no answer within 5 s
-SERVICE                    CONN/S       NODE       ZONE     REGION  ELSEWHERE        FAR    FAR B/S    REFUSED    FAILED
-default/web                   163        120        3.2          -         40       25 %     1.2 MB        2.0         -
-default/idle\u{fffd}[2J               -          -          -          -          -          -          -          -         -";
+SERVICE                           CONN/S      NODE      ZONE    REGION ELSEWHERE       FAR   FAR B/S   REFUSED    FAILED
+default/web                          163       120       3.2         -        40      25 %    1.2 MB       2.0         -
+default/idle\u{fffd}[2J                       -         -         -         -         -         -         -         -         -";
         let screen = screen(&view, &status);
         let top: Vec<&str> = screen.lines().take(4).collect();
         assert_eq!(top.join("\n"), wanted, "\n{screen}");
-        assert!(screen.contains("default/web, by node of the client"), "\n{screen}");
+        assert!(screen.contains("FROM NODE "), "\n{screen}");
         assert!(screen.contains("\nworker-1 "), "\n{screen}");
         assert!(screen.ends_with("q: quit"), "\n{screen}");
     }
