@@ -2,8 +2,9 @@
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
+use topo_lb_tests::agent::Agent;
 use topo_lb_tests::binary;
-use topo_lb_tests::scene::{EMPTY4, KEYS, Scene, WEB4, WEB6, ZONE, at, mapped, play};
+use topo_lb_tests::scene::{EMPTY4, HERE, KEYS, Scene, WEB4, WEB6, ZONE, at, mapped, play};
 use topo_lb_tests::traffic::{Tally, Via};
 
 /// The row of a frontend in `list services`.
@@ -80,6 +81,37 @@ fn tier_and_endpoints_are_those_that_explain_names() -> Result<()> {
         let b = scene.cluster.pod("b")?.address4().to_string();
         let wanted = [(Some(a.as_str()), Some("node")), (Some(b.as_str()), Some("zone"))];
         ensure!(of_web == wanted, "{of_web:?}, not {wanted:?}");
+        Ok(())
+    })
+}
+
+/// The maps have what the kernel counts, and the agent's metrics are read from them.
+#[test]
+fn top_shows_what_has_traffic_from_the_maps_and_from_an_agent_alike() -> Result<()> {
+    play(|scene| {
+        let keys = format!("example.com/nobody,{ZONE}");
+        scene.change(|manifests| manifests.annotate("web", KEYS, Some(&keys)))?;
+        scene.wait_for(Via::Http, at(WEB4)?, &["a", "b"])?;
+        let (pins, agent) =
+            (scene.agent.pins().to_owned(), format!("http://{}", Agent::address()?));
+        let sources =
+            [["--pin-dir".as_ref(), pins.as_os_str()], ["--agent".as_ref(), agent.as_ref()]];
+        for source in sources {
+            let mut top = scene.binary.command(&["top", "--once", "-o", "json", "--interval", "1"]);
+            top.args(source);
+            let node = scene.cluster.node_netns(HERE)?;
+            let look = || node.run(|| binary::json_of(top));
+            let (_, rows) = scene.client.call_during(Via::Http, at(WEB4)?, look)?;
+            let web = binary::row(&rows, "service", "default/web")?;
+            let went = web["connections"].as_array().context("rates by locality")?;
+            let went: Vec<_> = went.iter().filter_map(Value::as_f64).collect();
+            // Endpoint a is on this node, b in its zone, and the policy allows no others.
+            ensure!(went[0] > 0.0 && went[1] > 0.0 && went[2..] == [0.0, 0.0], "{source:?}: {web}");
+        }
+        let mut top = scene.binary.command(&["top", "--once", "--agent", "http://127.0.0.1:1"]);
+        let output = top.output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(!output.status.success() && said.contains("no node answers"), "{said}");
         Ok(())
     })
 }

@@ -3,6 +3,7 @@
 mod frontends;
 mod lint;
 mod plan;
+mod top;
 
 use std::path::PathBuf;
 
@@ -24,6 +25,7 @@ use crate::topology::Scope;
 pub use frontends::{FrontendArgs, Frontends};
 pub use lint::LintArgs;
 pub use plan::PlanArgs;
+pub use top::TopArgs;
 
 /// Where the hierarchy of cgroups is on most hosts.
 const CGROUP_ROOT: &str = "/sys/fs/cgroup";
@@ -87,6 +89,14 @@ Examples:
   topo-lb list connections               # unconnected UDP flows, connections that tc translates
   topo-lb list hooks                     # what is attached where, tc packets by outcome")]
     List(ListArgs),
+    /// Show which Services have how much traffic now, and how much of it leaves its zone
+    #[command(after_help = "\
+Examples:
+  topo-lb top                                                   # this node, from the kernel's maps
+  topo-lb top --agent http://10.0.0.7:19876 --agent http://10.0.0.8:19876
+  topo-lb top --cluster --kubeconfig ~/.kube/config --sort bytes
+  topo-lb top --once -o json --filter default/                  # one look, for scripts")]
+    Top(TopArgs),
     /// Check whether this host can run topo-lb (kernel, helpers, mounts, capabilities) and whether the hooks fire
     #[command(after_help = "\
 Examples:

@@ -37,5 +37,6 @@ pub mod source;
 pub mod stale_write_gate;
 pub mod state_query;
 pub mod telemetry;
+pub mod top;
 pub mod topology;
 pub mod what_if;

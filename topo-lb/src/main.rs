@@ -13,7 +13,7 @@ use topo_lb::admin::{self, probe};
 use topo_lb::app::{self, Config, Source};
 use topo_lb::cli::{
     AgentArgs, CheckArgs, CleanupArgs, Cli, Command, ExplainArgs, LintArgs, ListArgs, LogFormat,
-    Output, PlanArgs, ProbeArgs, SourceArgs,
+    Output, PlanArgs, ProbeArgs, SourceArgs, TopArgs,
 };
 use topo_lb::cluster::{ServiceId, State, Update};
 use topo_lb::datapath::Options;
@@ -27,7 +27,7 @@ use topo_lb::plan::Capacity;
 use topo_lb::source::Listing;
 use topo_lb::source::kube::KubeTarget;
 use topo_lb::what_if::{self, Proxied};
-use topo_lb::{check, explain, heap, lint, list, source};
+use topo_lb::{check, explain, heap, lint, list, source, top};
 use topo_lb_common::maps;
 
 fn main() -> ExitCode {
@@ -37,6 +37,7 @@ fn main() -> ExitCode {
         Command::Lint(args) => run_lint(&args),
         Command::Plan(args) => run_plan(&args),
         Command::List(args) => run_list(&args),
+        Command::Top(args) => run_top(&args),
         Command::Check(args) => run_check(&args),
         Command::Cleanup(args) => run_cleanup(&args),
         Command::Probe(args) => run_probe(&args),
@@ -216,6 +217,21 @@ fn run_list(args: &ListArgs) -> anyhow::Result<ExitCode> {
         );
     }
     print(args.output, &listed, || listed.table())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run_top(args: &TopArgs) -> anyhow::Result<ExitCode> {
+    let options = args.options();
+    let is_once = args.once || args.output == Output::Json || !std::io::stdout().is_terminal();
+    if !is_once {
+        top::watch(&options, colours())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (rows, troubles) = block_on(top::once(&options))??;
+    for trouble in troubles {
+        eprintln!("topo-lb: {trouble}");
+    }
+    print(args.output, &rows, || top::table(&rows))?;
     Ok(ExitCode::SUCCESS)
 }
 

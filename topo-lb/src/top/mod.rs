@@ -1,0 +1,158 @@
+//! `topo-lb top`: which Services have how much traffic, and how much of it leaves its zone. Only reads.
+//!
+//! [`source`] asks nodes for what they have counted; [`traffic`] makes rates of two answers; [`view`]
+//! sorts and filters them; [`draw`] shows them.
+
+mod draw;
+mod scraped;
+mod source;
+mod traffic;
+mod view;
+
+use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
+use tokio::runtime::Builder;
+use tokio::time::sleep;
+
+use draw::Status;
+pub use source::From;
+use source::Source;
+use traffic::{Moment, rates};
+pub use traffic::{Rate, Row};
+pub use view::Column;
+use view::{Key, View};
+
+/// How long a key may wait.
+const GLANCE: Duration = Duration::from_millis(100);
+
+/// What to show.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where the counts come from.
+    pub from: From,
+    /// The time between two looks.
+    pub interval: Duration,
+    /// The column that sorts.
+    pub sort: Column,
+    /// Only Services whose names contain this.
+    pub filter: String,
+}
+
+/// Looks twice, and returns the rates in the order of `options`, and why some nodes could not be asked.
+///
+/// # Errors
+/// No node can be asked.
+pub async fn once(options: &Options) -> anyhow::Result<(Vec<Row>, Vec<String>)> {
+    let mut source = Source::open(&options.from).await?;
+    let before = source.moment().await?;
+    sleep(options.interval).await;
+    let after = source.moment().await?;
+    let status = status(&before, &after);
+    let troubles: Vec<_> =
+        status.troubles.iter().map(|(node, it)| format!("{node}: {it}")).collect();
+    anyhow::ensure!(status.asked > 0, "no node answers: {}", troubles.join("; "));
+    let mut view = View::new(options.sort, options.filter.clone());
+    view.update(rates(&before, &after));
+    Ok((view.rows().into_iter().cloned().collect(), troubles))
+}
+
+/// The rows as a table for people.
+#[must_use]
+pub fn table(rows: &[Row]) -> String {
+    draw::text(&rows.iter().collect::<Vec<_>>())
+}
+
+/// Shows the rates until the user quits.
+///
+/// # Errors
+/// The source cannot be used, or there is no terminal.
+pub fn watch(options: &Options, has_colours: bool) -> anyhow::Result<()> {
+    let (sender, moments) = mpsc::channel();
+    let (from, interval) = (options.from.clone(), options.interval);
+    thread::Builder::new()
+        .name("look".to_owned())
+        .spawn(move || look(&from, interval, &sender))
+        .context("cannot start a thread")?;
+    // The first look shows whether the source can be used, while errors can still be read.
+    let first = moments.recv().context("the source gave up")??;
+    let terminal = ratatui::try_init().context("cannot draw on this terminal: try --once")?;
+    let view = View::new(options.sort, options.filter.clone());
+    let result = show(terminal, view, first, &moments, has_colours);
+    ratatui::restore();
+    result
+}
+
+/// Looks again and again, until nobody listens.
+fn look(from: &From, interval: Duration, sender: &Sender<anyhow::Result<Moment>>) {
+    let asked = Builder::new_current_thread().enable_all().build().map_err(Into::into);
+    let asked = asked.and_then(|runtime| Ok((runtime.block_on(Source::open(from))?, runtime)));
+    let (mut source, runtime) = match asked {
+        Ok(both) => both,
+        Err(error) => return drop(sender.send(Err(error))),
+    };
+    while sender.send(runtime.block_on(source.moment())).is_ok() {
+        thread::sleep(interval);
+    }
+}
+
+fn show(
+    mut terminal: DefaultTerminal,
+    mut view: View,
+    first: Moment,
+    moments: &Receiver<anyhow::Result<Moment>>,
+    has_colours: bool,
+) -> anyhow::Result<()> {
+    let (mut last, mut now) = (first, Status { is_first: true, ..Status::default() });
+    loop {
+        match moments.try_recv() {
+            Ok(Ok(moment)) => {
+                view.update(rates(&last, &moment));
+                now = status(&last, &moment);
+                last = moment;
+            }
+            // The last rates stay, and the head says why they are old.
+            Ok(Err(error)) => {
+                now.troubles.insert("source".into(), format!("{error:#}"));
+            }
+            Err(TryRecvError::Empty | TryRecvError::Disconnected) => {}
+        }
+        terminal.draw(|frame| draw::draw(frame, &view, &now, has_colours))?;
+        if event::poll(GLANCE)?
+            && let Some(key) = key(&event::read()?)
+            && !view.press(key)
+        {
+            return Ok(());
+        }
+    }
+}
+
+fn key(event: &Event) -> Option<Key> {
+    let key = event.as_key_press_event()?;
+    Some(match key.code {
+        KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => Key::Interrupt,
+        KeyCode::Char(letter) => Key::Char(letter),
+        KeyCode::Backspace => Key::Backspace,
+        KeyCode::Enter => Key::Enter,
+        KeyCode::Esc => Key::Escape,
+        KeyCode::Up => Key::Up,
+        KeyCode::Down => Key::Down,
+        KeyCode::Left => Key::Left,
+        KeyCode::Right => Key::Right,
+        _ => return None,
+    })
+}
+
+fn status(before: &Moment, after: &Moment) -> Status {
+    let answered = |node| matches!(before.nodes.get(node), Some(Ok(_)));
+    let asked = after.nodes.iter().filter(|(node, now)| now.is_ok() && answered(*node)).count();
+    let troubles = after
+        .nodes
+        .iter()
+        .filter_map(|(node, now)| Some((node.clone(), now.as_ref().err()?.clone())));
+    Status { asked, troubles: troubles.collect(), is_first: false }
+}

@@ -1,0 +1,174 @@
+//! Where the counts come from: this node's maps, agents, or all agents of a cluster.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use futures::StreamExt as _;
+use futures::stream;
+use http::Request;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, ListParams};
+use tokio::time::timeout;
+
+use super::scraped;
+use super::traffic::{Moment, Traffic};
+use crate::datapath::maps::counters;
+use crate::source::kube::{KubeTarget, Server, connect};
+
+/// The label of the agents' Pods, as the manifests set it.
+const LABEL: &str = "app.kubernetes.io/name=topo-lb";
+/// How long one agent may take.
+const LIMIT: Duration = Duration::from_secs(5);
+/// How many agents are asked at once.
+const AT_ONCE: usize = 32;
+/// How long a listing of the agents' Pods is used.
+const LISTED: Duration = Duration::from_secs(60);
+
+/// Where the counts come from.
+#[derive(Clone, Debug)]
+pub enum From {
+    /// The maps that are pinned in this directory of this node.
+    Maps(PathBuf),
+    /// Agents with these URLs, such as `http://127.0.0.1:19876`.
+    Agents(Vec<String>),
+    /// Every agent of a cluster, through its API server; the agents' port for metrics.
+    Cluster(KubeTarget, u16),
+}
+
+/// A source that can be asked again and again.
+pub(super) enum Source {
+    Maps(PathBuf),
+    Agents(Vec<Agent>),
+    Cluster { server: Server, port: u16, agents: Vec<Agent>, listed: Option<Instant> },
+}
+
+/// An agent that answers at a path of a server.
+#[derive(Clone)]
+pub(super) struct Agent {
+    name: Arc<str>,
+    server: Server,
+    path: String,
+}
+
+impl Source {
+    /// # Errors
+    /// A URL or the credentials of the API server cannot be used.
+    pub(super) async fn open(from: &From) -> anyhow::Result<Self> {
+        Ok(match from {
+            From::Maps(pin_dir) => Self::Maps(pin_dir.clone()),
+            From::Agents(urls) => {
+                let mut agents = Vec::new();
+                for url in urls {
+                    let server = connect(&KubeTarget::Server(url.clone())).await;
+                    let server = server.with_context(|| format!("the agent {url}"))?;
+                    let path = "/metrics".to_owned();
+                    agents.push(Agent { name: url.as_str().into(), server, path });
+                }
+                Self::Agents(agents)
+            }
+            From::Cluster(target, port) => {
+                let server = connect(target).await?;
+                Self::Cluster { server, port: *port, agents: Vec::new(), listed: None }
+            }
+        })
+    }
+
+    /// Asks every node. A node that cannot be asked has a sentence in place of its counts.
+    ///
+    /// # Errors
+    /// The agents' Pods cannot be listed.
+    pub(super) async fn moment(&mut self) -> anyhow::Result<Moment> {
+        let at = Instant::now();
+        let nodes = match self {
+            Self::Maps(pin_dir) => {
+                let counted = counters::connections(pin_dir).map(|counted| of_maps(&counted));
+                BTreeMap::from([("this node".into(), counted.map_err(|error| error.to_string()))])
+            }
+            Self::Agents(agents) => ask(agents).await,
+            Self::Cluster { server, port, agents, listed } => {
+                if listed.is_none_or(|listed| listed.elapsed() > LISTED) {
+                    *agents = list(server, *port).await?;
+                    *listed = Some(at);
+                }
+                ask(agents).await
+            }
+        };
+        Ok(Moment { at, nodes })
+    }
+}
+
+/// The totals of the maps, by Service.
+fn of_maps(counted: &BTreeMap<Arc<str>, topo_lb_common::counters::Counters>) -> Traffic {
+    let mut traffic = Traffic::new();
+    for (port, counters) in counted {
+        let service = port.rsplit_once(':').map_or(&**port, |(service, _)| service);
+        let totals = traffic.entry(service.into()).or_default();
+        let by_locality =
+            [counters.same_node, counters.same_zone, counters.same_region, counters.elsewhere];
+        for (sum, count) in totals.connections.iter_mut().zip(by_locality) {
+            *sum += count as f64;
+        }
+        totals.refused += counters.refused as f64;
+    }
+    traffic
+}
+
+/// The agents of a cluster. Each is reached through the API server, at its Pod.
+async fn list(server: &Server, port: u16) -> anyhow::Result<Vec<Agent>> {
+    let pods: Api<Pod> = Api::all(server.client());
+    let list = timeout(LIMIT, pods.list(&ListParams::default().labels(LABEL))).await;
+    let pods = list
+        .map_err(anyhow::Error::from)
+        .and_then(|list| Ok(list?))
+        .with_context(|| format!("cannot list the Pods with the label {LABEL}"))?;
+    let agents: Vec<_> = pods
+        .into_iter()
+        .filter_map(|pod| {
+            let (namespace, name) = (pod.metadata.namespace?, pod.metadata.name?);
+            let node = pod.spec?.node_name?;
+            let path = format!("/api/v1/namespaces/{namespace}/pods/{name}:{port}/proxy/metrics");
+            Some(Agent { name: node.into(), server: server.clone(), path })
+        })
+        .collect();
+    anyhow::ensure!(!agents.is_empty(), "no Pod has the label {LABEL}: is topo-lb installed?");
+    Ok(agents)
+}
+
+async fn ask(agents: &[Agent]) -> BTreeMap<Arc<str>, Result<Traffic, String>> {
+    let answers =
+        stream::iter(agents).map(async |agent| (Arc::clone(&agent.name), agent.traffic().await));
+    answers.buffer_unordered(AT_ONCE).collect().await
+}
+
+impl Agent {
+    async fn traffic(&self) -> Result<Traffic, String> {
+        let request = Request::get(&self.path).body(Vec::new()).map_err(|it| it.to_string())?;
+        match timeout(LIMIT, self.server.client().request_text(request)).await {
+            Err(_) => Err(format!("no answer within {} s", LIMIT.as_secs())),
+            Ok(Err(error)) => Err(error.to_string()),
+            Ok(Ok(text)) => scraped::traffic(&text),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use topo_lb_common::counters::Counters;
+
+    use super::*;
+
+    #[test]
+    fn ports_of_a_service_in_the_maps_are_summed() {
+        let counters = Counters { same_node: 1, elsewhere: 2, refused: 3, ..Counters::default() };
+        let counted = BTreeMap::from([
+            ("default/web:80".into(), counters),
+            ("default/web:http".into(), counters),
+        ]);
+        let traffic = of_maps(&counted);
+        assert_eq!(traffic["default/web"].connections, [2.0, 0.0, 0.0, 4.0]);
+        assert_eq!((traffic.len(), traffic["default/web"].refused), (1, 6.0));
+    }
+}

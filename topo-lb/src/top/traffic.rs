@@ -1,0 +1,187 @@
+//! What nodes have counted, and its rate between two moments.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use topo_lb_common::backend::Locality;
+
+/// One number for each [`Locality`], in its order.
+pub(super) type ByLocality<T> = [T; Locality::ALL.len()];
+
+/// What one Service has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Totals {
+    /// Connections.
+    pub connections: ByLocality<f64>,
+    /// Refused connections.
+    pub refused: f64,
+    /// Connections that failed after they got an endpoint.
+    pub failed: f64,
+    /// Bytes that clients of this node sent and received by TCP; zero where nobody counts them.
+    pub bytes: ByLocality<f64>,
+}
+
+/// Totals by `namespace/name` of the Service.
+pub(super) type Traffic = BTreeMap<Arc<str>, Totals>;
+
+/// What all nodes had counted at one moment, or why a node could not be asked.
+#[derive(Clone, Debug)]
+pub(super) struct Moment {
+    /// When the first node was asked.
+    pub at: Instant,
+    /// By the node's name or its agent's address.
+    pub nodes: BTreeMap<Arc<str>, Result<Traffic, String>>,
+}
+
+/// Events a second of one Service.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Rate {
+    /// Connections by locality: node, zone, region, elsewhere.
+    pub connections: ByLocality<f64>,
+    /// Refused connections.
+    pub refused: f64,
+    /// Failed connections.
+    pub failed: f64,
+    /// Bytes by locality.
+    pub bytes: ByLocality<f64>,
+}
+
+impl Rate {
+    fn add(&mut self, other: &Self) {
+        let pairs = [(&mut self.connections, &other.connections), (&mut self.bytes, &other.bytes)];
+        for (sum, more) in pairs {
+            sum.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
+        }
+        self.refused += other.refused;
+        self.failed += other.failed;
+    }
+
+    /// All connections that got an endpoint.
+    #[must_use]
+    pub fn all(&self) -> f64 {
+        self.connections.iter().sum()
+    }
+
+    /// Bytes that left the zone of their client.
+    #[must_use]
+    pub fn far_bytes(&self) -> f64 {
+        out_of_zone(&self.bytes)
+    }
+
+    /// The share of connections that left the zone of their client; `None` without connections.
+    #[must_use]
+    pub fn far_share(&self) -> Option<f64> {
+        let all = self.all();
+        (all > 0.0).then(|| out_of_zone(&self.connections) / all)
+    }
+}
+
+fn out_of_zone(of: &ByLocality<f64>) -> f64 {
+    of[Locality::Region as usize] + of[Locality::Elsewhere as usize]
+}
+
+/// The rate of one Service, of all nodes together and of each.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Row {
+    /// `namespace/name`.
+    pub service: Arc<str>,
+    /// Of all nodes that could be asked both times.
+    #[serde(flatten)]
+    pub rate: Rate,
+    /// Of each such node on which something has changed.
+    pub nodes: BTreeMap<Arc<str>, Rate>,
+}
+
+/// The rates between two moments of every Service that has ever counted anything, by name. Only
+/// nodes that answered at both count.
+#[must_use]
+pub(super) fn rates(before: &Moment, after: &Moment) -> Vec<Row> {
+    let seconds = after.at.saturating_duration_since(before.at).max(Duration::from_millis(1));
+    let seconds = seconds.as_secs_f64();
+    let mut rows: BTreeMap<Arc<str>, Row> = BTreeMap::new();
+    for (node, now) in &after.nodes {
+        let (Ok(now), Some(Ok(then))) = (now, before.nodes.get(node)) else { continue };
+        for (service, now) in now {
+            let then = then.get(service).copied().unwrap_or_default();
+            let rate = rate(&then, now, seconds);
+            let row = rows.entry(Arc::clone(service)).or_default();
+            row.service = Arc::clone(service);
+            row.rate.add(&rate);
+            if rate != Rate::default() {
+                row.nodes.insert(Arc::clone(node), rate);
+            }
+        }
+    }
+    rows.into_values().collect()
+}
+
+fn rate(then: &Totals, now: &Totals, seconds: f64) -> Rate {
+    // As Prometheus does: a counter that went back has begun again at zero.
+    let one = |then: f64, now: f64| (if now < then { now } else { now - then }) / seconds;
+    let each = |then: &ByLocality<f64>, now: &ByLocality<f64>| {
+        std::array::from_fn(|place| one(then[place], now[place]))
+    };
+    Rate {
+        connections: each(&then.connections, &now.connections),
+        refused: one(then.refused, now.refused),
+        failed: one(then.failed, now.failed),
+        bytes: each(&then.bytes, &now.bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn moment(at: Instant, nodes: &[(&str, Result<f64, &str>)]) -> Moment {
+        let traffic = |count: f64| {
+            let connections = [count, 0.0, 0.0, count / 2.0];
+            let totals = Totals { connections, refused: count, ..Totals::default() };
+            Traffic::from([("default/web".into(), totals)])
+        };
+        let nodes = nodes
+            .iter()
+            .map(|(name, counted)| ((*name).into(), counted.map(traffic).map_err(str::to_owned)));
+        Moment { at, nodes: nodes.collect() }
+    }
+
+    #[test]
+    fn nodes_are_summed_and_each_is_kept() {
+        let begin = Instant::now();
+        let before = moment(begin, &[("a", Ok(10.0)), ("b", Ok(0.0)), ("c", Ok(7.0))]);
+        let end = begin + Duration::from_secs(2);
+        let after = moment(end, &[("a", Ok(14.0)), ("b", Ok(8.0)), ("c", Ok(7.0))]);
+        let rows = rates(&before, &after);
+        assert_eq!(rows.len(), 1);
+        assert_eq!(rows[0].rate.connections, [6.0, 0.0, 0.0, 3.0]);
+        assert_eq!(rows[0].rate.refused, 6.0);
+        assert_eq!(rows[0].rate.far_share(), Some(1.0 / 3.0));
+        let nodes: Vec<_> = rows[0].nodes.keys().map(AsRef::as_ref).collect();
+        assert_eq!(nodes, ["a", "b"], "nothing has changed on c");
+    }
+
+    #[test]
+    fn a_counter_that_begins_again_counts_from_zero() {
+        let begin = Instant::now();
+        let after = moment(begin + Duration::from_secs(1), &[("a", Ok(4.0))]);
+        let rows = rates(&moment(begin, &[("a", Ok(100.0))]), &after);
+        assert_eq!(rows[0].rate.refused, 4.0);
+    }
+
+    #[test]
+    fn a_node_that_did_not_answer_once_does_not_count() {
+        let begin = Instant::now();
+        let silent = moment(begin, &[("a", Err("away"))]);
+        let after = moment(begin + Duration::from_secs(1), &[("a", Ok(100.0)), ("b", Ok(5.0))]);
+        assert_eq!(rates(&silent, &after), []);
+        assert_eq!(rates(&after, &silent), []);
+    }
+
+    #[test]
+    fn a_service_without_connections_has_no_share() {
+        assert_eq!(Rate::default().far_share(), None);
+    }
+}
