@@ -1,6 +1,6 @@
 //! Which frontends besides ClusterIPs a Service has on this node.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
@@ -55,8 +55,10 @@ impl Exposing {
         }
         if let Some(port) = exposure.node_port(place) {
             let own = self.node_ports.select(state.local_addresses());
-            // For processes of the host itself: a Pod's loopback is its own.
-            for address in own.into_iter().chain([Ipv4Addr::LOCALHOST.into()]) {
+            // For processes of the host itself: a Pod's loopback is its own. At ::1 nothing is
+            // translated; there `post_bind6` sees that the port is a node port.
+            let loopback = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+            for address in own.into_iter().chain(loopback) {
                 add(FrontendKind::NodePort, address, port);
             }
         }
