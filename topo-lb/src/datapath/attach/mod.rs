@@ -4,7 +4,7 @@ pub mod cleanup;
 pub(crate) mod clsact;
 pub mod devices;
 pub(crate) mod filters;
-mod guards;
+pub(super) mod guards;
 pub mod hooks;
 pub mod link;
 mod masquerade;
