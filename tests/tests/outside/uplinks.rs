@@ -25,7 +25,7 @@ use topo_lb_tests::scene::{ALL, FOLLOWS, HERE, Scene, WEB4, at};
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::{patient, until};
 
-use super::scene::{idle, play, tables, wait_at_each};
+use super::scene::{NODE, WEB, idle, play, tables, wait_at_each};
 
 /// The uplink of every node.
 const UPLINK: &str = "eth0";
@@ -211,6 +211,38 @@ fn uplinks_and_node_ports_follow_the_default_route() -> Result<()> {
         client.wait_for(Via::Http, "[fd00:172::2]:30080".parse()?, &["a"], FOLLOWS)?;
         ip("route replace default via 172.30.0.254 dev eth0")?;
         wait_for_roles(scene, &[(UPLINK, "external")])
+    })
+}
+
+#[test]
+fn connections_outlive_the_device_by_which_they_came() -> Result<()> {
+    play(|scene, client| {
+        wait_at_each(client, &ALL)?;
+        let ip = |line: &str| scene.cluster.ip_on(HERE, &[line.to_owned()]);
+        let second = "02:54:4c:00:00:99";
+        ip(&format!("link add link eth0 name second address {second} type macvlan mode bridge"))?;
+        ip("link set second up")?;
+        ip("address add 198.51.100.9/24 dev second")?;
+        wait_for_roles(scene, &[(UPLINK, "external"), ("second", "external")])?;
+        let fabric = scene.cluster.fabric();
+        fabric.ip(
+            &NODE.map(|to| format!("neigh replace {to} lladdr {second} dev br0 nud permanent"))
+        )?;
+        let mut open = Vec::new();
+        for (via, address) in WEB {
+            let to = address.parse()?;
+            let socket = client.open(via, to)??;
+            open.push((socket, to, client.ask(socket, Some(to))??));
+        }
+        ip("link delete second")?;
+        fabric.ip(&NODE.map(|to| format!("neigh delete {to} dev br0")))?;
+        for (socket, to, before) in open {
+            let now = client.ask(socket, Some(to))??;
+            ensure!(now.pod == before.pod, "{to}: {now:?} after {before:?}");
+        }
+        wait_for_roles(scene, &[(UPLINK, "external")])?;
+        scene.agent.wait_for_answer("/readyz", FOLLOWS, |answer| answer.status == 200)?;
+        wait_at_each(client, &ALL)
     })
 }
 
