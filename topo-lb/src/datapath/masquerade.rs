@@ -302,3 +302,19 @@ fn list(netlink: &Netlink, ask: impl FnOnce(Request<'_>)) -> io::Result<Vec<Vec<
         asked => asked.map(|()| objects),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_without_connection_tracking_lacks_modules_that_are_named() {
+        // `nft_expr_type_get` and `nft_chain_parse_hook` without their module; a socket without nf_tables.
+        for error in [libc::ENOENT, libc::EOPNOTSUPP, libc::EPROTONOSUPPORT] {
+            let said = MasqueradeError(io::Error::from_raw_os_error(error)).to_string();
+            assert!(said.ends_with("load nf_tables, nft_chain_nat and nft_masq"), "{said}");
+        }
+        let said = MasqueradeError(io::Error::from_raw_os_error(libc::ENOMEM)).to_string();
+        assert!(!said.contains("module"), "{said}");
+    }
+}

@@ -27,6 +27,7 @@ use attach::pin::TcAttach;
 use direction::Role;
 use error::LoadError;
 use hook::Hook;
+use host::conntrack::Conntrack;
 use host::lock::Lock;
 use host::mount::{check_bpffs, check_cgroup2};
 use host::{capability, feature};
@@ -80,6 +81,8 @@ pub struct Datapath {
     quota: Option<QuotaKeeper>,
     /// Set if clients outside of this node are served.
     pub(crate) masquerade: Option<Masquerade>,
+    /// As it was at the last repair, if clients outside are served.
+    pub(crate) conntrack: Option<Conntrack>,
     /// Before the lock, so that it is dropped before the lock is released.
     made: Made,
     pub(crate) lock: Lock,
@@ -160,6 +163,7 @@ impl Datapath {
             reply_filter: None,
             quota: None,
             masquerade,
+            conntrack: None,
             made,
             lock,
         })

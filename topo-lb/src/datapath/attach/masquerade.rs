@@ -24,11 +24,14 @@ impl Datapath {
             Ok(Ok(true)) => {
                 repairs.done.push("the nftables table inet topo-lb was removed or changed".into());
             }
-            Ok(Err(error)) => repairs.failed.push(error.to_string()),
-            Err(error) => repairs.failed.push(format!(
-                "{}/{MARK} cannot be made, so the nftables table inet topo-lb is not written: {error}",
-                self.options.pin_dir.display()
-            )),
+            Ok(Err(error)) => repairs.outside = Some(error.to_string()),
+            Err(error) => {
+                repairs.outside = Some(format!(
+                    "{}/{MARK} cannot be made, so the nftables table inet topo-lb is not written: \
+                     {error}",
+                    self.options.pin_dir.display()
+                ));
+            }
         }
     }
 

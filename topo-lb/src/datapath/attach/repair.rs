@@ -13,6 +13,7 @@ use aya_obj::generated::bpf_attach_type;
 use super::link::{DIRECTORY, Link, cgroup_id, pin_path};
 use crate::datapath::error::causes;
 use crate::datapath::hook::Hook;
+use crate::datapath::host::conntrack::Conntrack;
 use crate::datapath::host::lock::Lock;
 use crate::datapath::host::mount::check_bpffs;
 use crate::datapath::host::syscall;
@@ -27,6 +28,8 @@ pub struct Repairs {
     pub done: Vec<String>,
     /// What could not be restored, and why.
     pub failed: Vec<String>,
+    /// Why connections from outside fail although topo-lb is to serve them, if they do.
+    pub outside: Option<String>,
 }
 
 impl Datapath {
@@ -58,6 +61,7 @@ impl Datapath {
         self.repair_hooks(&options, &mut repairs);
         self.repair_guards(&options, &mut repairs);
         self.repair_masquerade(&mut repairs);
+        self.look_at_conntrack(&mut repairs);
         repairs
     }
 
@@ -91,6 +95,17 @@ impl Datapath {
                 }
             }
         }
+    }
+
+    /// Finds out whether the kernel drops connections from outside for want of room.
+    fn look_at_conntrack(&mut self, repairs: &mut Repairs) {
+        if self.masquerade.is_none() {
+            return;
+        }
+        let now = Conntrack::look();
+        let lack = now.zip(self.conntrack).and_then(|(now, before)| now.lack(&before));
+        repairs.outside = repairs.outside.take().or(lack);
+        self.conntrack = now;
     }
 
     fn repair_hooks(&mut self, options: &Options, repairs: &mut Repairs) {
