@@ -7,6 +7,7 @@ pub(crate) mod filters;
 pub(super) mod guards;
 pub mod hooks;
 pub mod link;
+mod mark;
 mod masquerade;
 pub mod pin;
 pub(crate) mod place;
