@@ -28,6 +28,7 @@ use topo_lb_common::address::{SCTP, TCP, UDP};
 
 use crate::datapath::programs::object::MASQUERADE_MARK;
 use crate::netlink::{Netlink, attribute};
+use crate::nftables;
 
 const TABLE: &CStr = c"topo-lb";
 /// Has the rules of [`PROTOCOLS`].
@@ -290,17 +291,11 @@ fn objects(netlink: &Netlink) -> io::Result<Vec<Vec<u8>>> {
     Ok(all)
 }
 
-/// Asks the kernel; returns the attributes of each object; none if what was asked for is missing.
+/// As [`nftables::list`]; returns the attributes of each object.
 fn list(netlink: &Netlink, ask: impl FnOnce(Request<'_>)) -> io::Result<Vec<Vec<u8>>> {
-    let (mut request, mut objects) = (Chained::new(0), Vec::new());
-    ask(request.request());
-    let asked = netlink.ask(request.finalize().buf(), |_, body| {
-        objects.extend(body.get(Nfgenmsg::len()..).map(<[u8]>::to_vec));
-    });
-    match asked {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        asked => asked.map(|()| objects),
-    }
+    let mut objects = Vec::new();
+    nftables::list(netlink, ask, |attributes| objects.push(attributes.to_vec()))?;
+    Ok(objects)
 }
 
 #[cfg(test)]
