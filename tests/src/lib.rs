@@ -37,6 +37,7 @@ pub mod fake_api;
 pub mod flood;
 pub mod folder;
 pub mod foreign;
+pub mod foreign_table;
 pub mod frame;
 pub mod half_open;
 pub mod http;

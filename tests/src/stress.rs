@@ -12,22 +12,22 @@ use crate::node::NodePlan;
 use crate::report::Report;
 use crate::requirements::{self, BPFFS};
 
-/// Makes a lab of one pod, and runs `stress` there.
+/// Makes a lab of one pod, and runs `stress` there. `outside`: clients outside connect, too.
 ///
 /// # Errors
 /// The lab cannot be made, the kernel refuses something, or something is left behind. Errors of
 /// connections are in the report.
-pub fn run(seconds: u64, seed: u64) -> Result<Report> {
+pub fn run(seconds: u64, seed: u64, outside: bool) -> Result<Report> {
     let plan = [NodePlan { name: "stressed", number: 1, pods: vec![("hammer", 2)] }];
     let mut report = None;
     lab::within(&plan, |cluster| {
-        report = Some(within(cluster, seconds, seed)?);
+        report = Some(within(cluster, seconds, seed, outside)?);
         Ok(())
     })?;
     report.context("the lab has run")
 }
 
-fn within(cluster: &Cluster, seconds: u64, seed: u64) -> Result<Report> {
+fn within(cluster: &Cluster, seconds: u64, seed: u64, outside: bool) -> Result<Report> {
     let pod = cluster.pod("hammer")?;
     pod.netns.ip(&ROUTES.map(str::to_owned))?;
     let mut command = Command::new(requirements::binary("stress")?);
@@ -36,7 +36,8 @@ fn within(cluster: &Cluster, seconds: u64, seed: u64) -> Result<Report> {
         .arg(Path::new(BPFFS).join(cluster.prefix().name("stress")))
         .arg("--cgroup-root")
         .arg(cluster.node("stressed")?.cgroup.path())
-        .args(["--seconds", &seconds.to_string(), "--seed", &seed.to_string()]);
+        .args(["--seconds", &seconds.to_string(), "--seed", &seed.to_string()])
+        .args(outside.then_some("--outside"));
     let mut process = pod.spawn(command)?;
     let mut said = String::new();
     let output = process.child().stdout.as_mut().context("a pipe")?;
@@ -46,8 +47,10 @@ fn within(cluster: &Cluster, seconds: u64, seed: u64) -> Result<Report> {
     serde_json::from_str(&said).with_context(|| format!("the stress says {said:?}"))
 }
 
-/// Lines of `ip` that make every address in use an address of the pod.
-const ROUTES: [&str; 4] = [
+/// Lines of `ip` that make an uplink, and every address in use an address of the pod.
+const ROUTES: [&str; 6] = [
+    "link add uplink type veth peer name beyond",
+    "link set uplink up",
     "route add local 10.0.0.0/8 dev lo",
     "route add local 172.20.0.0/16 dev lo",
     "route add local fd00:a::/32 dev lo",

@@ -11,6 +11,7 @@ use topo_lb_tests::binary::Binary;
 use topo_lb_tests::cluster::Cluster;
 use topo_lb_tests::control_plane::ControlPlane;
 use topo_lb_tests::foreign::{self, Foreign, Rule};
+use topo_lb_tests::foreign_table::ForeignTable;
 use topo_lb_tests::http::{self, Answer};
 use topo_lb_tests::lab::within;
 use topo_lb_tests::node::NodePlan;
@@ -181,6 +182,31 @@ fn a_service_shows_what_a_node_makes_of_it() -> Result<()> {
         ensure!(counts.iter().all(|count| text.contains(count)), "{text}");
         let all = told(plane)?;
         ensure!(all.len() == 4, "a restart tells nothing again: {all:?}");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_node_shows_that_connections_from_outside_fail() -> Result<()> {
+    requirements::command("nft", "nftables")?;
+    let binary = Binary::new(requirements::agent()?);
+    let plan = [NodePlan { name: HERE, number: 1, pods: vec![("client", 2)] }];
+    within(&plan, |cluster| {
+        let plane = ControlPlane::in_lab(cluster)?;
+        plane.allow("topo-lb", &installed())?;
+        plane.create([manifest::node(HERE, &[])])?;
+        let table = ForeignTable::make(cluster, cluster.node(HERE)?)?;
+        let mut agent = plane.agent(&binary, HERE)?;
+        agent.set("--kube-proxy-replacement", "");
+        agent.resume()?;
+        let event = wait_for(&plane, HERE, "ConnectionsFromOutsideFail", SOON)?;
+        let note = event["note"].as_str().unwrap_or_default();
+        ensure!(note.contains("inet topo-lb, which masquerades them, cannot be written"), "{note}");
+        ensure!(event["regarding"]["kind"] == "Node", "{event}");
+        table.remove()?;
+        agent.wait_for_answer("/readyz", SOON, |answer| answer.status == 200)?;
+        let all = told(&plane)?;
+        ensure!(all.len() == 1, "it is told once: {all:?}");
         Ok(())
     })
 }

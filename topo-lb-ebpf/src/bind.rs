@@ -18,8 +18,6 @@ macro_rules! field {
     };
 }
 
-/// 127.0.0.1, network order. Every node port of IPv4 is a frontend there, and nothing else is.
-const LOOPBACK: u32 = u32::from_ne_bytes([127, 0, 0, 1]);
 /// The head of an IPv4-mapped address (`::ffff:a.b.c.d`).
 const MAPPED: [u32; 3] = [0, 0, 0xffff_u32.to_be()];
 
@@ -41,10 +39,11 @@ pub(crate) fn guard6(ctx: &SockContext) -> i32 {
         field!(ctx, src_ip6[3]),
     ];
     let [a, b, c, last] = address;
-    verdict(if [a, b, c] == MAPPED || address == [0; 4] {
+    let is_any = address == [0; 4];
+    verdict(if [a, b, c] == MAPPED {
         is_node_port4(last, port, protocol)
     } else {
-        is_frontend::<V4>(LOOPBACK, port, protocol) && is_frontend::<V6>(address, port, protocol)
+        is_node_port6(address, is_any, port, protocol) || is_any && is_node_port4(0, port, protocol)
     })
 }
 
@@ -63,8 +62,22 @@ fn guarded(ctx: &SockContext) -> Option<(u16, u8)> {
 /// Whether a node port is served at an address, or at some address if it is all addresses.
 #[inline(always)]
 fn is_node_port4(address: u32, port: u16, protocol: u8) -> bool {
-    is_frontend::<V4>(LOOPBACK, port, protocol)
+    is_node_port::<V4>(port, protocol)
         && (address == 0 || V4::is_loopback(address) || is_frontend::<V4>(address, port, protocol))
+}
+
+/// The same for IPv6. At ::1 no node port is served.
+#[inline(always)]
+fn is_node_port6(address: [u32; 4], is_any: bool, port: u16, protocol: u8) -> bool {
+    is_node_port::<V6>(port, protocol)
+        && (is_any || !V6::is_loopback(address) && is_frontend::<V6>(address, port, protocol))
+}
+
+/// Whether some Service has this node port: each has a frontend at the loopback address, and nothing
+/// else has.
+#[inline(always)]
+fn is_node_port<F: Family>(port: u16, protocol: u8) -> bool {
+    is_frontend::<F>(F::LOOPBACK, port, protocol)
 }
 
 #[inline(always)]

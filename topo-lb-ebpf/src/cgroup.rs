@@ -157,20 +157,21 @@ fn is_for_us<P: Place>(
     port: u16,
 ) -> bool {
     may_be_frontend::<P::Family>(address, port)
-        && !is_of_own_loopback::<P>(ctx, address)
+        && !is_unserved_loopback::<P>(ctx, address)
         && !exclusion::applies()
 }
 
-/// Whether a loopback address is that of a Pod's network namespace: only the host's loopback has node
-/// ports.
+/// Whether a loopback address has no node ports: that of a Pod's network namespace, and ::1.
 #[inline(always)]
-fn is_of_own_loopback<P: Place>(
+fn is_unserved_loopback<P: Place>(
     ctx: &SockAddrContext,
     address: <P::Family as Family>::Address,
 ) -> bool {
     SERVES_ALL_FRONTENDS.load() != 0
         && P::Family::is_loopback(address)
-        && (HOST_NETNS.load() == 0 || netns(ctx) != HOST_NETNS.load())
+        && (!P::Family::SERVES_LOOPBACK
+            || HOST_NETNS.load() == 0
+            || netns(ctx) != HOST_NETNS.load())
 }
 
 /// Whether a socket that dials a loopback address can reach an endpoint: one that is bound to a

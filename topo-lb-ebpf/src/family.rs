@@ -79,6 +79,11 @@ pub(crate) trait Family: Sized + 'static {
 
     /// Endpoints in a record.
     const INLINE: usize;
+    /// The loopback address at which every node port has a frontend.
+    const LOOPBACK: Self::Address;
+    /// Whether these frontends are translated; otherwise they only say which ports are node ports.
+    /// kube-proxy serves node ports at 127.0.0.0/8, and not at `::1`.
+    const SERVES_LOOPBACK: bool;
 
     fn services() -> &'static Services<FrontendOf<Self>>;
     fn records() -> &'static Records<Self::Record>;
@@ -98,8 +103,6 @@ pub(crate) trait Family: Sized + 'static {
     fn words(bytes: Self::Bytes) -> Self::Address;
     /// An address folded to one word.
     fn folded(address: Self::Address) -> u32;
-    /// Whether this is a loopback address that can be a frontend's. kube-proxy serves node ports at
-    /// 127.0.0.0/8, and not at `::1`.
     fn is_loopback(address: Self::Address) -> bool;
     /// Whether a frontend can have `address`.
     fn in_range(range: Range, address: Self::Address) -> bool;
@@ -278,6 +281,9 @@ impl Family for V4 {
     type Address = u32;
     type Bytes = [u8; 4];
 
+    const LOOPBACK: u32 = u32::from_ne_bytes([127, 0, 0, 1]);
+    const SERVES_LOOPBACK: bool = true;
+
     #[inline(always)]
     fn bytes(address: u32) -> [u8; 4] {
         address.to_ne_bytes()
@@ -325,6 +331,9 @@ impl Family for V6 {
     type Address = [u32; 4];
     type Bytes = [u8; 16];
 
+    const LOOPBACK: [u32; 4] = [0, 0, 0, 1_u32.to_be()];
+    const SERVES_LOOPBACK: bool = false;
+
     #[inline(always)]
     fn bytes(address: [u32; 4]) -> [u8; 16] {
         // SAFETY: both are sixteen plain bytes.
@@ -343,8 +352,8 @@ impl Family for V6 {
     }
 
     #[inline(always)]
-    fn is_loopback(_: [u32; 4]) -> bool {
-        false
+    fn is_loopback(address: [u32; 4]) -> bool {
+        address == Self::LOOPBACK
     }
 
     #[inline(always)]

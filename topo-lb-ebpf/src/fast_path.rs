@@ -7,8 +7,9 @@ use crate::access::{ETHERNET, direct, length, words};
 use crate::family::{V4, V6};
 use crate::header::Read;
 
-/// The packet summary: addresses and ports.
+/// The packet summary: protocol, addresses and ports.
 pub(crate) struct PacketSummary<F: Read> {
+    pub(crate) protocol: u8,
     pub(crate) source: F::Address,
     pub(crate) destination: F::Address,
     /// Both ports, as in the packet.
@@ -40,7 +41,7 @@ impl FastPath for V4 {
             && offset == 0
             && total >= Self::BYTES + 4
             && total + ETHERNET <= length(skb);
-        if is_plain { Some(PacketSummary { source, destination, ports }) } else { None }
+        if is_plain { Some(PacketSummary { protocol, source, destination, ports }) } else { None }
     }
 
     #[inline(always)]
@@ -61,7 +62,7 @@ impl FastPath for V6 {
             && payload >= 4
             && payload + Self::BYTES + ETHERNET <= length(skb);
         let (source, destination) = ([a, b, c, d], [e, f, g, h]);
-        if is_plain { Some(PacketSummary { source, destination, ports }) } else { None }
+        if is_plain { Some(PacketSummary { protocol, source, destination, ports }) } else { None }
     }
 
     #[inline(always)]

@@ -6,7 +6,7 @@ use topo_lb_common::connection::{HAIRPIN, MASQUERADE};
 
 use crate::access::{device, load, store};
 use crate::maps::SERVES_ALL_FRONTENDS;
-use crate::outside::masquerade;
+use crate::outside::{masquerade, set_translated};
 use crate::packets::{Hook, dropped};
 use crate::verdict::Verdict;
 
@@ -14,8 +14,11 @@ use crate::verdict::Verdict;
 /// another node. `kind`: the connection's.
 #[inline(always)]
 pub(crate) fn forward(skb: *mut __sk_buff, kind: u8, hook: Hook) -> Verdict {
-    if SERVES_ALL_FRONTENDS.load() != 0 && hook == Hook::Ingress && kind & MASQUERADE != 0 {
-        masquerade(skb);
+    if SERVES_ALL_FRONTENDS.load() != 0 && hook == Hook::Ingress {
+        set_translated(skb);
+        if kind & MASQUERADE != 0 {
+            masquerade(skb);
+        }
     }
     if kind & HAIRPIN == 0 {
         return Verdict::Next;

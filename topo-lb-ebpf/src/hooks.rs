@@ -1,6 +1,7 @@
 //! The tc hooks: in which order the steps handle a packet of a client that has no socket on this node.
 
 use aya_ebpf::bindings::__sk_buff;
+use topo_lb_common::address::UDP;
 use topo_lb_common::packets::Outcome;
 
 use crate::family::{V4, V6};
@@ -9,7 +10,7 @@ use crate::header::Read as _;
 use crate::maps::SERVES_ALL_FRONTENDS;
 use crate::outside::{Clients, enter};
 use crate::packets::{Hook, dropped, next};
-use crate::reply_filter::is_foreign;
+use crate::reply_filter::is_no_endpoint;
 use crate::steps::Steps;
 use crate::tc::Translate;
 use crate::transport::split_ports;
@@ -29,8 +30,10 @@ pub(crate) fn ingress(skb: *mut __sk_buff, clients: Clients) -> i32 {
 
 #[inline(always)]
 fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff) -> Verdict {
-    if let Some(outcome) = is_not_ours::<F>(skb) {
-        return next(Hook::Ingress, outcome);
+    match filter::<F>(skb) {
+        Filtered::Service => {}
+        Filtered::Endpoint => return F::forget_translated(skb),
+        Filtered::Other(outcome) => return next(Hook::Ingress, outcome),
     }
     let mut verdict = F::from_client(skb, false);
     if verdict == Verdict::Establish {
@@ -67,18 +70,35 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff) -> Verdict {
     }
 }
 
-/// The outcome of most packets that are not to a Service.
+/// What a packet's destination says.
+enum Filtered {
+    /// Perhaps to a Service, or about a connection to one.
+    Service,
+    /// A datagram, perhaps to an endpoint of a translated connection.
+    Endpoint,
+    /// Neither.
+    Other(Outcome),
+}
+
+/// Recognises most packets that are not to a Service.
 #[inline(always)]
-fn is_not_ours<F: Translate + Steps>(skb: *mut __sk_buff) -> Option<Outcome> {
+fn filter<F: Translate + Steps>(skb: *mut __sk_buff) -> Filtered {
     if SERVES_ALL_FRONTENDS.load() != 0 {
-        let packet = F::summary(skb)?;
-        let is_ours = has_bit::<F>(packet.destination, split_ports(packet.ports).1);
-        return (!is_ours).then_some(Outcome::Untouched);
+        let Some(packet) = F::summary(skb) else { return Filtered::Service };
+        let (destination, (_, port)) = (packet.destination, split_ports(packet.ports));
+        return if has_bit::<F>(destination, port) {
+            Filtered::Service
+        } else if packet.protocol != UDP || is_no_endpoint::<F>(destination, port) {
+            Filtered::Other(Outcome::Untouched)
+        } else {
+            Filtered::Endpoint
+        };
     }
     // The destination suffices. Fragments and ICMP errors are sent to a Service's address, too.
     match F::destination(skb) {
-        None => Some(Outcome::Malformed),
-        Some(destination) => (!in_range::<F>(destination)).then_some(Outcome::Untouched),
+        None => Filtered::Other(Outcome::Malformed),
+        Some(destination) if in_range::<F>(destination) => Filtered::Service,
+        Some(_) => Filtered::Other(Outcome::Untouched),
     }
 }
 
@@ -97,7 +117,7 @@ pub(crate) fn egress(skb: *mut __sk_buff, clients: Clients) -> i32 {
 #[inline(always)]
 fn egress_of<F: Translate + Steps>(skb: *mut __sk_buff) -> Verdict {
     // The summary suffices to see that most packets are no replies to translated connections.
-    if F::summary(skb).is_some_and(|packet| is_foreign(&packet)) {
+    if F::summary(skb).is_some_and(|it| is_no_endpoint::<F>(it.source, split_ports(it.ports).0)) {
         return next(Hook::Egress, Outcome::Untouched);
     }
     let mut verdict = F::to_client(skb, false);

@@ -68,6 +68,27 @@ pub(crate) fn is_denied<F: Family>(frontend: &FrontendOf<F>, client: F::Address)
     F::sources().get(&key).is_some_and(|verdict| *verdict == DENIED)
 }
 
+/// The bit of a packet's `tc_index` that says that a program has translated it. The kernel uses that
+/// field in a few disciplines of queues only, and Cilium its lowest bits.
+const TRANSLATED: u32 = 1 << 15;
+
+/// Records that a packet is translated: it may pass another uplink, such as a VLAN on this one.
+#[inline(always)]
+pub(crate) fn set_translated(skb: *mut __sk_buff) {
+    // SAFETY: a field of the hook's context.
+    unsafe {
+        let index = &raw mut (*skb).tc_index;
+        index.write_volatile(index.read_volatile() | TRANSLATED);
+    }
+}
+
+/// Whether a program of another device has translated a packet.
+#[inline(always)]
+pub(crate) fn is_translated(skb: *mut __sk_buff) -> bool {
+    // SAFETY: a field of the hook's context.
+    unsafe { (&raw const (*skb).tc_index).read_volatile() & TRANSLATED != 0 }
+}
+
 /// Marks a packet whose source the kernel has to replace with an address of this node.
 #[inline(always)]
 pub(crate) fn masquerade(skb: *mut __sk_buff) {

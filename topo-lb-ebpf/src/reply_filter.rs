@@ -1,16 +1,15 @@
-//! The reply filter: a packet from an unmarked sender needs no look-up in the connection table.
+//! The reply filter: a packet from or to an unmarked address and port needs no look-up in the
+//! connection table.
 
 use topo_lb_common::reply_filter::{ReplyFilterEntry, ReplyFilterPlace, place};
 
-use crate::fast_path::{FastPath, PacketSummary};
+use crate::fast_path::FastPath;
 use crate::maps::REPLY_FILTER;
-use crate::transport::split_ports;
 
-/// Whether a packet certainly is no reply of a translated connection.
+/// Whether certainly no translated connection has this endpoint. `port` in host order.
 #[inline(always)]
-pub(crate) fn is_foreign<F: FastPath>(packet: &PacketSummary<F>) -> bool {
-    let ReplyFilterPlace { entry, mark } =
-        place(F::folded(packet.source), split_ports(packet.ports).0);
+pub(crate) fn is_no_endpoint<F: FastPath>(address: F::Address, port: u16) -> bool {
+    let ReplyFilterPlace { entry, mark } = place(F::folded(address), port);
     REPLY_FILTER.get_ptr_mut(entry).is_some_and(|entry| {
         // SAFETY: an array's element; each field is read separately.
         unsafe {

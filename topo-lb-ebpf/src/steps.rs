@@ -54,6 +54,8 @@ steps! {
     note, note4, note6: tc::note, hook: Hook;
     /// Forgets a packet's connection, which is over.
     forget, forget4, forget6: tc::forget, hook: Hook;
+    /// Forgets the connection whose endpoint a datagram is sent to directly.
+    forget_translated, forget_translated4, forget_translated6: tc::forget_translated;
     /// Handles a packet of a connection that may need another endpoint, or has lost its own.
     reconsider, reconsider4, reconsider6: tc::reconsider;
     /// Handles a packet that neither opens a connection nor belongs to a known one.

@@ -21,7 +21,7 @@ use crate::four_tuple::{EntryFields, FourTuple};
 use crate::fragment;
 use crate::header::{Header, PacketKind};
 use crate::opening::{self, Chosen};
-use crate::outside::{client_device, is_denied, is_outside};
+use crate::outside::{client_device, is_denied, is_outside, is_translated};
 use crate::packets::{Hook, count, denied, dropped, limited, next};
 use crate::resolve::look_up;
 use crate::rewrite::{Write, rewrite};
@@ -127,6 +127,24 @@ pub(crate) fn forget<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
     } else {
         Verdict::Stray
     }
+}
+
+/// Forgets the connection of a client that now sends a datagram to its endpoint directly, from the same
+/// port: the answers would have the frontend as their source. TCP has a handshake: see
+/// [`connection::is_reply`].
+#[inline(always)]
+pub(crate) fn forget_translated<F: Translate>(skb: *mut __sk_buff) -> Verdict {
+    let header = F::header(skb, ETHERNET, false);
+    if let Some(ports) = ports_of(skb, &header)
+        && !is_translated(skb)
+    {
+        let answer = FourTuple::of_packet(&header, ports).reversed();
+        let key = answer.key(header.protocol, TO_CLIENT, client_device(skb));
+        if let Some(found) = connection::find::<F>(&key) {
+            connection::forget::<F>(&key, found);
+        }
+    }
+    next(Hook::Ingress, Outcome::Untouched)
 }
 
 /// Handles a packet of a connection that may need another endpoint, or has lost its own.

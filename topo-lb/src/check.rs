@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use crate::admin::Listen;
 use crate::datapath::host::capability;
+use crate::datapath::host::conntrack::Conntrack;
 use crate::datapath::host::feature::{self, FeatureGroup, GROUPS, kernel_release};
 use crate::datapath::host::lock::{Lock, LockError};
 use crate::datapath::host::memlock;
@@ -89,6 +90,7 @@ pub fn run(options: &Options) -> Report {
     findings.push(sockets(&options.cgroup_root));
     if may_load {
         findings.push(masquerading());
+        findings.extend(Conntrack::look().map(|it| conntrack(&it)));
     }
     findings.push(mount("cgroup root", &options.cgroup_root, check_cgroup2(&options.cgroup_root)));
     findings.push(mount("bpffs", &options.pin_dir, check_bpffs(&options.pin_dir)));
@@ -220,6 +222,12 @@ fn masquerading() -> Finding {
         Ok(()) => Finding::ok(name, "clients outside can reach endpoints of other nodes"),
         Err(error) => Finding::limited(name, format!("with --kube-proxy-replacement, {error}")),
     }
+}
+
+/// Connections from outside have entries of connection tracking, and kube-proxy raises the limit of them.
+fn conntrack(now: &Conntrack) -> Finding {
+    let Conntrack { count, limit, .. } = now;
+    Finding::ok("conntrack", format!("{count} of at most {limit} connections are tracked"))
 }
 
 fn mount(name: &'static str, path: &Path, result: Result<(), MountError>) -> Finding {

@@ -27,6 +27,7 @@ pub mod list;
 pub mod local;
 pub mod metrics;
 mod netlink;
+mod nftables;
 pub mod plan;
 pub mod rate;
 pub mod readiness;

@@ -27,6 +27,8 @@ pub struct Readiness {
     pub proof: Proof,
     /// The foreign programs that run before ours, if any.
     pub overridden: Option<String>,
+    /// Why connections of clients outside fail although topo-lb is to serve them, if they do.
+    pub outside: Option<String>,
     /// Whether all Services, EndpointSlices and Nodes were listed.
     pub listed: bool,
     /// Whether the maps hold what was listed, and the programs are attached.
@@ -61,6 +63,10 @@ impl Readiness {
             None => Ok("no program of others runs before topo-lb's"),
             Some(why) => Err(why.as_str()),
         };
+        let outside = match &self.outside {
+            None => Ok("the host lets connections from outside pass, if topo-lb serves them"),
+            Some(why) => Err(why.as_str()),
+        };
         let synced = match self.listed {
             true => Ok("Services, EndpointSlices and Nodes were listed"),
             false => Err("Services, EndpointSlices and Nodes were not all listed yet"),
@@ -78,6 +84,7 @@ impl Readiness {
         [
             ("hooks", hooks),
             ("precedence", precedence),
+            ("outside", outside),
             ("synced", synced),
             ("programmed", programmed),
             ("fresh", fresh),
@@ -164,6 +171,11 @@ mod tests {
                 Readiness { overridden, ..ready() },
                 false,
                 "not ready: program 42 runs before topo-lb's connect4\n",
+            ),
+            (
+                Readiness { outside: Some("no room".to_owned()), ..ready() },
+                false,
+                "not ready: no room\n",
             ),
             (
                 Readiness { stuck, ..ready() },

@@ -108,6 +108,15 @@ impl Telemetry {
         move |proof| readiness.send_modify(|readiness| readiness.proof = proof)
     }
 
+    /// Records why connections from outside fail, if they do.
+    pub fn lacks_outside(&self, why: Option<&String>) {
+        self.readiness.send_if_modified(|readiness| {
+            let differs = readiness.outside.as_ref() != why;
+            readiness.outside = why.cloned();
+            differs
+        });
+    }
+
     /// A function that records overriding foreign programs and the number of unqueried cgroups.
     pub fn precedence(&self) -> impl Fn(&Precedence) + Send + 'static {
         let (readiness, figures) = (self.readiness.clone(), Arc::clone(&self.figures));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 use topo_lb_tests::manifest::{endpoint, service, slice};
-use topo_lb_tests::scene::{ALL, FOLLOWS, Scene, WEB4, WEB6, at};
+use topo_lb_tests::scene::{ALL, FOLLOWS, HERE, Scene, WEB4, WEB6, at};
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::{patient, until};
 
@@ -139,6 +139,68 @@ fn an_endpoint_here_sees_the_client_and_one_elsewhere_sees_the_node() -> Result<
             }
         }
         Ok(())
+    })
+}
+
+/// Where the answer to a client's datagram comes from, if a server in `pod` answers once.
+fn answers_from(client: &UdpSocket, server: &UdpSocket, to: SocketAddr) -> Result<SocketAddr> {
+    let mut bytes = [0; 8];
+    client.send_to(b"?", to)?;
+    let (_, source) =
+        server.recv_from(&mut bytes).with_context(|| format!("{to} hears nothing"))?;
+    server.send_to(b"!", source)?;
+    let (_, from) =
+        client.recv_from(&mut bytes).with_context(|| format!("{to} does not answer"))?;
+    Ok(from)
+}
+
+#[test]
+fn one_port_of_a_client_may_use_a_node_port_and_its_endpoint_in_turn() -> Result<()> {
+    play(|scene, _| {
+        put_seen(scene, "a")?;
+        let pod = scene.cluster.pod("a")?;
+        for (place, endpoint) in [IpAddr::V4(pod.ipv4), pod.ipv6.into()].into_iter().enumerate() {
+            let node_port: SocketAddr = SEEN[place].parse()?;
+            // The node port is served from here on.
+            seen_by_tcp(scene, "a", node_port)?;
+            let any = (Ipv6Addr::UNSPECIFIED, SEEN_PORT);
+            let server = pod.netns().run(|| Ok(UdpSocket::bind(any)?))?;
+            let client =
+                scene.cluster.fabric().run(|| Ok(UdpSocket::bind((OUTSIDE[place], 0))?))?;
+            for socket in [&server, &client] {
+                socket.set_read_timeout(Some(patient(Duration::from_secs(2))))?;
+            }
+            let direct = SocketAddr::new(endpoint, SEEN_PORT);
+            for to in [node_port, direct, direct, node_port, direct] {
+                let from = answers_from(&client, &server, to)?;
+                ensure!(from == to, "{to} was asked, and {from} answers");
+            }
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_datagram_that_passes_two_uplinks_keeps_its_connection() -> Result<()> {
+    play(|scene, client| {
+        scene.set_endpoints("web", &["a"])?;
+        wait_at_each(client, &["a"])?;
+        let ip = |line: &str| scene.cluster.ip_on(HERE, &[line.to_owned()]);
+        let second = "02:54:4c:00:00:99";
+        ip(&format!("link add link eth0 name second address {second} type macvlan mode bridge"))?;
+        ip("link set second up")?;
+        ip("address add 198.51.100.9/24 dev second")?;
+        until("the second uplink", FOLLOWS, || {
+            let metrics = scene.agent.get("/metrics")?;
+            let sample = metrics.sample("topo_lb_devices{role=\"external\"}");
+            Ok(if sample == Some(2.0) { Ok(()) } else { Err(format!("{sample:?}")) })
+        })?;
+        // Packets of the client now pass both devices: the kernel gives them to eth0's programs first.
+        scene.cluster.fabric().ip(&[
+            format!("neigh replace {} lladdr {second} dev br0 nud permanent", NODE[0]),
+            format!("neigh replace {} lladdr {second} dev br0 nud permanent", NODE[1]),
+        ])?;
+        wait_at_each(client, &["a"])
     })
 }
 

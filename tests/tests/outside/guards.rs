@@ -1,10 +1,14 @@
 //! Node ports that processes of the host cannot bind.
 
+use std::fs;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
+use serde_json::json;
+use topo_lb_tests::process::printed;
 use topo_lb_tests::requirements;
-use topo_lb_tests::scene::{HERE, Scene};
+use topo_lb_tests::scene::{FOLLOWS, HERE, Scene};
+use topo_lb_tests::wait::until;
 
 use super::scene::play;
 
@@ -51,6 +55,57 @@ fn a_process_of_the_host_cannot_bind_a_node_port_while_it_is_served() -> Result<
         scene.agent.resume()?;
         let said = on_host(scene, "0.0.0.0:30080").context("without the flag")?;
         ensure!(said.is_empty(), "without the flag: {said}");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_node_port_of_a_service_with_ipv6_alone_is_guarded_for_ipv6_alone() -> Result<()> {
+    play(|scene, _| {
+        scene.change(|manifests| {
+            let spec = &mut manifests.get("Service", "web")?["spec"];
+            let six = spec["clusterIPs"][1].take();
+            spec["clusterIPs"] = json!([six]);
+            spec["clusterIP"] = six;
+            spec["ipFamilies"] = json!(["IPv6"]);
+            spec["ipFamilyPolicy"] = json!("SingleStack");
+            Ok(())
+        })?;
+        until("a node port of IPv4 that is free", FOLLOWS, || {
+            let said = on_host(scene, "172.30.0.2:30080")?;
+            Ok(if said.is_empty() { Ok(()) } else { Err(said) })
+        })?;
+        for address in ["[::]:30080", "[fd00:172::2]:30080"] {
+            let said = on_host(scene, address)?;
+            ensure!(said.contains("Operation not permitted"), "{address}: {said:?}");
+        }
+        // Nothing is translated there.
+        for address in ["[::1]:30080", "0.0.0.0:30080"] {
+            let said = on_host(scene, address)?;
+            ensure!(said.is_empty(), "{address}: {said}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_guard_that_somebody_detaches_or_unpins_is_put_back() -> Result<()> {
+    requirements::command("bpftool", "bpftool")?;
+    play(|scene, _| {
+        for (name, address) in [("post_bind4", "0.0.0.0:30080"), ("post_bind6", "[::]:30080")] {
+            let pin = scene.agent.pins().join("links").join(name);
+            let mut detach = Command::new("bpftool");
+            printed(detach.args(["link", "detach", "pinned"]).arg(&pin))?;
+            until("the guard", FOLLOWS, || {
+                let said = on_host(scene, address)?;
+                let is_guarded = said.contains("Operation not permitted");
+                Ok(if is_guarded { Ok(()) } else { Err(format!("{address}: {said:?}")) })
+            })?;
+            let sentence = format!("the program of {name} was detached, by somebody else");
+            scene.agent.wait_for_log(&sentence, FOLLOWS)?;
+            fs::remove_file(&pin)?;
+            until("the pin", FOLLOWS, || Ok(fs::metadata(&pin).map(drop)))?;
+        }
         Ok(())
     })
 }

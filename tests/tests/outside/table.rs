@@ -1,11 +1,8 @@
 //! The masquerade table beside others who write tables.
 
-use std::io::Write as _;
-use std::process::{Command, Stdio};
-
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
+use topo_lb_tests::foreign_table::ForeignTable;
 use topo_lb_tests::scene::{FOLLOWS, HERE};
-use topo_lb_tests::wait::until;
 
 use super::scene::{idle, nft, play, tables, wait_at_each, wait_for_tables};
 
@@ -33,18 +30,7 @@ fn a_masquerade_table_that_somebody_removes_is_put_back_and_said_once() -> Resul
 #[test]
 fn a_table_that_cannot_be_written_leaves_the_agent_running_and_not_ready() -> Result<()> {
     idle(|scene| {
-        // Only its owner may delete such a table (Linux 5.12).
-        let mut nft = Command::new("nft");
-        nft.arg("-i");
-        let node = scene.cluster.node(HERE)?;
-        scene.cluster.beside(node, &mut nft)?;
-        let mut nft = nft.stdin(Stdio::piped()).spawn()?;
-        let mut input = nft.stdin.take().context("a pipe")?;
-        input.write_all(b"add table inet topo-lb { flags owner; }\n")?;
-        until("the owned table", FOLLOWS, || {
-            let now = tables(scene)?;
-            Ok(if now.contains("owner") { Ok(()) } else { Err(now) })
-        })?;
+        let table = ForeignTable::make(scene.cluster, scene.cluster.node(HERE)?)?;
         scene.agent.resume()?;
         let sentence = "inet topo-lb, which masquerades them, cannot be written";
         scene.agent.wait_for_answer("/readyz", FOLLOWS, |answer| {
@@ -54,9 +40,7 @@ fn a_table_that_cannot_be_written_leaves_the_agent_running_and_not_ready() -> Re
         let mut client = scene.cluster.guest("outside", scene.cluster.fabric())?;
         scene.set_endpoints("web", &["a"])?;
         wait_at_each(&mut client, &["a"])?;
-        // The kernel removes the table with its owner.
-        drop(input);
-        ensure!(nft.wait()?.success(), "nft failed");
+        table.remove()?;
         scene.agent.wait_for_answer("/readyz", FOLLOWS, |answer| answer.status == 200)?;
         scene.set_endpoints("web", &["b"])?;
         wait_at_each(&mut client, &["b"])

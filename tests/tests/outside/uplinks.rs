@@ -3,23 +3,29 @@
 use std::fs;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use aya::programs::tc::{TcAttachOptions, TcAttachType};
 use aya::programs::{LinkOrder, SchedClassifier};
 use aya_obj::generated::bpf_prog_type::{self, BPF_PROG_TYPE_SCHED_CLS, BPF_PROG_TYPE_XDP};
 use serde_json::Value;
+use tokio::time::timeout;
 use topo_lb::datapath::host::syscall::{load, pin};
+use topo_lb::device::Changes;
 use topo_lb_common::maps;
 use topo_lb_tests::binary::row;
 use topo_lb_tests::foreign::instruction;
 use topo_lb_tests::http::Answer;
+use topo_lb_tests::netns::NetNs;
+use topo_lb_tests::prefix::Prefix;
+use topo_lb_tests::process::printed;
 use topo_lb_tests::requirements::{BPFFS, kernel};
 use topo_lb_tests::scene::{ALL, FOLLOWS, HERE, Scene, WEB4, at};
 use topo_lb_tests::traffic::Via;
-use topo_lb_tests::wait::until;
+use topo_lb_tests::wait::{patient, until};
 
-use super::scene::{idle, play, tables, wait_at_each};
+use super::scene::{NODE, WEB, idle, play, tables, wait_at_each};
 
 /// The uplink of every node.
 const UPLINK: &str = "eth0";
@@ -180,6 +186,82 @@ fn a_device_is_an_uplink_while_it_has_an_address_of_the_node() -> Result<()> {
         ensure!(metrics.sample(&devices("external")) == Some(1.0), "{metrics}");
         ensure!(metrics.sample(&devices("guest")) == Some(0.0), "{metrics}");
         wait_at_each(client, &ALL)
+    })
+}
+
+#[test]
+fn uplinks_and_node_ports_follow_the_default_route() -> Result<()> {
+    play(|scene, client| {
+        scene.set_endpoints("web", &["a"])?;
+        let fabric = scene.cluster.fabric();
+        let node = scene.cluster.node_netns(HERE)?.path().display();
+        fabric.ip(&[
+            format!("link add second type veth peer name second netns {node}"),
+            "link set second up".to_owned(),
+            "address add 198.51.100.254/24 dev second".to_owned(),
+        ])?;
+        let ip = |line: &str| scene.cluster.ip_on(HERE, &[line.to_owned()]);
+        ip("link set second up")?;
+        ip("address add 198.51.100.9/24 dev second")?;
+        wait_for_roles(scene, &[(UPLINK, "external")])?;
+        ip("route replace default via 198.51.100.254 dev second")?;
+        // The default route of IPv6 stays.
+        wait_for_roles(scene, &[(UPLINK, "external"), ("second", "external")])?;
+        client.wait_for(Via::Http, "198.51.100.9:30080".parse()?, &["a"], FOLLOWS)?;
+        client.wait_for(Via::Http, "[fd00:172::2]:30080".parse()?, &["a"], FOLLOWS)?;
+        ip("route replace default via 172.30.0.254 dev eth0")?;
+        wait_for_roles(scene, &[(UPLINK, "external")])
+    })
+}
+
+#[test]
+fn connections_outlive_the_device_by_which_they_came() -> Result<()> {
+    play(|scene, client| {
+        wait_at_each(client, &ALL)?;
+        let ip = |line: &str| scene.cluster.ip_on(HERE, &[line.to_owned()]);
+        let second = "02:54:4c:00:00:99";
+        ip(&format!("link add link eth0 name second address {second} type macvlan mode bridge"))?;
+        ip("link set second up")?;
+        ip("address add 198.51.100.9/24 dev second")?;
+        wait_for_roles(scene, &[(UPLINK, "external"), ("second", "external")])?;
+        let fabric = scene.cluster.fabric();
+        fabric.ip(
+            &NODE.map(|to| format!("neigh replace {to} lladdr {second} dev br0 nud permanent"))
+        )?;
+        let mut open = Vec::new();
+        for (via, address) in WEB {
+            let to = address.parse()?;
+            let socket = client.open(via, to)??;
+            open.push((socket, to, client.ask(socket, Some(to))??));
+        }
+        ip("link delete second")?;
+        fabric.ip(&NODE.map(|to| format!("neigh delete {to} dev br0")))?;
+        for (socket, to, before) in open {
+            let now = client.ask(socket, Some(to))??;
+            ensure!(now.pod == before.pod, "{to}: {now:?} after {before:?}");
+        }
+        wait_for_roles(scene, &[(UPLINK, "external")])?;
+        scene.agent.wait_for_answer("/readyz", FOLLOWS, |answer| answer.status == 200)?;
+        wait_at_each(client, &ALL)
+    })
+}
+
+#[test]
+fn a_change_of_routes_is_heard_where_devices_are_followed() -> Result<()> {
+    let names = [Prefix::new().name("routes")];
+    // With the loopback alone, nothing else changes there.
+    let netns = NetNs::make(&names)?.pop().context("a namespace")?;
+    netns.ip(&["link set lo up".to_owned()])?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    netns.run(|| {
+        runtime.block_on(async {
+            let mut changes = Changes::listen()?;
+            for line in ["-4 route add default dev lo", "-6 route add default dev lo"] {
+                printed(Command::new("ip").args(line.split(' ')))?;
+                timeout(patient(FOLLOWS), changes.changed()).await.context("not heard")??;
+            }
+            Ok(())
+        })
     })
 }
 

@@ -42,7 +42,7 @@ impl Guard {
             .map(|failed| format!("{failed}; the agent retries every second"));
         let sentences: Vec<String> = failed.chain(done).collect();
         self.told.retain(|_, told| now.duration_since(*told) < NEWS);
-        for sentence in &sentences {
+        for sentence in sentences.iter().chain(&repairs.outside) {
             if self.told.contains_key(sentence) {
                 debug!("{sentence}");
             } else {
@@ -65,7 +65,7 @@ mod tests {
 
     fn repairs(done: &[&str], failed: &[&str]) -> Repairs {
         let owned = |all: &[&str]| all.iter().map(|&one| one.to_owned()).collect();
-        Repairs { done: owned(done), failed: owned(failed) }
+        Repairs { done: owned(done), failed: owned(failed), outside: None }
     }
 
     #[test]
@@ -88,6 +88,14 @@ mod tests {
         let both = repairs(&["the pin of the map x was gone"], &["connect4 cannot be put back"]);
         let Finding::Disturbed(why) = guard.take(both, Instant::now()) else { panic!("not said") };
         assert!(why.starts_with("connect4 cannot be put back; "), "{why}");
+    }
+
+    #[test]
+    fn what_clients_outside_lack_says_nothing_about_the_hooks() {
+        let (mut guard, now) = (Guard::default(), Instant::now());
+        let lack = "no room".to_owned();
+        let found = guard.take(Repairs { outside: Some(lack.clone()), ..repairs(&[], &[]) }, now);
+        assert_eq!((found, guard.told.get(&lack)), (Finding::Quiet, Some(&now)));
     }
 
     #[test]

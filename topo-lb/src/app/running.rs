@@ -97,7 +97,9 @@ impl Running {
 
     /// Restores what other processes removed, and attaches to devices that were missed.
     fn inspect(&mut self, guard: &mut Guard) {
-        match guard.take(self.datapath.repair(), Instant::now()) {
+        let repairs = self.datapath.repair();
+        self.state.telemetry.lacks_outside(repairs.outside.as_ref());
+        match guard.take(repairs, Instant::now()) {
             Finding::Quiet => {}
             Finding::Disturbed(why) => self.state.telemetry.prover()(Proof::Failed(why)),
             // Only now: a probe without our programs attached would prove nothing.

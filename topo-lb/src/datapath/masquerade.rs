@@ -28,6 +28,7 @@ use topo_lb_common::address::{SCTP, TCP, UDP};
 
 use crate::datapath::programs::object::MASQUERADE_MARK;
 use crate::netlink::{Netlink, attribute};
+use crate::nftables;
 
 const TABLE: &CStr = c"topo-lb";
 /// Has the rules of [`PROTOCOLS`].
@@ -290,15 +291,25 @@ fn objects(netlink: &Netlink) -> io::Result<Vec<Vec<u8>>> {
     Ok(all)
 }
 
-/// Asks the kernel; returns the attributes of each object; none if what was asked for is missing.
+/// As [`nftables::list`]; returns the attributes of each object.
 fn list(netlink: &Netlink, ask: impl FnOnce(Request<'_>)) -> io::Result<Vec<Vec<u8>>> {
-    let (mut request, mut objects) = (Chained::new(0), Vec::new());
-    ask(request.request());
-    let asked = netlink.ask(request.finalize().buf(), |_, body| {
-        objects.extend(body.get(Nfgenmsg::len()..).map(<[u8]>::to_vec));
-    });
-    match asked {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        asked => asked.map(|()| objects),
+    let mut objects = Vec::new();
+    nftables::list(netlink, ask, |attributes| objects.push(attributes.to_vec()))?;
+    Ok(objects)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_without_connection_tracking_lacks_modules_that_are_named() {
+        // `nft_expr_type_get` and `nft_chain_parse_hook` without their module; a socket without nf_tables.
+        for error in [libc::ENOENT, libc::EOPNOTSUPP, libc::EPROTONOSUPPORT] {
+            let said = MasqueradeError(io::Error::from_raw_os_error(error)).to_string();
+            assert!(said.ends_with("load nf_tables, nft_chain_nat and nft_masq"), "{said}");
+        }
+        let said = MasqueradeError(io::Error::from_raw_os_error(libc::ENOMEM)).to_string();
+        assert!(!said.contains("module"), "{said}");
     }
 }

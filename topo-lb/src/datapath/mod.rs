@@ -21,11 +21,13 @@ use aya::Ebpf;
 use topo_lb_common::maps as names;
 use tracing::warn;
 
+use attach::guards::Guard;
 use attach::link::Link;
 use attach::pin::TcAttach;
 use direction::Role;
 use error::LoadError;
 use hook::Hook;
+use host::conntrack::Conntrack;
 use host::lock::Lock;
 use host::mount::{check_bpffs, check_cgroup2};
 use host::{capability, feature};
@@ -69,6 +71,8 @@ pub struct Datapath {
     pub(crate) ebpf: Ebpf,
     /// Open links, once the programs are attached.
     pub(crate) links: Vec<(Hook, Link)>,
+    /// Open links of the guards, while clients outside are served.
+    pub(crate) guards: Vec<(Guard, Link)>,
     /// The move to new maps if the pinned ones did not fit, until the hooks have the new programs.
     pub(crate) renewal: Option<Renewal>,
     /// Set once tc programs are attached.
@@ -77,6 +81,8 @@ pub struct Datapath {
     quota: Option<QuotaKeeper>,
     /// Set if clients outside of this node are served.
     pub(crate) masquerade: Option<Masquerade>,
+    /// As it was at the last repair, if clients outside are served.
+    pub(crate) conntrack: Option<Conntrack>,
     /// Before the lock, so that it is dropped before the lock is released.
     made: Made,
     pub(crate) lock: Lock,
@@ -148,8 +154,19 @@ impl Datapath {
             load_classifiers(&mut ebpf, Role::External)?;
         }
         let masquerade = outside.map(|it| Masquerade::new(it.masquerade_mark));
-        let (links, reply_filter, quota) = (Vec::new(), None, None);
-        Ok(Self { options, ebpf, renewal, made, links, reply_filter, quota, masquerade, lock })
+        Ok(Self {
+            options,
+            ebpf,
+            links: Vec::new(),
+            guards: Vec::new(),
+            renewal,
+            reply_filter: None,
+            quota: None,
+            masquerade,
+            conntrack: None,
+            made,
+            lock,
+        })
     }
 
     /// Copies counters and connection state from pinned maps of another layout, if there are any.

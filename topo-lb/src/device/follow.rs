@@ -1,4 +1,4 @@
-//! Waits for changes of devices and addresses.
+//! Waits for changes of devices, addresses and routes.
 //!
 //! Only the arrival of a message counts, as the caller then lists everything. So a message that is
 //! lost for want of buffer space does no harm.
@@ -12,7 +12,13 @@ use tokio::io::unix::AsyncFd;
 
 use crate::netlink;
 
-/// Changes of the devices of this network namespace, and of their addresses.
+/// Addresses and routes: the default route decides about the primary address.
+const ADDRESSES: libc::c_int = libc::RTMGRP_IPV4_IFADDR
+    | libc::RTMGRP_IPV6_IFADDR
+    | libc::RTMGRP_IPV4_ROUTE
+    | libc::RTMGRP_IPV6_ROUTE;
+
+/// Changes of the devices of this network namespace, of their addresses, and of routes.
 #[derive(Debug)]
 pub struct Changes {
     socket: AsyncFd<OwnedFd>,
@@ -24,7 +30,7 @@ impl Changes {
     /// # Errors
     /// The kernel opens no socket, or the caller is outside of the runtime.
     pub fn listen() -> io::Result<Self> {
-        Self::of(libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR)
+        Self::of(libc::RTMGRP_LINK | ADDRESSES)
     }
 
     /// Listens to changes of addresses and routes alone.
@@ -32,9 +38,7 @@ impl Changes {
     /// # Errors
     /// As [`listen`](Self::listen).
     pub(super) fn of_addresses() -> io::Result<Self> {
-        let addresses = libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
-        let routes = libc::RTMGRP_IPV4_ROUTE | libc::RTMGRP_IPV6_ROUTE;
-        Self::of(addresses | routes)
+        Self::of(ADDRESSES)
     }
 
     fn of(groups: libc::c_int) -> io::Result<Self> {

@@ -1,4 +1,5 @@
-//! Sends an Event at the Node while foreign programs run before topo-lb's.
+//! Sends Events at the Node where a person must act: foreign programs run before topo-lb's, or the host
+//! keeps connections of clients outside from passing.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -16,8 +17,27 @@ use crate::metrics::{Figures, count};
 use crate::readiness::Readiness;
 use crate::source::kube::{KubeTarget, connect};
 
-const REASON: &str = "ConnectionsOverridden";
-const ACTION: &str = "Attach";
+/// What an Event is about.
+#[derive(Clone, Copy)]
+struct Concern {
+    reason: &'static str,
+    action: &'static str,
+    /// Its sentence, while it lasts.
+    of: fn(&Readiness) -> Option<&String>,
+}
+
+const CONCERNS: [Concern; 2] = [
+    Concern {
+        reason: "ConnectionsOverridden",
+        action: "Attach",
+        of: |readiness| readiness.overridden.as_ref(),
+    },
+    Concern {
+        reason: "ConnectionsFromOutsideFail",
+        action: "Forward",
+        of: |readiness| readiness.outside.as_ref(),
+    },
+];
 /// The namespace of Events about Nodes.
 const NAMESPACE: &str = "default";
 /// The same sentence within this time counts as a repetition of the same Event.
@@ -25,42 +45,47 @@ const SAME_SERIES: Duration = Duration::from_secs(360);
 /// Pause after each Event, sent or failed: foreign programs that come and go cause no storm.
 const PAUSE: Duration = Duration::from_secs(30);
 
-/// Follows the agent's readiness in a task, and sends one Event each time that foreign programs
-/// begin to run before topo-lb's.
+/// Follows the agent's readiness in tasks, and sends one Event each time that a concern begins.
 pub fn start(
     target: KubeTarget,
     node: Arc<str>,
     readiness: watch::Receiver<Readiness>,
     figures: Arc<Figures>,
 ) {
-    let mut recorder = Recorder { target, node, client: None, last: None };
-    tokio::spawn(follow(readiness, figures, async move |sentence: &str| {
-        recorder.tell(sentence).await
-    }));
+    for concern in CONCERNS {
+        let (target, node) = (target.clone(), Arc::clone(&node));
+        let mut recorder = Recorder { target, node, concern, client: None, last: None };
+        let (readiness, figures) = (readiness.clone(), Arc::clone(&figures));
+        tokio::spawn(follow(concern, readiness, figures, async move |sentence: &str| {
+            recorder.tell(sentence).await
+        }));
+    }
 }
 
 async fn follow(
+    concern: Concern,
     mut readiness: watch::Receiver<Readiness>,
     figures: Arc<Figures>,
     mut tell: impl AsyncFnMut(&str) -> Result<(), String>,
 ) {
     let mut has_warned = false;
     loop {
-        let Some(sentence) = next(&mut readiness).await else { return };
+        let Some(sentence) = next(concern, &mut readiness).await else { return };
         match tell(&sentence).await {
             Ok(()) => {
                 count(&figures.events_sent);
                 has_warned = false;
-                if readiness.wait_for(|readiness| readiness.overridden.is_none()).await.is_err() {
+                if readiness.wait_for(|readiness| (concern.of)(readiness).is_none()).await.is_err()
+                {
                     return;
                 }
             }
             Err(reason) => {
                 count(&figures.events_failed);
                 if std::mem::replace(&mut has_warned, true) {
-                    debug!("the Event {REASON} of this Node cannot be told: {reason}");
+                    debug!("the Event {} of this Node cannot be told: {reason}", concern.reason);
                 } else {
-                    warn!("the Event {REASON} of this Node cannot be told: {reason}");
+                    warn!("the Event {} of this Node cannot be told: {reason}", concern.reason);
                 }
             }
         }
@@ -69,14 +94,15 @@ async fn follow(
 }
 
 /// Waits for something to report; `None` when the agent ends.
-async fn next(readiness: &mut watch::Receiver<Readiness>) -> Option<String> {
-    let readiness = readiness.wait_for(|readiness| readiness.overridden.is_some()).await.ok()?;
-    readiness.overridden.clone()
+async fn next(concern: Concern, readiness: &mut watch::Receiver<Readiness>) -> Option<String> {
+    let lasts = readiness.wait_for(|readiness| (concern.of)(readiness).is_some());
+    (concern.of)(&*lasts.await.ok()?).cloned()
 }
 
 struct Recorder {
     target: KubeTarget,
     node: Arc<str>,
+    concern: Concern,
     client: Option<Client>,
     last: Option<Last>,
 }
@@ -120,8 +146,8 @@ impl Recorder {
         let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let name = format!("{}.topo-lb-{:x}", self.node, since.as_micros());
         let event = Event {
-            reason: Some(REASON.to_owned()),
-            action: Some(ACTION.to_owned()),
+            reason: Some(self.concern.reason.to_owned()),
+            action: Some(self.concern.action.to_owned()),
             ..warning(&self.node, &name, reference(&self.node), sentence, now)
         };
         let created = api.create(&PostParams::default(), &event).await;
@@ -160,7 +186,7 @@ mod tests {
         let (readiness, receiver) = watch::channel(Readiness::default());
         let told = Arc::<Mutex<Vec<String>>>::default();
         let list = Arc::clone(&told);
-        tokio::spawn(follow(receiver, Arc::default(), async move |sentence: &str| {
+        tokio::spawn(follow(CONCERNS[0], receiver, Arc::default(), async move |sentence: &str| {
             let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
             list.push(sentence.to_owned());
             if refuses(list.len()) { Err("not now".to_owned()) } else { Ok(()) }

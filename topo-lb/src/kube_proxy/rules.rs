@@ -7,10 +7,12 @@ use std::net::UdpSocket;
 use std::os::fd::AsRawFd as _;
 
 use memchr::memmem;
+use netlink_bindings::nftables::{ChainAttrs, Nfgenmsg, Request};
 use nix::net::if_::if_nametoindex;
 use rustix::net::netlink::NETFILTER;
 
-use crate::netlink::{Netlink, attribute, request};
+use crate::netlink::Netlink;
+use crate::nftables;
 
 /// Its chain for Services in the table `nat` of iptables.
 const CHAIN: &str = "KUBE-SERVICES";
@@ -34,22 +36,16 @@ pub(super) fn look() -> Vec<&'static str> {
     found.into_iter().filter(|(is_there, _)| *is_there).map(|(_, words)| words).collect()
 }
 
-/// Calls `each` with the table and the name of every chain of nftables, of all families
-/// (include/uapi/linux/netfilter/nf_tables.h). iptables-nft keeps its chains there, too.
+/// Calls `each` with the table and the name of every chain of nftables, of all families. iptables-nft keeps
+/// its chains there, too.
 fn chains(mut each: impl FnMut(&str, &str)) -> io::Result<()> {
-    const KIND: u16 = (libc::NFNL_SUBSYS_NFTABLES as u16) << 8 | libc::NFT_MSG_GETCHAIN as u16;
-    /// `struct nfgenmsg`.
-    const HEAD: usize = 4;
-    const NFTA_CHAIN_TABLE: u16 = 1;
-    const NFTA_CHAIN_NAME: u16 = 3;
-    let all = request(KIND, libc::NLM_F_DUMP as u16, &[0; HEAD]);
-    Netlink::open(Some(NETFILTER))?.ask(&all, |_, body| {
-        let attributes = body.get(HEAD..).unwrap_or_default();
-        let text = |kind| {
-            let bytes = attribute(attributes, kind).unwrap_or_default();
-            std::str::from_utf8(bytes).unwrap_or_default().trim_end_matches('\0')
-        };
-        each(text(NFTA_CHAIN_TABLE), text(NFTA_CHAIN_NAME));
+    let netlink = Netlink::open(Some(NETFILTER))?;
+    let ask = |all: Request<'_>| drop(all.op_getchain_dump(&Nfgenmsg::new()));
+    nftables::list(&netlink, ask, |attributes| {
+        let chain = ChainAttrs::new(attributes);
+        if let (Ok(table), Ok(name)) = (chain.get_table(), chain.get_name()) {
+            each(&table.to_string_lossy(), &name.to_string_lossy());
+        }
     })
 }
 

@@ -140,9 +140,17 @@ fn is_strict(decision: &Decision<'_>) -> bool {
     }
 }
 
-/// A policy that is strict for ClusterIPs does not bind kube-proxy, which serves the other addresses.
+/// A policy that is strict for ClusterIPs does not bind kube-proxy, which serves the other addresses. With
+/// `externalTrafficPolicy: Local` it gives clients outside the endpoints of the node that they dial, which
+/// every strict policy allows there.
 fn exposed(service: &Service, sightings: &mut Sightings) {
-    let Some(exposure) = &service.exposure else { return };
+    let Some(exposure) = service.exposure.as_ref().filter(|_| !service.external_local) else {
+        return;
+    };
+    let bound_to = match service.policy.external_topology_keys {
+        Some(_) => "topo-lb.io/external-topology-keys",
+        None => "the policy, too",
+    };
     for (place, own) in service.ports.iter().enumerate() {
         let node_port = exposure.node_port(place).map(|port| format!("node port {port}"));
         let of = |kind: &'static str| move |address: &IpAddr| format!("{kind} {address}");
@@ -155,8 +163,8 @@ fn exposed(service: &Service, sightings: &mut Sightings) {
             continue;
         }
         let message = format!(
-            "the policy is strict, but kube-proxy lets clients from outside in by {}, to any endpoint; \
-             --kube-proxy-replacement binds them to the policy, too",
+            "the policy is strict, but on nodes without --kube-proxy-replacement clients from outside get \
+             in by {}, to any endpoint; that flag binds them to {bound_to}",
             ways.join(", ")
         );
         everywhere(sightings, Some(port(own)), Rule::Exposed, message);

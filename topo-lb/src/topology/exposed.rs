@@ -1,6 +1,6 @@
 //! Which frontends besides ClusterIPs a Service has on this node.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
@@ -20,8 +20,8 @@ pub struct Exposing {
     pub outside: bool,
 }
 
-/// A frontend of a Service port, and what kind of address it has.
-pub type Exposed = (FrontendKind, Frontend);
+/// A frontend of a Service port, after what kind of address it has.
+pub type FrontendOfKind = (FrontendKind, Frontend);
 
 impl Exposing {
     /// The frontends of one family of the Service's port at `place`, besides its ClusterIPs.
@@ -31,7 +31,7 @@ impl Exposing {
         service: &Service,
         place: usize,
         family: Family,
-    ) -> Vec<Exposed> {
+    ) -> Vec<FrontendOfKind> {
         let (Some(exposure), Some(port)) = (&service.exposure, service.ports.get(place)) else {
             return Vec::new();
         };
@@ -55,8 +55,10 @@ impl Exposing {
         }
         if let Some(port) = exposure.node_port(place) {
             let own = self.node_ports.select(state.local_addresses());
-            // For processes of the host itself: a Pod's loopback is its own.
-            for address in own.into_iter().chain([Ipv4Addr::LOCALHOST.into()]) {
+            // For processes of the host itself: a Pod's loopback is its own. At ::1 nothing is
+            // translated; there `post_bind6` sees that the port is a node port.
+            let loopback = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+            for address in own.into_iter().chain(loopback) {
                 add(FrontendKind::NodePort, address, port);
             }
         }
@@ -67,18 +69,23 @@ impl Exposing {
 /// The frontends of a Service port besides its ClusterIPs, by who dials them.
 pub(super) struct ByClients {
     /// For clients of this node, and for those outside for whom there is nothing else.
-    pub(super) anywhere: Vec<Exposed>,
+    pub(super) anywhere: Vec<FrontendOfKind>,
     /// For clients outside, who get other endpoints.
-    pub(super) outside: Vec<Exposed>,
+    pub(super) outside: Vec<FrontendOfKind>,
 }
 
 impl ByClients {
     /// `differs`: what clients outside get differs at all of these frontends, not only at load balancer
     /// IPs with source ranges.
-    pub(super) fn of(all: Vec<Exposed>, service: &Service, family: Family, differs: bool) -> Self {
+    pub(super) fn of(
+        all: Vec<FrontendOfKind>,
+        service: &Service,
+        family: Family,
+        differs: bool,
+    ) -> Self {
         let has_limits = service.exposure.as_ref().is_some_and(|it| it.limits(family).is_some());
         let is_limited = |kind: FrontendKind| has_limits && kind == FrontendKind::LoadBalancerIp;
-        let for_outside = |(kind, frontend): &Exposed| {
+        let for_outside = |(kind, frontend): &FrontendOfKind| {
             !frontend.address.is_loopback() && (differs || is_limited(*kind))
         };
         let outside = all.iter().filter(|it| for_outside(it));

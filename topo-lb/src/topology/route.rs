@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use super::candidate;
 use super::evaluation::{CandidateStatus, Evaluation};
-use super::exposed::{ByClients, Exposed, Exposing};
+use super::exposed::{ByClients, Exposing, FrontendOfKind};
 use super::label::Here;
 use super::policy::{self, Rules};
 use super::{Chosen, Scope, Verdict, has_frontends, port_name};
@@ -18,7 +18,7 @@ use crate::cluster::{Clients, Family, Frontend, FrontendKind, Port, Service, Ser
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// What clients dial, all of this family and protocol, and for the same clients.
-    pub frontends: Vec<Exposed>,
+    pub frontends: Vec<FrontendOfKind>,
     /// The place of the Service port in `spec.ports`.
     pub place: usize,
     /// The Service port's protocol.
@@ -75,7 +75,9 @@ pub fn routes(
     for (place, port) in service.ports.iter().enumerate() {
         let name = port_name(service, port);
         for &family in &families {
-            let decide_by = |rules: &Rules<'_>, frontends: Vec<Exposed>, only_local: bool| {
+            let decide_by = |rules: &Rules<'_>,
+                             frontends: Vec<FrontendOfKind>,
+                             only_local: bool| {
                 let done = Evaluation::of(state, here, service, port, rules, family, only_local);
                 let name = Arc::clone(&name);
                 let route = route(service, (place, port), frontends, name, rules, &done, here);
@@ -115,7 +117,7 @@ pub fn routes(
 fn route(
     service: &Service,
     (place, port): (usize, &Port),
-    frontends: Vec<Exposed>,
+    frontends: Vec<FrontendOfKind>,
     name: Arc<str>,
     rules: &Rules<'_>,
     done: &Evaluation<'_>,

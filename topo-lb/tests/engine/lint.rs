@@ -1,9 +1,10 @@
 //! The findings of lint match the decisions on every node.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use proptest::test_runner::{Config, TestRunner};
-use topo_lb::cluster::{Endpoint, Node, Service, State};
+use topo_lb::cluster::{Endpoint, Exposure, Node, Service, State};
 use topo_lb::lint::{self, Finding, Rule, Severity};
 use topo_lb::topology::cause::{Cause, HintsOff};
 use topo_lb::topology::{self, Scope, Verdict};
@@ -51,6 +52,35 @@ fn by_hand(state: &State) -> [BTreeSet<String>; 3] {
         }
     }
     [refused, few, off]
+}
+
+/// The message of the finding `exposed` about a Service with node port 30080, if there is one.
+fn exposed(service: Service) -> Option<String> {
+    let exposure = Exposure { node_ports: vec![30_080], ..Exposure::default() };
+    let service = Service { exposure: Some(Arc::new(exposure)), ..service };
+    let nodes = vec![node("here", &[(Z, "a")])];
+    let found = found(nodes, service, vec![endpoint("10.0.0.1", "here")]);
+    found.into_iter().find(|one| one.rule == Rule::Exposed).map(|one| one.message)
+}
+
+#[test]
+fn a_strict_service_is_exposed_where_clients_outside_get_past_its_policy() {
+    let said = exposed(keyed(Z)).expect("a finding");
+    assert!(said.contains("by node port 30080, to any endpoint"), "{said}");
+    assert!(said.ends_with("binds them to the policy, too"), "{said}");
+    let own = |service: Service| {
+        service.asking(|policy| policy.external_topology_keys = Some("*".into()))
+    };
+    let said = exposed(own(keyed(Z))).expect("a finding");
+    assert!(said.ends_with("binds them to topo-lb.io/external-topology-keys"), "{said}");
+    assert_eq!(exposed(keyed(&format!("{Z},*"))), None);
+}
+
+#[test]
+fn with_the_policy_local_a_strict_service_is_not_exposed() {
+    let pool = || service().asking(|policy| policy.openyurt = Some("openyurt.io/nodepool".into()));
+    assert!(exposed(pool()).is_some());
+    assert_eq!(exposed(Service { external_local: true, ..pool() }), None);
 }
 
 #[test]

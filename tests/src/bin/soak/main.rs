@@ -54,8 +54,9 @@ fn run(arguments: &Arguments) -> Result<bool> {
     let mut turns = 0;
     while begun.elapsed() < whole {
         let left = TURN.min(whole - begun.elapsed()).max(Duration::from_secs(1));
-        // The turn is the seed: every turn has other changes, and every run has the same ones.
-        sums.add(stress::run(left.as_secs(), turns)?);
+        // The turn is the seed: every turn has other changes, and every run has the same ones. Clients
+        // outside take part in every second turn: the programs then test other values.
+        sums.add(stress::run(left.as_secs(), turns, turns % 2 == 1)?);
         tell(begun, &mut sums);
 
         let left = TURN.min(whole.saturating_sub(begun.elapsed()));

@@ -25,10 +25,7 @@ pub(crate) fn hammer(
     histories: &[[History; SERVICES as usize]; 2],
     stop: &AtomicBool,
 ) -> Result<Report> {
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    rustix::thread::sched_setaffinity(None, &set)
-        .with_context(|| format!("cannot run on CPU {cpu}"))?;
+    run_on(cpu)?;
     let mut report = Report::default();
     let mut turn = cpu;
     while !stop.load(Ordering::Relaxed) {
@@ -41,21 +38,44 @@ pub(crate) fn hammer(
         };
         let history = &histories[family as usize][usize::from(service)];
         let to = cluster_ip(service, family);
-        let before = history.before();
-        let outcome = connect(to, kind).unwrap_or_else(|error| refusal(&error));
-        let window = history.after(before);
-        report.connections += 1;
-        if history.allows(service, window, outcome) {
-            report.not_translated += u64::from(!matches!(outcome, Outcome::Landed(_)));
-            continue;
-        }
-        match outcome {
-            Outcome::Landed(_) => report.wrong_endpoint += 1,
-            _ => report.failed += 1,
-        }
-        report.describe(|| format!("{kind:?} to {to}: {outcome:?} in {window:?}"));
+        let how = if kind == Type::STREAM { "TCP" } else { "UDP" };
+        check(history, service, &mut report, how, to, || {
+            connect(to, kind).unwrap_or_else(|error| refusal(&error))
+        });
     }
     Ok(report)
+}
+
+/// Keeps this thread on one CPU.
+pub(crate) fn run_on(cpu: usize) -> Result<()> {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    rustix::thread::sched_setaffinity(None, &set)
+        .with_context(|| format!("cannot run on CPU {cpu}"))
+}
+
+/// Makes a connection, and checks its outcome. `how`: for the description of an error.
+pub(crate) fn check(
+    history: &History,
+    service: u8,
+    report: &mut Report,
+    how: &str,
+    to: IpAddr,
+    connect: impl FnOnce() -> Outcome,
+) {
+    let before = history.before();
+    let outcome = connect();
+    let window = history.after(before);
+    report.connections += 1;
+    if history.allows(service, window, outcome) {
+        report.not_translated += u64::from(!matches!(outcome, Outcome::Landed(_)));
+        return;
+    }
+    match outcome {
+        Outcome::Landed(_) => report.wrong_endpoint += 1,
+        _ => report.failed += 1,
+    }
+    report.describe(|| format!("{how} to {to}: {outcome:?} in {window:?}"));
 }
 
 fn refusal(error: &io::Error) -> Outcome {

@@ -5,6 +5,7 @@
 
 mod hammer;
 mod history;
+mod outside;
 mod writer;
 
 use std::array;
@@ -18,7 +19,7 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
 use topo_lb::datapath::attach::cleanup;
 use topo_lb::datapath::maps::bpf::BpfStore;
-use topo_lb::datapath::programs::object::TcpPeer;
+use topo_lb::datapath::programs::object::{AllFrontends, MASQUERADE_MARK, TcpPeer};
 use topo_lb::datapath::{Datapath, Options};
 use topo_lb::plan::Capacity;
 use topo_lb_tests::report::Report;
@@ -47,6 +48,9 @@ struct Arguments {
     /// What the changes are drawn from
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// Clients outside connect, too: by a device `uplink`, which is there
+    #[arg(long)]
+    outside: bool,
 }
 
 fn main() -> ExitCode {
@@ -74,15 +78,22 @@ fn run(arguments: &Arguments) -> Result<Report> {
             slots: 1 << 17,
             members: 1 << 17,
             flows: 1024,
+            // Without room for these, the maps of programs for clients outside are not pinned.
+            connections: if arguments.outside { 1 << 14 } else { 0 },
+            sources: if arguments.outside { 1 << 10 } else { 0 },
             ..Capacity::default()
         },
         tcp_peer: TcpPeer::Endpoint,
         exclusions: false,
         serves_guests: false,
         tc_attach: Default::default(),
-        all_frontends: None,
+        all_frontends: arguments
+            .outside
+            .then_some(AllFrontends { masquerade_mark: MASQUERADE_MARK, host_netns: None }),
     })?;
     datapath.attach()?;
+    let attach = || outside::attach(&mut datapath, &arguments.pin_dir);
+    let uplink = arguments.outside.then(attach).transpose()?;
     let store = BpfStore::open(datapath.maps_directory())?;
     let histories = array::from_fn(|_| array::from_fn(|_| History::new()));
     let mut writer = Writer::new(store, &histories, arguments.seed)?;
@@ -93,14 +104,15 @@ fn run(arguments: &Arguments) -> Result<Report> {
     let report = thread::scope(|scope| -> Result<Report> {
         let cpus = rustix::thread::sched_getaffinity(None).context("cannot read the CPUs")?;
         let cpus = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| cpus.is_set(*cpu));
-        let hammers: Vec<_> = cpus
-            .map(|cpu| {
-                scope.spawn({
-                    let (histories, stop) = (&histories, &stop);
-                    move || hammer(cpu, histories, stop)
-                })
-            })
-            .collect();
+        let mut hammers = Vec::new();
+        let (histories, stop_all) = (&histories, &stop);
+        for cpu in cpus {
+            hammers.push(scope.spawn(move || hammer(cpu, histories, stop_all)));
+            if let Some(program) = &uplink {
+                let send = move || outside::send(cpu, program, histories, stop_all);
+                hammers.push(scope.spawn(send));
+            }
+        }
         let writer = scope.spawn(|| writer.run(&stop));
         while begun.elapsed() < Duration::from_secs(arguments.seconds)
             && !writer.is_finished()

@@ -8,7 +8,7 @@ use aya::programs::tc::{SchedClassifierLink, TcHandle};
 use tracing::warn;
 
 use super::filters::{self, Filter};
-use super::link::DIRECTORY;
+use super::mark::Mark;
 use super::pin::{AttachMode, Pin};
 use crate::datapath::direction::{Direction, Role};
 use crate::device::{self, Device};
@@ -35,22 +35,21 @@ pub(crate) fn remove(device: &str, direction: Direction, priority: u16) -> io::R
     link.detach().map_err(io::Error::other)
 }
 
-/// Marks, by an empty directory beside the pins, that the device had no clsact queueing discipline
-/// before ours.
+/// Marks that the device had no clsact queueing discipline before ours.
 pub(crate) fn mark_made(pin_dir: &Path, device: u32) {
     // Without the mark, an empty queueing discipline is left.
-    let _ = fs::create_dir(mark(pin_dir, device));
+    let _ = Mark::of_clsact(pin_dir, device).set();
 }
 
 /// Removes the queueing discipline of a device if an agent made it and no filter of ours is left.
 /// Where filters of others are, it stays.
 pub(crate) fn forget_made(pin_dir: &Path, device: u32) -> io::Result<()> {
-    let mark = mark(pin_dir, device);
-    if !mark.exists() {
+    let mark = Mark::of_clsact(pin_dir, device);
+    if !mark.is_set() {
         return Ok(());
     }
     if device::name(device).is_none() {
-        return fs::remove_dir(mark);
+        return mark.remove();
     }
     let netlink = Netlink::open(None)?;
     let (mut has_ours, mut has_any) = (false, false);
@@ -62,12 +61,8 @@ pub(crate) fn forget_made(pin_dir: &Path, device: u32) -> io::Result<()> {
     if has_ours {
         return Ok(());
     }
-    fs::remove_dir(mark)?;
+    mark.remove()?;
     if has_any { Ok(()) } else { filters::remove_clsact(&netlink, device) }
-}
-
-fn mark(pin_dir: &Path, device: u32) -> PathBuf {
-    pin_dir.join(DIRECTORY).join(format!("clsact_{device}"))
 }
 
 /// Unpins the filter of an older agent; returns whether it is among the device's `filters`.

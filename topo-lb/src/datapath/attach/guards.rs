@@ -3,19 +3,22 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use aya::programs::CgroupSock;
 use aya_obj::generated::bpf_attach_type;
 use tracing::{debug, warn};
 
-use super::link::DIRECTORY;
-use crate::datapath::Datapath;
+use super::link::{DIRECTORY, Link};
+use super::repair::{Held, Repairs};
 use crate::datapath::host::syscall;
+use crate::datapath::{Datapath, Options};
 
-/// The programs, and their hooks. A pinned link has its program's name.
-const GUARDS: [(&str, bpf_attach_type); 2] = [
+/// A program and its hook. Its pinned link has the program's name.
+pub(crate) type Guard = (&'static str, bpf_attach_type);
+
+const GUARDS: [Guard; 2] = [
     ("post_bind4", bpf_attach_type::BPF_CGROUP_INET4_POST_BIND),
     ("post_bind6", bpf_attach_type::BPF_CGROUP_INET6_POST_BIND),
 ];
@@ -31,30 +34,53 @@ impl Datapath {
             }
             return;
         }
-        for (name, hook) in GUARDS {
-            match self.guard(name, hook, &pin_dir) {
-                Ok(()) => debug!(name, "binds to node ports are refused"),
+        for guard in GUARDS {
+            match self.guard(guard, &pin_dir) {
+                Ok(link) => {
+                    debug!(name = guard.0, "binds to node ports are refused");
+                    self.guards.push((guard, link));
+                }
                 Err(error) => warn!(
-                    "{name}: {error}: a process of this host can bind a node port, and gets no \
-                     connection there"
+                    "{}: {error}: a process of this host can bind a node port, and gets no \
+                     connection there",
+                    guard.0
                 ),
             }
         }
     }
 
-    fn guard(&mut self, name: &str, hook: bpf_attach_type, pin_dir: &Path) -> io::Result<()> {
-        let program = self.ebpf.program_mut(name).ok_or(io::ErrorKind::NotFound)?;
-        let program: &mut CgroupSock = program.try_into().map_err(io::Error::other)?;
-        program.load().map_err(io::Error::other)?;
+    /// Puts back the guards that another process removed.
+    pub(super) fn repair_guards(&mut self, options: &Options, repairs: &mut Repairs) {
+        let mut guards = std::mem::take(&mut self.guards);
+        for (guard, link) in &mut guards {
+            let held = Held { name: guard.0, attach_type: guard.1, link };
+            held.repair(options, repairs, |cgroup| {
+                self.link_guard(*guard, cgroup).map_err(|error| error.to_string())
+            });
+        }
+        self.guards = guards;
+    }
+
+    fn guard(&mut self, guard: Guard, pin_dir: &Path) -> io::Result<Link> {
         let cgroup = File::open(&self.options.cgroup_root)?;
-        let program = program.fd().map_err(io::Error::other)?;
-        let link = syscall::link_cgroup(program.as_fd(), cgroup.as_fd(), hook, 0)?;
-        let [place, new] = paths(pin_dir, name);
+        let link = self.link_guard(guard, &cgroup)?;
+        let [place, new] = paths(pin_dir, guard.0);
         // An agent that was killed between pinning and renaming left it.
         let _ = fs::remove_file(&new);
         syscall::pin(link.as_fd(), &new)?;
         // For a moment both refuse, the earlier agent's and this one.
-        fs::rename(new, place)
+        fs::rename(new, &place)?;
+        Link::open(&place)?.ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn link_guard(&mut self, (name, attach_type): Guard, cgroup: &File) -> io::Result<OwnedFd> {
+        let program = self.ebpf.program_mut(name).ok_or(io::ErrorKind::NotFound)?;
+        let program: &mut CgroupSock = program.try_into().map_err(io::Error::other)?;
+        if program.fd().is_err() {
+            program.load().map_err(io::Error::other)?;
+        }
+        let program = program.fd().map_err(io::Error::other)?;
+        syscall::link_cgroup(program.as_fd(), cgroup.as_fd(), attach_type, 0)
     }
 }
 

@@ -6,6 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use aya_obj::generated::bpf_attach_type;
+
 use crate::datapath::hook::Hook;
 use crate::datapath::host::syscall::{self, LinkInfo, LinkTarget};
 
@@ -37,7 +39,7 @@ impl Link {
 
     /// Whether it is attached to `hook` of the cgroup with this id; false if its cgroup is gone.
     pub(crate) fn is_on(&self, hook: Hook, cgroup_id: u64) -> bool {
-        is_on(&self.info, hook, cgroup_id)
+        is_on(&self.info, hook.attach_type(), cgroup_id)
     }
 
     /// The id of the cgroup to which it is attached at `hook`; `None` if the cgroup is gone.
@@ -48,9 +50,9 @@ impl Link {
         }
     }
 
-    /// As [`is_on`](Self::is_on), but asks the kernel again.
-    pub(crate) fn is_still_on(&self, hook: Hook, cgroup_id: u64) -> io::Result<bool> {
-        Ok(is_on(&syscall::link_info(self.fd.as_fd())?, hook, cgroup_id))
+    /// Whether it is attached by `attach_type` to the cgroup with this id; asks the kernel again.
+    pub(crate) fn is_still_on(&self, attach_type: bpf_attach_type, id: u64) -> io::Result<bool> {
+        Ok(is_on(&syscall::link_info(self.fd.as_fd())?, attach_type, id))
     }
 
     pub(crate) fn update(&self, program: BorrowedFd<'_>) -> io::Result<()> {
@@ -74,8 +76,8 @@ impl AsFd for Link {
     }
 }
 
-fn is_on(info: &LinkInfo, hook: Hook, id: u64) -> bool {
-    info.target == LinkTarget::Cgroup { id, attach_type: hook.attach_type() as u32 }
+fn is_on(info: &LinkInfo, attach_type: bpf_attach_type, id: u64) -> bool {
+    info.target == LinkTarget::Cgroup { id, attach_type: attach_type as u32 }
 }
 
 /// The id of an open cgroup directory: its inode number on 64-bit kernels.

@@ -1,34 +1,33 @@
 //! Keeps the masquerade table while clients outside of this node are served, and removes it after.
-//!
-//! An empty directory beside the pins marks that there can be a table: elsewhere nothing is asked of
-//! nftables, which would load kernel modules.
 
-use std::fs;
 use std::io;
 use std::path::Path;
 
 use tracing::warn;
 
+use super::mark::Mark;
 use super::repair::Repairs;
 use crate::datapath::Datapath;
 use crate::datapath::masquerade;
-
-const MARK: &str = "masquerade";
 
 impl Datapath {
     /// Writes the masquerade table if it is missing or changed.
     pub fn repair_masquerade(&mut self, repairs: &mut Repairs) {
         let Some(masquerade) = &mut self.masquerade else { return };
-        match mark(&self.options.pin_dir).map(|()| masquerade.keep()) {
+        let mark = Mark::of_masquerade(&self.options.pin_dir);
+        match mark.set().map(|()| masquerade.keep()) {
             Ok(Ok(false)) => {}
             Ok(Ok(true)) => {
                 repairs.done.push("the nftables table inet topo-lb was removed or changed".into());
             }
-            Ok(Err(error)) => repairs.failed.push(error.to_string()),
-            Err(error) => repairs.failed.push(format!(
-                "{}/{MARK} cannot be made, so the nftables table inet topo-lb is not written: {error}",
-                self.options.pin_dir.display()
-            )),
+            Ok(Err(error)) => repairs.outside = Some(error.to_string()),
+            Err(error) => {
+                repairs.outside = Some(format!(
+                    "{} cannot be made, so the nftables table inet topo-lb is not written: \
+                     {error}",
+                    mark.path().display()
+                ));
+            }
         }
     }
 
@@ -40,23 +39,16 @@ impl Datapath {
     }
 }
 
-fn mark(pin_dir: &Path) -> io::Result<()> {
-    match fs::create_dir(pin_dir.join(MARK)) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-        _ => Ok(()),
-    }
-}
-
 /// Removes the table and its mark. Returns whether there was a table.
 ///
 /// # Errors
 /// The kernel does not remove one of them; the next call tries again.
 pub(crate) fn remove(pin_dir: &Path) -> io::Result<bool> {
-    let mark = pin_dir.join(MARK);
-    if !mark.exists() {
+    let mark = Mark::of_masquerade(pin_dir);
+    if !mark.is_set() {
         return Ok(false);
     }
     let was_there = masquerade::remove()?;
-    fs::remove_dir(mark)?;
+    mark.remove()?;
     Ok(was_there)
 }

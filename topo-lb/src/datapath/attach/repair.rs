@@ -5,18 +5,21 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
+use aya_obj::generated::bpf_attach_type;
+
 use super::link::{DIRECTORY, Link, cgroup_id, pin_path};
-use crate::datapath::Datapath;
 use crate::datapath::error::causes;
 use crate::datapath::hook::Hook;
+use crate::datapath::host::conntrack::Conntrack;
 use crate::datapath::host::lock::Lock;
 use crate::datapath::host::mount::check_bpffs;
 use crate::datapath::host::syscall;
 use crate::datapath::maps::renewal;
 use crate::datapath::maps::spec::map_specs;
+use crate::datapath::{Datapath, Options};
 
 /// What [`Datapath::repair`] found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,6 +28,8 @@ pub struct Repairs {
     pub done: Vec<String>,
     /// What could not be restored, and why.
     pub failed: Vec<String>,
+    /// Why connections from outside fail although topo-lb is to serve them, if they do.
+    pub outside: Option<String>,
 }
 
 impl Datapath {
@@ -52,13 +57,11 @@ impl Datapath {
             return repairs;
         }
         self.repair_maps(&pin_dir, &mut repairs);
-        for place in 0..self.links.len() {
-            let hook = self.links[place].0;
-            if let Err(reason) = self.repair_link(place, &pin_dir, &mut repairs) {
-                repairs.failed.push(format!("{} cannot be put back: {reason}", hook.name()));
-            }
-        }
+        let options = self.options.clone();
+        self.repair_hooks(&options, &mut repairs);
+        self.repair_guards(&options, &mut repairs);
         self.repair_masquerade(&mut repairs);
+        self.look_at_conntrack(&mut repairs);
         repairs
     }
 
@@ -94,29 +97,75 @@ impl Datapath {
         }
     }
 
-    fn repair_link(
-        &mut self,
-        place: usize,
-        pin_dir: &Path,
-        repairs: &mut Repairs,
-    ) -> Result<(), String> {
-        let text = |error: io::Error| error.to_string();
-        let (hook, link) = &self.links[place];
-        let (hook, path) = (*hook, pin_path(pin_dir, *hook));
-        let cgroup = File::open(&self.options.cgroup_root).map_err(text)?;
-        let id = cgroup_id(&cgroup).map_err(text)?;
-        if !link.is_still_on(hook, id).map_err(text)? {
-            let link = self.link(hook, &cgroup).map_err(|error| causes(&error))?;
-            absent(&path).map_err(text)?;
-            syscall::pin(link.as_fd(), &path).map_err(text)?;
-            let link = Link::open(&path).map_err(text)?;
-            self.links[place].1 = link.ok_or("its new pin is gone already")?;
-            repairs.done.push(format!("the program of {} was detached", hook.name()));
-        } else if !path.exists() {
-            syscall::pin(link.as_fd(), &path).map_err(text)?;
-            repairs.done.push(format!("the pin of the link {} was gone", hook.name()));
+    /// Finds out whether the kernel drops connections from outside for want of room.
+    fn look_at_conntrack(&mut self, repairs: &mut Repairs) {
+        if self.masquerade.is_none() {
+            return;
         }
-        Ok(())
+        let now = Conntrack::look();
+        let lack = now.zip(self.conntrack).and_then(|(now, before)| now.lack(&before));
+        repairs.outside = repairs.outside.take().or(lack);
+        self.conntrack = now;
+    }
+
+    fn repair_hooks(&mut self, options: &Options, repairs: &mut Repairs) {
+        let mut links = std::mem::take(&mut self.links);
+        for (hook, link) in &mut links {
+            let held = Held { name: hook.name(), attach_type: hook.attach_type(), link };
+            held.repair(options, repairs, |cgroup| {
+                self.link(*hook, cgroup).map_err(|error| causes(&error))
+            });
+        }
+        self.links = links;
+    }
+}
+
+/// A program's link that this process holds open.
+pub(super) struct Held<'a> {
+    /// Of the program, and of the link's pin.
+    pub(super) name: &'static str,
+    pub(super) attach_type: bpf_attach_type,
+    pub(super) link: &'a mut Link,
+}
+
+impl Held<'_> {
+    /// Attaches the program again, by `attach`, if another process detached it; pins the link again if
+    /// its pin is gone.
+    pub(super) fn repair(
+        self,
+        options: &Options,
+        repairs: &mut Repairs,
+        attach: impl FnOnce(&File) -> Result<OwnedFd, String>,
+    ) {
+        let name = self.name;
+        match self.restore(options, attach) {
+            Ok(done) => repairs.done.extend(done),
+            Err(reason) => repairs.failed.push(format!("{name} cannot be put back: {reason}")),
+        }
+    }
+
+    fn restore(
+        self,
+        Options { pin_dir, cgroup_root, .. }: &Options,
+        attach: impl FnOnce(&File) -> Result<OwnedFd, String>,
+    ) -> Result<Option<String>, String> {
+        let text = |error: io::Error| error.to_string();
+        let Self { name, attach_type, link } = self;
+        let path = pin_dir.join(DIRECTORY).join(name);
+        let cgroup = File::open(cgroup_root).map_err(text)?;
+        let id = cgroup_id(&cgroup).map_err(text)?;
+        if !link.is_still_on(attach_type, id).map_err(text)? {
+            let new = attach(&cgroup)?;
+            absent(&path).map_err(text)?;
+            syscall::pin(new.as_fd(), &path).map_err(text)?;
+            *link = Link::open(&path).map_err(text)?.ok_or("its new pin is gone already")?;
+            return Ok(Some(format!("the program of {name} was detached")));
+        }
+        if path.exists() {
+            return Ok(None);
+        }
+        syscall::pin(link.as_fd(), &path).map_err(text)?;
+        Ok(Some(format!("the pin of the link {name} was gone")))
     }
 }
 

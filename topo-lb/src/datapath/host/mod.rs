@@ -2,6 +2,7 @@
 
 pub mod batch;
 pub mod capability;
+pub mod conntrack;
 pub mod feature;
 pub mod grace;
 pub mod lock;
