@@ -66,6 +66,14 @@ fn the_chart_is_what_kustomize_makes() -> Result<()> {
             overlay_with("cleanup", &["cgroup-unified"])?,
         ),
         (chart(&["exclude.annotatedPods=true"])?, overlay_with("opt-in", &["exclude-pods"])?),
+        (
+            chart(&[
+                "listen.onNode=true",
+                "podMonitor.enabled=true",
+                "prometheusRule.enabled=true",
+            ])?,
+            overlay_with("opt-in", &["metrics", "prometheus"])?,
+        ),
     ];
     for (chart, overlay) in pairs {
         let (chart, overlay) = (by_name(chart)?, by_name(overlay)?);
@@ -95,6 +103,13 @@ fn a_node_without_kube_proxy_is_not_sent_to_a_cluster_ip() -> Result<()> {
     let hub = chart(&["kubeProxyReplacement=true", "apiServer=http://127.0.0.1:10261"])?;
     let container = &one(&hub, "DaemonSet")?["spec"]["template"]["spec"]["containers"][0];
     ensure!(variable(container, "TOPO_LB_SCOPE") == Some("all"), "{container:#}");
+    Ok(())
+}
+
+#[test]
+fn a_monitor_of_a_port_that_is_not_served_is_refused() -> Result<()> {
+    let error = chart(&["podMonitor.enabled=true"]).err().context("it was rendered")?;
+    ensure!(format!("{error:#}").contains("needs listen.onNode"), "{error:#}");
     Ok(())
 }
 
