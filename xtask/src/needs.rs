@@ -109,7 +109,7 @@ pub(crate) const ITEMS: &[Item] = &[
     },
     Item {
         need: Need::Prometheus,
-        name: "prometheus",
+        name: "Prometheus",
         is_there: |_| prometheus::is_there() || debian::is_obtainable(),
         package: None,
         hint: Some((
