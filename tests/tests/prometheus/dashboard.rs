@@ -74,25 +74,36 @@ fn agent<'a>(
     Ok(agent)
 }
 
-/// The title of each panel with a query, and the query with values for the dashboard's variables.
-fn queries() -> Result<Vec<(String, String)>> {
-    let dashboard: Value =
-        serde_json::from_str(&fs::read_to_string(deploy("grafana/topo-lb.json"))?)?;
+/// A query of the dashboard.
+struct Query {
+    panel: String,
+    /// With values for the dashboard's variables.
+    expr: String,
+    /// The labels that its legend shows.
+    labels: Vec<String>,
+}
+
+/// All queries of the dashboard.
+fn queries() -> Result<Vec<Query>> {
+    let text = fs::read_to_string(deploy("grafana/topo-lb.json"))?;
+    let dashboard: Value = serde_json::from_str(&text)?;
     let panels = dashboard["panels"].as_array().context("the dashboard has panels")?;
     let mut all = Vec::new();
     for panel in panels {
         for target in panel["targets"].as_array().into_iter().flatten() {
-            let mut query = target["expr"].as_str().context("a query")?.to_owned();
+            let mut expr = target["expr"].as_str().context("a query")?.to_owned();
             for (variable, value) in [
                 ("$__rate_interval", "20s"),
                 ("$namespace", "default"),
                 ("$service", "web|strict"),
                 ("$node", "here|beyond"),
             ] {
-                query = query.replace(variable, value);
+                expr = expr.replace(variable, value);
             }
-            ensure!(!query.contains('$'), "an unknown variable: {query}");
-            all.push((panel["title"].to_string(), query));
+            ensure!(!expr.contains('$'), "an unknown variable: {expr}");
+            let legend = target["legendFormat"].as_str().context("a legend")?.split("{{").skip(1);
+            let labels = legend.filter_map(|it| Some(it.split_once("}}")?.0.to_owned())).collect();
+            all.push(Query { panel: panel["title"].to_string(), expr, labels });
         }
     }
     ensure!(all.len() > 10, "the dashboard has only {} queries", all.len());
@@ -107,19 +118,17 @@ fn act(plane: &ControlPlane<'_>, client: &mut Client, ready: &mut bool) -> Resul
     plane.set_ready(&["c"], *ready)
 }
 
-/// The first query without data.
-fn without_data(
-    prometheus: &Prometheus<'_>,
-    queries: &[(String, String)],
-) -> Result<Option<String>> {
-    for (panel, query) in queries {
-        let samples = prometheus.query(query)?;
-        let is_number = |sample: &Value| {
+/// The first query that gives no number, or not the labels of its legend.
+fn without_data(prometheus: &Prometheus<'_>, queries: &[Query]) -> Result<Option<String>> {
+    for Query { panel, expr, labels } in queries {
+        let samples = prometheus.query(expr)?;
+        let is_whole = |sample: &Value| {
             let value = sample["value"][1].as_str().and_then(|text| text.parse::<f64>().ok());
-            value.is_some_and(f64::is_finite)
+            let is_there = |label: &String| sample["metric"][label].is_string();
+            value.is_some_and(f64::is_finite) && labels.iter().all(is_there)
         };
-        if !samples.iter().any(is_number) {
-            return Ok(Some(format!("{panel}: {query} gives {samples:?}")));
+        if !samples.iter().any(is_whole) {
+            return Ok(Some(format!("{panel}: {expr} gives {samples:?}")));
         }
     }
     Ok(None)
