@@ -1,6 +1,7 @@
 //! Creates and changes objects at an API server, as `kubectl` would.
 
 use anyhow::{Context, Result};
+use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
@@ -183,10 +184,12 @@ pub async fn run_pod(client: &Client, pod: &Pod, labels: &Value) -> Result<()> {
     set_ready(client, &pod.name, true).await
 }
 
-/// Sets whether a pod is ready.
+/// Sets whether a pod is ready, and since when, as its kubelet does.
 pub async fn set_ready(client: &Client, pod: &str, ready: bool) -> Result<()> {
     let status = if ready { "True" } else { "False" };
-    let conditions = json!({"conditions": [{"type": "Ready", "status": status}]});
+    let now = Timestamp::now().to_string();
+    let conditions =
+        json!({"conditions": [{"type": "Ready", "status": status, "lastTransitionTime": now}]});
     change_status(client, pod, conditions).await
 }
 

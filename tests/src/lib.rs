@@ -62,6 +62,7 @@ pub mod population;
 pub mod prefix;
 pub mod process;
 pub mod progress;
+pub mod prometheus;
 pub mod pure_agent;
 pub mod reads;
 pub mod report;

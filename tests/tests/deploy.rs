@@ -2,18 +2,24 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use fs_err as fs;
+use fs_err::os::unix::fs::symlink;
 use rustix::thread::CapabilitySet;
 use serde_json::{Value, json};
+use topo_lb::cli::name::PLUGIN;
 use topo_lb_tests::agent::Agent;
 use topo_lb_tests::binary::Binary;
 use topo_lb_tests::control_plane::ControlPlane;
 use topo_lb_tests::deployment::{NAME, chart, deploy, helm, kubectl, one, overlay, overlay_with};
+use topo_lb_tests::folder::Folder;
 use topo_lb_tests::lab::within;
 use topo_lb_tests::manifest::{endpoint, node, service, slice};
 use topo_lb_tests::node::NodePlan;
+use topo_lb_tests::prefix::Prefix;
 use topo_lb_tests::process::{only_with, printed};
 use topo_lb_tests::requirements;
 use topo_lb_tests::scene::{HERE, KEYS, ZONE};
@@ -66,6 +72,14 @@ fn the_chart_is_what_kustomize_makes() -> Result<()> {
             overlay_with("cleanup", &["cgroup-unified"])?,
         ),
         (chart(&["exclude.annotatedPods=true"])?, overlay_with("opt-in", &["exclude-pods"])?),
+        (
+            chart(&[
+                "listen.onNode=true",
+                "podMonitor.enabled=true",
+                "prometheusRule.enabled=true",
+            ])?,
+            overlay_with("opt-in", &["metrics", "prometheus"])?,
+        ),
     ];
     for (chart, overlay) in pairs {
         let (chart, overlay) = (by_name(chart)?, by_name(overlay)?);
@@ -95,6 +109,48 @@ fn a_node_without_kube_proxy_is_not_sent_to_a_cluster_ip() -> Result<()> {
     let hub = chart(&["kubeProxyReplacement=true", "apiServer=http://127.0.0.1:10261"])?;
     let container = &one(&hub, "DaemonSet")?["spec"]["template"]["spec"]["containers"][0];
     ensure!(variable(container, "TOPO_LB_SCOPE") == Some("all"), "{container:#}");
+    Ok(())
+}
+
+#[test]
+fn kubectl_has_the_agents_binary_as_the_plugin_topo() -> Result<()> {
+    let manifest = fs::read_to_string(deploy("krew/topo.yaml"))?;
+    let plugin: Value = serde_saphyr::from_str(&manifest).context("krew/topo.yaml is not YAML")?;
+    let name = plugin["metadata"]["name"].as_str().context("the plugin has a name")?;
+    ensure!(format!("kubectl-{name}") == PLUGIN, "{name} is not {PLUGIN}");
+
+    // As krew links it.
+    let folder = Folder::make(Prefix::new().folder())?;
+    symlink(requirements::agent()?, folder.path().join(PLUGIN))?;
+    let kubectl = kubectl()?;
+    let topo = |arguments: &[&str]| {
+        let mut command = Command::new(&kubectl);
+        command.arg(name).args(arguments).env("PATH", folder.path());
+        command
+    };
+    let cluster = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/kubernetes-1.36.json");
+    let explain = ["explain", "--manifests", cluster, "--node", "kind-worker", "-o", "json"];
+    let by_plugin = printed(&mut topo(&explain))?;
+    let by_agent = printed(Command::new(requirements::agent()?).args(explain))?;
+    ensure!(by_plugin == by_agent && by_plugin.contains("svc-ud1"), "{by_plugin}");
+    let error = printed(&mut topo(&["explain", "--node", "n", "--manifests", "nothing"]));
+    let error = format!("{:#}", error.err().context("nothing was explained")?);
+    ensure!(error.contains("kubectl topo: "), "{error}");
+
+    // Without a source it reads the kubeconfig that kubectl reads.
+    fs::create_dir(folder.path().join(".kube"))?;
+    fs::write(folder.path().join(".kube/config"), "current-context: elsewhere\n")?;
+    let mut asks = topo(&["explain", "--node", "n"]);
+    asks.env("HOME", folder.path()).env_remove("KUBECONFIG").env_remove("TOPO_LB_KUBECONFIG");
+    let error = format!("{:#}", printed(&mut asks).err().context("there is no cluster")?);
+    ensure!(error.contains(".kube/config") && error.contains("elsewhere"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn a_monitor_of_a_port_that_is_not_served_is_refused() -> Result<()> {
+    let error = chart(&["podMonitor.enabled=true"]).err().context("it was rendered")?;
+    ensure!(format!("{error:#}").contains("needs listen.onNode"), "{error:#}");
     Ok(())
 }
 

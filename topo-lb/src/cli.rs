@@ -2,13 +2,14 @@
 
 mod frontends;
 mod lint;
+pub mod name;
 mod plan;
 mod top;
 
 use std::path::PathBuf;
 
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use topo_lb_common::maps;
 
 use crate::admin::Listen;
@@ -374,14 +375,14 @@ impl AgentArgs {
     /// Values of flags exclude each other: a usage error.
     pub fn check(&self) -> Result<(), clap::Error> {
         if self.terminate_tcp && self.tcp_peer == TcpPeer::Endpoint {
-            return Err(Cli::command().error(
+            return Err(name::command(name::called()).error(
                 ErrorKind::ArgumentConflict,
                 "--terminate-tcp cannot be used with --tcp-peer endpoint: nothing records which \
                  connections go to a Service",
             ));
         }
         if self.frontends.kube_proxy_replacement && self.scope == Scope::OptIn {
-            return Err(Cli::command().error(
+            return Err(name::command(name::called()).error(
                 ErrorKind::ArgumentConflict,
                 "--kube-proxy-replacement cannot be used with --scope opt-in: without kube-proxy, \
                  nothing serves the Services without a policy",

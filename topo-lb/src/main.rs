@@ -2,18 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::io::{IsTerminal as _, Read as _, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
-use clap::Parser as _;
 use serde::Serialize;
 use tokio::runtime::{Builder, Runtime};
 use topo_lb::admin::{self, probe};
 use topo_lb::app::{self, Config, Source};
 use topo_lb::cli::{
-    AgentArgs, CheckArgs, CleanupArgs, Cli, Command, ExplainArgs, LintArgs, ListArgs, LogFormat,
-    Output, PlanArgs, ProbeArgs, SourceArgs, TopArgs,
+    AgentArgs, CheckArgs, CleanupArgs, Command, ExplainArgs, LintArgs, ListArgs, LogFormat, Output,
+    PlanArgs, ProbeArgs, SourceArgs, TopArgs, name,
 };
 use topo_lb::cluster::{ServiceId, State, Update};
 use topo_lb::datapath::Options;
@@ -31,7 +30,7 @@ use topo_lb::{check, explain, heap, lint, list, source, top};
 use topo_lb_common::maps;
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let result = match name::parse().command {
         Command::Agent(args) => run_agent(*args),
         Command::Explain(args) => run_explain(&args),
         Command::Lint(args) => run_lint(&args),
@@ -48,7 +47,7 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("topo-lb: {error:#}");
+            eprintln!("{}: {error:#}", name::called());
             ExitCode::FAILURE
         }
     }
@@ -124,7 +123,7 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
 fn run_explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     let Listing { updates, faults, .. } = read_cluster(&args.source, false)?;
     for fault in faults {
-        eprintln!("topo-lb: {}", fault.sentence);
+        eprintln!("{}: {}", name::called(), fault.sentence);
     }
     if args.all_nodes {
         let state = cluster(updates, "");
@@ -148,7 +147,8 @@ fn run_lint(args: &LintArgs) -> anyhow::Result<ExitCode> {
     if clients.is_none() && args.source.manifests.is_some() && !args.ignore.contains(&Rule::Meshed)
     {
         eprintln!(
-            "topo-lb: meshes are not looked for: the manifests have neither Namespaces nor Pods"
+            "{}: meshes are not looked for: the manifests have neither Namespaces nor Pods",
+            name::called()
         );
     }
     let clients = clients.unwrap_or_default();
@@ -213,7 +213,8 @@ fn run_list(args: &ListArgs) -> anyhow::Result<ExitCode> {
     let listed = list::list(&args.pin.pin_dir, args.what)?;
     if let Listed::Connections { hidden: hidden @ 1.., .. } = listed {
         eprintln!(
-            "topo-lb: the UDP flows of {hidden} processes are not shown: that takes CAP_SYS_PTRACE"
+            "{}: the UDP flows of {hidden} processes are not shown: that takes CAP_SYS_PTRACE",
+            name::called()
         );
     }
     print(args.output, &listed, || listed.table())?;
@@ -221,7 +222,7 @@ fn run_list(args: &ListArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn run_top(args: &TopArgs) -> anyhow::Result<ExitCode> {
-    let options = args.options();
+    let options = args.options(kube_target(args.kubeconfig.as_deref(), None));
     let is_once = args.once || args.output == Output::Json || !std::io::stdout().is_terminal();
     if !is_once {
         top::watch(&options, colours())?;
@@ -282,7 +283,7 @@ fn read_cluster(source: &SourceArgs, with_clients: bool) -> anyhow::Result<Listi
         if with_clients {
             match source::kube::clients(&server).await {
                 Ok(clients) => listing.clients = Some(clients),
-                Err(error) => eprintln!("topo-lb: meshes are not looked for: {error}"),
+                Err(error) => eprintln!("{}: meshes are not looked for: {error}", name::called()),
             }
         }
         anyhow::Ok(listing)
@@ -313,8 +314,17 @@ fn kube_target(kubeconfig: Option<&Path>, api_server: Option<&str>) -> KubeTarge
     match (kubeconfig, api_server) {
         (Some(path), _) => KubeTarget::Kubeconfig(path.to_owned()),
         (None, Some(url)) => KubeTarget::Server(url.to_owned()),
-        (None, None) => KubeTarget::Inferred,
+        (None, None) => kubectls_own().map_or(KubeTarget::Inferred, KubeTarget::Kubeconfig),
     }
+}
+
+/// As a plugin: `~/.kube/config`, which kubectl reads, unless KUBECONFIG names others.
+fn kubectls_own() -> Option<PathBuf> {
+    let others = std::env::var_os("KUBECONFIG").filter(|paths| !paths.is_empty());
+    if !name::is_plugin() || others.is_some() {
+        return None;
+    }
+    Some(std::env::home_dir()?.join(".kube/config")).filter(|path| path.is_file())
 }
 
 /// Runs a command's only task on this thread.

@@ -16,6 +16,7 @@ mod cluster;
 mod cluster_parts;
 mod cluster_tools;
 mod control_plane;
+mod dashboard;
 mod debian;
 mod debian_kubernetes;
 mod demo;
@@ -37,6 +38,7 @@ mod oci;
 mod plan;
 mod process;
 mod progress;
+mod prometheus;
 mod run_agent;
 mod setup;
 mod soak;
@@ -73,6 +75,7 @@ enum Command {
     Cluster(cluster::Args),
     E2e(e2e::Args),
     ExternalMatrix(external_matrix::Args),
+    Dashboard(dashboard::Args),
 }
 
 fn main() -> ExitCode {
@@ -90,6 +93,7 @@ fn main() -> ExitCode {
         Command::Cluster(args) => cluster::run(&workspace, &args),
         Command::E2e(args) => e2e::run(&workspace, &args),
         Command::ExternalMatrix(args) => external_matrix::run(&workspace, &args),
+        Command::Dashboard(args) => dashboard::run(&workspace, &args),
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,

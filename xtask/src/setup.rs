@@ -57,6 +57,7 @@ const TO_TEST: &[Need] = &[
     Need::Peers,
     Need::ControlPlane,
     Need::ClusterTools,
+    Need::Prometheus,
     Need::VirtualMachine,
 ];
 

@@ -22,6 +22,7 @@ use crate::needs::Need;
 use crate::plan::object_tools;
 use crate::process::{run_logged, run_visible, to_log};
 use crate::progress::{self, Running};
+use crate::prometheus;
 use crate::suites;
 use crate::summary::Outcome;
 use crate::virtual_machine::{self, Counting, Line, Scope};
@@ -102,6 +103,7 @@ impl Stage {
                 Need::Root,
                 Need::ControlPlane,
                 Need::ClusterTools,
+                Need::Prometheus,
             ],
             Self::Cluster => &[
                 Need::Object,
@@ -289,6 +291,7 @@ fn kernels(
 fn against_control_plane(workspace: &Workspace) -> Result<Vec<Suite>> {
     let programs = control_plane::programs(workspace)?;
     let tools = cluster_tools::programs(workspace)?;
+    let prometheus = prometheus::programs(workspace)?;
     let agent = suites::agent(workspace)?;
     let mut compile = suites::cargo_for(workspace, "test", suites::CONTROL_PLANE);
     let log = workspace.log("build-control-plane");
@@ -296,6 +299,7 @@ fn against_control_plane(workspace: &Workspace) -> Result<Vec<Suite>> {
     let names = suites::CONTROL_PLANE.map(str::to_owned);
     Ok(of_the_lab(workspace, names, &agent, |command| {
         command.env(control_plane::VARIABLE, &programs).envs(tools.iter().cloned());
+        command.env(prometheus::VARIABLE, &prometheus);
     }))
 }
 

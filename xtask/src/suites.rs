@@ -12,9 +12,17 @@ use crate::debian::entries;
 use crate::process::run_logged;
 use crate::workspace::{Profile, Workspace};
 
-/// Suites that need a control plane; plain `cargo test` excludes them by `test = false`.
-pub(crate) const CONTROL_PLANE: [&str; 7] =
-    ["control_plane", "api", "changes", "demo_api_server", "telling", "autonomy", "deploy"];
+/// Suites that need a control plane or Prometheus; plain `cargo test` excludes them by `test = false`.
+pub(crate) const CONTROL_PLANE: [&str; 8] = [
+    "control_plane",
+    "api",
+    "changes",
+    "demo_api_server",
+    "telling",
+    "autonomy",
+    "deploy",
+    "prometheus",
+];
 
 /// The suites that need the parts of a real cluster; plain `cargo test` excludes them, too.
 pub(crate) const CLUSTER: [&str; 2] = ["cluster", "migration"];

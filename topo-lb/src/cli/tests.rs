@@ -1,5 +1,7 @@
 //! What the command line takes and refuses.
 
+use clap::CommandFactory as _;
+
 use super::*;
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{Output, PinArgs};
+use super::{Output, PinArgs, name};
 use crate::source::kube::KubeTarget;
 use crate::top::{Column, From, Options};
 
@@ -24,12 +24,12 @@ pub struct TopArgs {
         conflicts_with = "cluster"
     )]
     pub agent: Vec<String>,
-    /// Ask every agent of a cluster through its API server, at their Pods. Takes `list` on pods and `get`
+    /// Ask every agent of a cluster through its API server, at their Pods: what `kubectl topo top` does. Takes `list` on pods and `get`
     /// on pods/proxy; the agents must serve --metrics-listen
     #[arg(long)]
     pub cluster: bool,
     /// With --cluster: kubeconfig file. Default: the in-cluster config, then $KUBECONFIG
-    #[arg(long, value_name = "PATH", env = "TOPO_LB_KUBECONFIG", requires = "cluster")]
+    #[arg(long, value_name = "PATH", env = "TOPO_LB_KUBECONFIG")]
     pub kubeconfig: Option<PathBuf>,
     /// With --cluster: the port of the agents' --metrics-listen
     #[arg(long, value_name = "PORT", env = "TOPO_LB_METRICS_PORT", default_value_t = 19_876)]
@@ -53,12 +53,11 @@ pub struct TopArgs {
 }
 
 impl TopArgs {
-    /// What to show.
+    /// What to show. `target`: the API server of --cluster.
     #[must_use]
-    pub fn options(&self) -> Options {
-        let from = if self.cluster {
-            let target = self.kubeconfig.clone().map(KubeTarget::Kubeconfig);
-            From::Cluster(target.unwrap_or(KubeTarget::Inferred), self.metrics_port)
+    pub fn options(&self, target: KubeTarget) -> Options {
+        let from = if self.cluster || self.agent.is_empty() && name::is_plugin() {
+            From::Cluster(target, self.metrics_port)
         } else if self.agent.is_empty() {
             From::Maps(self.pin.pin_dir.clone())
         } else {

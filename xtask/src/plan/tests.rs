@@ -11,7 +11,8 @@ use crate::needs::{DEBIAN_LLVM, packages};
 use crate::toolchain::{Linker, Toolchain};
 
 /// No package provides them: they are downloaded.
-const DOWNLOADED: [&str; 2] = ["emulator and kernels", "emulator and kernel for arm64"];
+const DOWNLOADED: [&str; 3] =
+    ["emulator and kernels", "emulator and kernel for arm64", "Prometheus"];
 
 /// Root on Debian 12 with gcc and rustup's stable Rust, nothing else.
 fn bare() -> Machine {

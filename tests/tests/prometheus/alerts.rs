@@ -1,0 +1,187 @@
+//! Each alert by promtool's unit tests: what makes it fire, and what does not.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use fs_err as fs;
+use serde_json::{Value, json};
+use topo_lb_tests::folder::Folder;
+use topo_lb_tests::prefix::Prefix;
+use topo_lb_tests::process::printed;
+use topo_lb_tests::prometheus::program;
+
+use crate::rules::{alerts, rules};
+
+/// Series and their values, a sample a minute, as promtool expands them (`1+2x3` is 1 3 5 7).
+type Series = &'static [(&'static str, &'static str)];
+
+struct Case {
+    alert: &'static str,
+    /// When to look.
+    at: &'static str,
+    fires: Series,
+    silent: &'static [Series],
+}
+
+const CASES: &[Case] = &[
+    Case {
+        alert: "TopoLbServiceRefused",
+        at: "15m",
+        fires: &[(
+            "topo_lb_refused_connections_total{namespace='a',service='b',port='http',reason='topology-policy'}",
+            "0+60x20",
+        )],
+        silent: &[
+            // It refused until an hour ago.
+            &[(
+                "topo_lb_refused_connections_total{namespace='a',service='b',port='http',reason='topology-policy'}",
+                "60x20",
+            )],
+            // A Service without endpoints anywhere.
+            &[(
+                "topo_lb_refused_connections_total{namespace='a',service='b',port='http',reason='no-endpoints'}",
+                "0+60x20",
+            )],
+        ],
+    },
+    Case {
+        alert: "TopoLbAgentUnready",
+        at: "15m",
+        fires: &[("topo_lb_ready{node='n'}", "0x20")],
+        // The second one starts.
+        silent: &[
+            &[("topo_lb_ready{node='n'}", "1x20")],
+            &[("topo_lb_ready{node='n'}", "1x5 0x5 1x10")],
+        ],
+    },
+    Case {
+        alert: "TopoLbStateStale",
+        at: "20m",
+        fires: &[("topo_lb_state_age_seconds{node='n'}", "0+60x20")],
+        silent: &[
+            &[("topo_lb_state_age_seconds{node='n'}", "0x20")],
+            // Away for four minutes at a time.
+            &[("topo_lb_state_age_seconds{node='n'}", "0+60x4 0+60x4 0+60x4 0+60x4")],
+        ],
+    },
+    Case {
+        alert: "TopoLbMapNearlyFull",
+        at: "20m",
+        fires: &[
+            ("topo_lb_map_used_entries{node='n',map='slots4'}", "81x20"),
+            ("topo_lb_map_capacity_entries{node='n',map='slots4'}", "100x20"),
+        ],
+        silent: &[
+            &[
+                ("topo_lb_map_used_entries{node='n',map='slots4'}", "80x20"),
+                ("topo_lb_map_capacity_entries{node='n',map='slots4'}", "100x20"),
+            ],
+            // The maps are not open yet.
+            &[
+                ("topo_lb_map_used_entries{node='n',map='slots4'}", "0x20"),
+                ("topo_lb_map_capacity_entries{node='n',map='slots4'}", "0x20"),
+            ],
+        ],
+    },
+    Case {
+        alert: "TopoLbServicesWithoutRoom",
+        at: "10m",
+        fires: &[
+            ("topo_lb_left_out_services{node='n'}", "0x20"),
+            ("topo_lb_narrowed_services{node='n'}", "0x20"),
+            ("topo_lb_stale_services{node='n'}", "1x20"),
+            ("topo_lb_no_room_refused_services{node='n'}", "0x20"),
+        ],
+        silent: &[&[
+            ("topo_lb_left_out_services{node='n'}", "0x20"),
+            ("topo_lb_narrowed_services{node='n'}", "0x20"),
+            ("topo_lb_stale_services{node='n'}", "0x20"),
+            ("topo_lb_no_room_refused_services{node='n'}", "0x20"),
+        ]],
+    },
+    Case {
+        alert: "TopoLbHooksOverridden",
+        at: "5m",
+        fires: &[("topo_lb_overridden_hooks{node='n'}", "4x20")],
+        silent: &[&[("topo_lb_overridden_hooks{node='n'}", "0x20")]],
+    },
+    Case {
+        alert: "TopoLbProgramsInFront",
+        at: "5m",
+        fires: &[("topo_lb_programs_in_front{node='n'}", "1x20")],
+        silent: &[&[("topo_lb_programs_in_front{node='n'}", "0x20")]],
+    },
+    Case {
+        alert: "TopoLbServicesWaiting",
+        at: "10m",
+        fires: &[("topo_lb_waiting_services{node='n'}", "3x20")],
+        // While all Nodes are listed.
+        silent: &[&[("topo_lb_waiting_services{node='n'}", "0x8 3 0x11")]],
+    },
+    Case {
+        alert: "TopoLbCrossZoneShare",
+        at: "3h",
+        fires: &[
+            ("topo_lb_connections_total{locality='zone'}", "0+60x200"),
+            ("topo_lb_connections_total{locality='elsewhere'}", "0+90x200"),
+        ],
+        silent: &[
+            &[
+                ("topo_lb_connections_total{locality='zone'}", "0+90x200"),
+                ("topo_lb_connections_total{locality='elsewhere'}", "0+60x200"),
+            ],
+            // No endpoint has a zone.
+            &[
+                ("topo_lb_connections_total{locality='node'}", "0+60x200"),
+                ("topo_lb_connections_total{locality='elsewhere'}", "0+90x200"),
+            ],
+        ],
+    },
+];
+
+/// A unit test of promtool: how many alerts of this name fire at these times.
+fn unit_test(name: &str, series: Series, at: &[(&str, u32)]) -> Value {
+    let series: Vec<Value> =
+        series.iter().map(|(series, values)| json!({"series": series, "values": values})).collect();
+    let expectations: Vec<Value> = at
+        .iter()
+        .map(|(time, firing)| {
+            let samples: &[Value] = match firing {
+                0 => &[],
+                _ => &[json!({"labels": "{}", "value": firing})],
+            };
+            json!({
+                "expr": format!("count(ALERTS{{alertname='{name}',alertstate='firing'}})"),
+                "eval_time": time, "exp_samples": samples,
+            })
+        })
+        .collect();
+    json!({"name": name, "interval": "1m", "input_series": series, "promql_expr_test": expectations})
+}
+
+#[test]
+fn each_alert_fires_for_its_trouble_after_a_while_and_for_nothing_near_it() -> Result<()> {
+    let rules = rules()?;
+    let there = alerts(&rules)?;
+    let there: BTreeSet<_> = there.iter().filter_map(|alert| alert["alert"].as_str()).collect();
+    let tried: BTreeSet<_> = CASES.iter().map(|case| case.alert).collect();
+    ensure!(there == tried, "alerts: {there:?}, cases: {tried:?}");
+
+    let mut tests = Vec::new();
+    for case in CASES {
+        ensure!(!case.silent.is_empty(), "{} is always expected", case.alert);
+        tests.push(unit_test(case.alert, case.fires, &[("1m", 0), (case.at, 1)]));
+        tests.extend(
+            case.silent.iter().map(|series| unit_test(case.alert, series, &[(case.at, 0)])),
+        );
+    }
+    let folder = Folder::make(Prefix::new().folder())?;
+    fs::write(folder.path().join("rules.json"), rules.to_string())?;
+    let path = folder.path().join("tests.json");
+    let file = json!({"rule_files": ["rules.json"], "evaluation_interval": "1m", "tests": tests});
+    fs::write(&path, file.to_string())?;
+    let mut test = Command::new(program("promtool")?);
+    printed(test.args(["test", "rules"]).arg(&path)).context("promtool test rules")?;
+    Ok(())
+}

@@ -1,0 +1,196 @@
+//! Agents with traffic, a real Prometheus that scrapes them, and every query of the dashboard.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use fs_err as fs;
+use serde_json::{Value, json};
+use topo_lb_tests::agent::Agent;
+use topo_lb_tests::api::{READ, reading};
+use topo_lb_tests::binary::Binary;
+use topo_lb_tests::client::Client;
+use topo_lb_tests::control_plane::ControlPlane;
+use topo_lb_tests::deployment::deploy;
+use topo_lb_tests::lab::within;
+use topo_lb_tests::manifest::{node, service};
+use topo_lb_tests::node::NodePlan;
+use topo_lb_tests::prometheus::Prometheus;
+use topo_lb_tests::requirements;
+use topo_lb_tests::scene::{HERE, KEYS, REGION, ZONE, at};
+use topo_lb_tests::traffic::Via;
+use topo_lb_tests::wait::until;
+use topo_lb_tests::wiring::node4;
+
+use crate::rules::{rendered, rules};
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// A Service with a pod at every distance, and one that no node may use.
+const WEB: &str = "10.96.5.1";
+const STRICT: &str = "10.96.5.2";
+
+/// Nodes, each with its number, zone and region.
+const NODES: [(&str, u8, &str, &str); 4] = [
+    (HERE, 1, "zone-1", "region-1"),
+    ("beside", 2, "zone-1", "region-1"),
+    ("there", 3, "zone-2", "region-1"),
+    (BEYOND, 4, "zone-3", "region-2"),
+];
+const BEYOND: &str = "beyond";
+
+/// Where the agent of a node serves metrics.
+fn metrics(number: u8) -> SocketAddr {
+    SocketAddr::from((node4(number), 19876))
+}
+
+/// Creates the nodes, the Services, and Pods for the pods of the lab.
+fn describe(plane: &ControlPlane<'_>) -> Result<()> {
+    let nodes = NODES.map(|(name, _, zone, region)| node(name, &[(ZONE, zone), (REGION, region)]));
+    let services = [("web", WEB, None), ("strict", STRICT, Some((KEYS, "example.com/nobody")))];
+    let services = services.map(|(name, address, keys)| {
+        let keys: Vec<_> = keys.into_iter().collect();
+        let mut service = service(name, &[address], &[("http", 80, "TCP")], &keys);
+        service["spec"]["selector"] = json!({"app": "web"});
+        service["spec"]["ports"][0]["targetPort"] = 9376.into();
+        service
+    });
+    plane.create(nodes.into_iter().chain(services))
+}
+
+/// An agent that serves metrics on its node's address.
+fn agent<'a>(
+    plane: &ControlPlane<'a>,
+    binary: &Binary,
+    node: &str,
+    number: u8,
+) -> Result<Agent<'a>> {
+    let mut agent = plane.agent(binary, node)?;
+    agent.set("--tc-devices", "pod*");
+    agent.set("--max-connections", "4096");
+    agent.set("--metrics-listen", metrics(number).to_string());
+    agent.resume()?;
+    Ok(agent)
+}
+
+/// A query of the dashboard.
+struct Query {
+    panel: String,
+    /// With values for the dashboard's variables.
+    expr: String,
+    /// The labels that its legend shows.
+    labels: Vec<String>,
+}
+
+/// All queries of the dashboard.
+fn queries() -> Result<Vec<Query>> {
+    let text = fs::read_to_string(deploy("grafana/topo-lb.json"))?;
+    let dashboard: Value = serde_json::from_str(&text)?;
+    let panels = dashboard["panels"].as_array().context("the dashboard has panels")?;
+    let mut all = Vec::new();
+    for panel in panels {
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            let mut expr = target["expr"].as_str().context("a query")?.to_owned();
+            for (variable, value) in [
+                ("$__rate_interval", "20s"),
+                ("$namespace", "default"),
+                ("$service", "web|strict"),
+                ("$node", "here|beyond"),
+            ] {
+                expr = expr.replace(variable, value);
+            }
+            ensure!(!expr.contains('$'), "an unknown variable: {expr}");
+            let legend = target["legendFormat"].as_str().context("a legend")?.split("{{").skip(1);
+            let labels = legend.filter_map(|it| Some(it.split_once("}}")?.0.to_owned())).collect();
+            all.push(Query { panel: panel["title"].to_string(), expr, labels });
+        }
+    }
+    ensure!(all.len() > 10, "the dashboard has only {} queries", all.len());
+    Ok(all)
+}
+
+/// Traffic to every locality, refusals, and a pod whose readiness changes each time.
+fn act(plane: &ControlPlane<'_>, client: &mut Client, ready: &mut bool) -> Result<()> {
+    client.call(Via::Http, at(WEB)?, 20)?;
+    client.call(Via::Http, at(STRICT)?, 5)?;
+    *ready = !*ready;
+    plane.set_ready(&["c"], *ready)
+}
+
+/// The first query that gives no number, or not the labels of its legend.
+fn without_data(prometheus: &Prometheus<'_>, queries: &[Query]) -> Result<Option<String>> {
+    for Query { panel, expr, labels } in queries {
+        let samples = prometheus.query(expr)?;
+        let is_whole = |sample: &Value| {
+            let value = sample["value"][1].as_str().and_then(|text| text.parse::<f64>().ok());
+            let is_there = |label: &String| sample["metric"][label].is_string();
+            value.is_some_and(f64::is_finite) && labels.iter().all(is_there)
+        };
+        if !samples.iter().any(is_whole) {
+            return Ok(Some(format!("{panel}: {expr} gives {samples:?}")));
+        }
+    }
+    Ok(None)
+}
+
+/// The names of metrics that a text mentions.
+fn mentioned(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("topo_lb_")).collect()
+}
+
+#[test]
+fn every_query_of_the_dashboard_and_every_rule_finds_the_metrics_of_real_agents() -> Result<()> {
+    let (rules, monitor, queries) = (rules()?, rendered("PodMonitor")?, queries()?);
+    let binary = Binary::new(requirements::agent()?);
+    let pods = [vec![("client", 2), ("a", 3)], vec![("b", 2)], vec![("c", 2)], vec![("d", 2)]];
+    let plan: Vec<_> = NODES
+        .into_iter()
+        .zip(pods)
+        .map(|((name, number, ..), pods)| NodePlan { name, number, pods })
+        .collect();
+    within(&plan, |cluster| {
+        let mut plane = ControlPlane::in_lab(cluster)?;
+        plane.start_controllers()?;
+        plane.allow("topo-lb", &reading(&READ))?;
+        describe(&plane)?;
+        let servers = ["a", "b", "c", "d"];
+        let _servers = cluster.serve(servers)?;
+        let pods: Result<Vec<_>> = servers.into_iter().map(|pod| cluster.pod(pod)).collect();
+        plane.run_pods("web", pods?)?;
+        let _agents = [agent(&plane, &binary, HERE, 1)?, agent(&plane, &binary, BEYOND, 4)?];
+        let mut client = cluster.pod("client")?.client()?;
+        client.wait_for(Via::Http, at(WEB)?, &servers, SOON)?;
+
+        let targets = [(HERE, metrics(1)), (BEYOND, metrics(4))];
+        let prometheus = Prometheus::start(cluster, &targets, &monitor, &rules)?;
+        let mut ready = true;
+        until("data for every query", SOON, || {
+            act(&plane, &mut client, &mut ready)?;
+            Ok(without_data(&prometheus, &queries)?.map_or(Ok(()), Err))
+        })?;
+
+        let names = prometheus.get("/api/v1/label/__name__/values")?;
+        let names: BTreeSet<_> =
+            names.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let text = rules.to_string();
+        let unknown: Vec<_> = mentioned(&text).difference(&names).copied().collect();
+        ensure!(unknown.is_empty(), "the rules name {unknown:?}, which no agent has");
+
+        until("the alert of the refused Service", SOON, || {
+            act(&plane, &mut client, &mut ready)?;
+            let groups = prometheus.get("/api/v1/rules?type=alert")?;
+            let ran = groups["groups"][0]["rules"].as_array().context("rules")?;
+            for rule in ran {
+                ensure!(rule["lastError"].is_null(), "{rule:#}");
+            }
+            let alerts = ran.iter().filter(|rule| rule["name"] == "TopoLbServiceRefused");
+            let mut alerts = alerts.filter_map(|rule| rule["alerts"].as_array()).flatten();
+            let summary = "Connections to default/strict are refused by its policy";
+            let found = alerts.any(|alert| alert["annotations"]["summary"] == summary);
+            Ok(if found { Ok(()) } else { Err(format!("{groups:#}")) })
+        })?;
+        Ok(())
+    })
+}

@@ -1,0 +1,186 @@
+//! What the dashboard shows: rows of panels, each with its queries. A new figure is one entry here.
+//!
+//! In a query, `$services` stands for the matchers of the dashboard's variables for namespace, Service and
+//! node, and `$nodes` for that of the node alone.
+
+/// A row of panels.
+pub(super) struct Row {
+    pub(super) title: &'static str,
+    pub(super) panels: &'static [Panel],
+}
+
+/// A graph over time.
+pub(super) struct Panel {
+    pub(super) title: &'static str,
+    /// What the figures mean and what to look at, if the title does not say it.
+    pub(super) description: &'static str,
+    /// Grafana's name of the unit (`@grafana/data`, `valueFormats`).
+    pub(super) unit: &'static str,
+    /// Whether the lines are stacked: parts of a whole.
+    pub(super) stacked: bool,
+    pub(super) queries: &'static [Query],
+}
+
+/// A query, and the legend of each of its lines.
+pub(super) struct Query {
+    pub(super) expr: &'static str,
+    pub(super) legend: &'static str,
+}
+
+const fn query(legend: &'static str, expr: &'static str) -> Query {
+    Query { expr, legend }
+}
+
+pub(super) const ROWS: &[Row] = &[
+    Row {
+        title: "Traffic",
+        panels: &[
+            Panel {
+                title: "Connections by locality, share",
+                description: "Where connections to Services go: an endpoint on the same node, in \
+                              the zone, in the region, or elsewhere. An endpoint without a zone \
+                              counts as elsewhere.",
+                unit: "percentunit",
+                stacked: true,
+                queries: &[query(
+                    "{{locality}}",
+                    r#"sum by (locality) (rate(topo_lb_connections_total{$services}[$__rate_interval])) / on () group_left () sum(rate(topo_lb_connections_total{$services}[$__rate_interval]))"#,
+                )],
+            },
+            Panel {
+                title: "Connections by Service and locality",
+                description: "The 20 with most connections.",
+                unit: "cps",
+                stacked: false,
+                queries: &[query(
+                    "{{namespace}}/{{service}} {{locality}}",
+                    r#"topk(20, sum by (namespace, service, locality) (rate(topo_lb_connections_total{$services}[$__rate_interval])))"#,
+                )],
+            },
+            Panel {
+                title: "Connections that leave their zone",
+                description: "The 20 Services with most of them.",
+                unit: "cps",
+                stacked: false,
+                queries: &[query(
+                    "{{namespace}}/{{service}}",
+                    r#"topk(20, sum by (namespace, service) (rate(topo_lb_connections_total{$services,locality=~"region|elsewhere"}[$__rate_interval])))"#,
+                )],
+            },
+            Panel {
+                title: "Refused connections",
+                description: "By Service and reason; docs/metrics.md lists the reasons.",
+                unit: "cps",
+                stacked: false,
+                queries: &[query(
+                    "{{namespace}}/{{service}} {{reason}}",
+                    r#"topk(20, sum by (namespace, service, reason) (rate(topo_lb_refused_connections_total{$services}[$__rate_interval])))"#,
+                )],
+            },
+            Panel {
+                title: "Service ports that refuse",
+                description: "By reason, summed over the nodes.",
+                unit: "short",
+                stacked: false,
+                queries: &[query(
+                    "{{reason}}",
+                    r#"sum by (reason) (topo_lb_refusing_service_ports{$nodes})"#,
+                )],
+            },
+            Panel {
+                title: "tc packets by outcome",
+                description: "Only nodes with --tc-devices or --kube-proxy-replacement.",
+                unit: "pps",
+                stacked: false,
+                queries: &[query(
+                    "{{direction}} {{outcome}}",
+                    r#"sum by (direction, outcome) (rate(topo_lb_packets_total{$nodes}[$__rate_interval]))"#,
+                )],
+            },
+        ],
+    },
+    Row {
+        title: "Agents",
+        panels: &[
+            Panel {
+                title: "Ready agents",
+                description: "",
+                unit: "short",
+                stacked: false,
+                queries: &[
+                    query("ready", r#"sum(topo_lb_ready{$nodes})"#),
+                    query("scraped", r#"count(topo_lb_ready{$nodes})"#),
+                ],
+            },
+            Panel {
+                title: "State age",
+                description: "The 10 nodes with the oldest state; zero while an agent hears of \
+                              changes as they happen.",
+                unit: "s",
+                stacked: false,
+                queries: &[query(
+                    "{{node}}",
+                    r#"topk(10, max by (node) (topo_lb_state_age_seconds{$nodes}))"#,
+                )],
+            },
+            Panel {
+                title: "From a change to the maps",
+                description: "From the arrival of a change at an agent to the end of its writes.",
+                unit: "s",
+                stacked: false,
+                queries: &[
+                    query(
+                        "p50",
+                        r#"histogram_quantile(0.5, sum by (le) (rate(topo_lb_programming_duration_seconds_bucket{$nodes}[$__rate_interval])))"#,
+                    ),
+                    query(
+                        "p99",
+                        r#"histogram_quantile(0.99, sum by (le) (rate(topo_lb_programming_duration_seconds_bucket{$nodes}[$__rate_interval])))"#,
+                    ),
+                ],
+            },
+            Panel {
+                title: "From a Pod's change to the maps",
+                description: "Includes kubelet, API server and the controller of EndpointSlices.",
+                unit: "s",
+                stacked: false,
+                queries: &[
+                    query(
+                        "p50",
+                        r#"histogram_quantile(0.5, sum by (le) (rate(topo_lb_network_programming_duration_seconds_bucket{$nodes}[$__rate_interval])))"#,
+                    ),
+                    query(
+                        "p99",
+                        r#"histogram_quantile(0.99, sum by (le) (rate(topo_lb_network_programming_duration_seconds_bucket{$nodes}[$__rate_interval])))"#,
+                    ),
+                ],
+            },
+            Panel {
+                title: "Map fill",
+                description: "Of the fullest node, by map.",
+                unit: "percentunit",
+                stacked: false,
+                queries: &[query(
+                    "{{map}}",
+                    r#"max by (map) (topo_lb_map_used_entries{$nodes} / topo_lb_map_capacity_entries{$nodes})"#,
+                )],
+            },
+            Panel {
+                title: "Should be zero",
+                description: "Summed over the nodes. docs/operations.md has a section for each \
+                              alert.",
+                unit: "short",
+                stacked: false,
+                queries: &[
+                    query("overridden hooks", r#"sum(topo_lb_overridden_hooks{$nodes})"#),
+                    query("programs in front", r#"sum(topo_lb_programs_in_front{$nodes})"#),
+                    query("waiting Services", r#"sum(topo_lb_waiting_services{$nodes})"#),
+                    query(
+                        "Services without room",
+                        r#"sum(topo_lb_left_out_services{$nodes} + topo_lb_narrowed_services{$nodes} + topo_lb_stale_services{$nodes} + topo_lb_no_room_refused_services{$nodes})"#,
+                    ),
+                ],
+            },
+        ],
+    },
+];
