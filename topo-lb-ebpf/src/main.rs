@@ -6,7 +6,9 @@
 #![feature(asm_experimental_arch)]
 
 mod access;
+mod accounting;
 mod affinity;
+mod atomic;
 mod bind;
 mod budget;
 mod cgroup;
@@ -39,13 +41,14 @@ mod socket;
 mod state;
 mod steps;
 mod tc;
+mod tcp_socket;
 mod transport;
 mod unreachable;
 mod verdict;
 mod words;
 
-use aya_ebpf::macros::{cgroup_sock, cgroup_sock_addr, classifier};
-use aya_ebpf::programs::{SockAddrContext, SockContext, TcContext};
+use aya_ebpf::macros::{cgroup_sock, cgroup_sock_addr, classifier, sock_ops};
+use aya_ebpf::programs::{SockAddrContext, SockContext, SockOpsContext, TcContext};
 
 use crate::cgroup::{Mapped, Plain4, Plain6, is_mapped};
 use crate::outside::Clients;
@@ -102,6 +105,13 @@ fn getpeername6(ctx: SockAddrContext) -> i32 {
     } else {
         cgroup::getpeername::<Plain6>(&ctx)
     }
+}
+
+/// A TCP socket begins to connect, is connected, or changes its state. The result has no effect.
+#[sock_ops]
+fn accounting(ctx: SockOpsContext) -> u32 {
+    accounting::callback(&ctx);
+    1
 }
 
 /// An IPv4 socket was bound.

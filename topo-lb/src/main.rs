@@ -12,7 +12,7 @@ use topo_lb::admin::{self, probe};
 use topo_lb::app::{self, Config, Source};
 use topo_lb::cli::{
     AgentArgs, CheckArgs, CleanupArgs, Cli, Command, ExplainArgs, LintArgs, ListArgs, LogFormat,
-    Output, ProbeArgs, SourceArgs,
+    Output, ProbeArgs, SourceArgs, Switch,
 };
 use topo_lb::cluster::{ServiceId, State, Update};
 use topo_lb::datapath::Options;
@@ -101,6 +101,7 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
                 ..Capacity::default()
             },
             tcp_peer: args.tcp_peer,
+            accounting: args.accounting == Switch::On,
             exclusions: !exclusions.is_empty(),
             serves_guests,
             tc_attach: args.tc_attach,

@@ -26,6 +26,7 @@ use attach::pin::TcAttach;
 use direction::Role;
 use error::LoadError;
 use hook::Hook;
+use host::btf::BtfError;
 use host::lock::Lock;
 use host::mount::{check_bpffs, check_cgroup2};
 use host::{capability, feature};
@@ -36,6 +37,7 @@ use maps::spec::map_specs;
 use masquerade::Masquerade;
 use programs::load::{load, load_classifiers};
 use programs::object::{AllFrontends, Constants, TcpPeer};
+use programs::tcp_fields::TcpFields;
 
 use crate::plan::Capacity;
 
@@ -50,6 +52,8 @@ pub struct Options {
     pub capacity: Capacity,
     /// What getpeername returns for a translated TCP connection.
     pub tcp_peer: TcpPeer,
+    /// Whether TCP connections are accounted, if the kernel can.
+    pub accounting: bool,
     /// Whether Pods can be excluded.
     pub exclusions: bool,
     /// Set if devices of guests are served. `capacity` then has room for connections.
@@ -77,6 +81,8 @@ pub struct Datapath {
     quota: Option<QuotaKeeper>,
     /// Set if clients outside of this node are served.
     pub(crate) masquerade: Option<Masquerade>,
+    /// Why it is not known where the kernel counts TCP connections; then they are not accounted.
+    pub(crate) no_tcp_fields: Option<BtfError>,
     /// Before the lock, so that it is dropped before the lock is released.
     made: Made,
     pub(crate) lock: Lock,
@@ -138,6 +144,12 @@ impl Datapath {
         let constants = Constants::probe(options.tcp_peer, options.capacity.services)
             .with_exclusions(options.exclusions)
             .with_all_frontends(options.all_frontends);
+        let (tcp_fields, no_tcp_fields) = match options.accounting.then(TcpFields::find) {
+            Some(Ok(fields)) => (fields, None),
+            Some(Err(error)) => (TcpFields::default(), Some(error)),
+            None => <_>::default(),
+        };
+        let constants = constants.with_tcp_fields(tcp_fields);
         let directory = renewal.as_ref().map_or(&*options.pin_dir, Renewal::directory);
         let mut ebpf = load(&map_specs, &constants, Some(directory))?;
         if options.serves_guests {
@@ -149,7 +161,18 @@ impl Datapath {
         }
         let masquerade = outside.map(|it| Masquerade::new(it.masquerade_mark));
         let (links, reply_filter, quota) = (Vec::new(), None, None);
-        Ok(Self { options, ebpf, renewal, made, links, reply_filter, quota, masquerade, lock })
+        Ok(Self {
+            options,
+            ebpf,
+            renewal,
+            made,
+            links,
+            reply_filter,
+            quota,
+            masquerade,
+            no_tcp_fields,
+            lock,
+        })
     }
 
     /// Copies counters and connection state from pinned maps of another layout, if there are any.

@@ -105,7 +105,7 @@ impl Datapath {
         let (hook, path) = (*hook, pin_path(pin_dir, *hook));
         let cgroup = File::open(&self.options.cgroup_root).map_err(text)?;
         let id = cgroup_id(&cgroup).map_err(text)?;
-        if !link.is_still_on(hook, id).map_err(text)? {
+        if !link.is_still_on(hook.attach_type(), id).map_err(text)? {
             let link = self.link(hook, &cgroup).map_err(|error| causes(&error))?;
             absent(&path).map_err(text)?;
             syscall::pin(link.as_fd(), &path).map_err(text)?;

@@ -1,0 +1,159 @@
+//! Accounting: what TCP connections to Services move, counted when they end. Packets cost nothing.
+//!
+//! A callback at the begin of a connection asks for callbacks on changes of its state, only if the
+//! socket has what it dialled in its storage. So all other sockets cost a few instructions.
+
+use core::ptr::NonNull;
+
+use aya_ebpf::bindings::{
+    BPF_NOEXIST, BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB, BPF_SOCK_OPS_STATE_CB,
+    BPF_SOCK_OPS_STATE_CB_FLAG, BPF_SOCK_OPS_TCP_CONNECT_CB, BPF_TCP_CLOSE, BPF_TCP_SYN_SENT,
+};
+use aya_ebpf::programs::SockOpsContext;
+use topo_lb_common::backend::Locality;
+use topo_lb_common::connected::Seen;
+use topo_lb_common::totals::{Failure, RTT_PLACES, Totals, TotalsKey, rtt_place};
+
+use crate::atomic::add;
+use crate::family::{ConnectedOf, Family, V4, V6};
+use crate::maps::TOTALS;
+use crate::socket::{owner_of, storage};
+use crate::tcp_socket::TcpFigures;
+
+/// include/linux/socket.h
+const AF_INET: u32 = 2;
+
+/// A callback of a TCP socket.
+#[inline(always)]
+pub(crate) fn callback(ctx: &SockOpsContext) {
+    match ctx.op() {
+        // The second one too: another program may have set its own flags in place of ours.
+        BPF_SOCK_OPS_TCP_CONNECT_CB | BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB => begin(ctx),
+        BPF_SOCK_OPS_STATE_CB if ctx.arg(1) == BPF_TCP_CLOSE && ctx.arg(0) != BPF_TCP_CLOSE => {
+            end(ctx);
+        }
+        _ => {}
+    }
+}
+
+/// Asks for callbacks on changes of the state of a socket that dialled a Service.
+#[inline(always)]
+fn begin(ctx: &SockOpsContext) {
+    let flags = ctx.cb_flags();
+    if flags & BPF_SOCK_OPS_STATE_CB_FLAG == 0 && dialled(ctx).is_some() {
+        // Without, the connection is not counted.
+        let _ = ctx.set_cb_flags((flags | BPF_SOCK_OPS_STATE_CB_FLAG) as i32);
+    }
+}
+
+/// Counts a connection that ends.
+#[inline(always)]
+fn end(ctx: &SockOpsContext) {
+    let Some(dialled) = dialled(ctx) else { return };
+    // SAFETY: the context's socket.
+    let Some(now) = (unsafe { TcpFigures::read(socket(ctx)) }) else { return };
+    let Some(totals) = totals_of(&dialled) else { return };
+    count(&dialled, &now, totals);
+    let totals = totals.as_ptr();
+    // SAFETY: an entry of the map; all writers add.
+    unsafe {
+        if ctx.arg(0) == BPF_TCP_SYN_SENT {
+            if let Some(failure) = Failure::of(now.error, now.retransmitted) {
+                add((&raw mut (*totals).failures).cast::<u64>().add(failure as usize), 1);
+            }
+        } else if now.rtt_micros != 0 {
+            add(&raw mut (*totals).rtt_micros, now.rtt_micros.into());
+            // The verifier needs the limit; the place is below it.
+            let place = rtt_place(now.rtt_micros) & (RTT_PLACES - 1);
+            add((&raw mut (*totals).rtt).cast::<u64>().add(place), 1);
+        }
+    }
+}
+
+/// Adds what is not counted yet, and notes it as counted.
+#[inline(always)]
+fn count(dialled: &Dialled, now: &TcpFigures, totals: NonNull<Totals>) {
+    let (totals, seen) = (totals.as_ptr(), dialled.seen);
+    // SAFETY: an entry of the map, to which all writers add, and the socket's own storage.
+    unsafe {
+        for (to, seen, now) in [
+            (&raw mut (*totals).sent, &raw mut (*seen).sent, now.sent),
+            (&raw mut (*totals).received, &raw mut (*seen).received, now.received),
+            (
+                &raw mut (*totals).retransmitted,
+                &raw mut (*seen).retransmitted,
+                now.retransmitted.into(),
+            ),
+        ] {
+            let before = seen.read_volatile();
+            if now > before {
+                seen.write_volatile(now);
+                add(to, now - before);
+            }
+        }
+    }
+}
+
+/// What a socket dialled, as its storage has it.
+struct Dialled {
+    key: TotalsKey,
+    seen: *mut Seen,
+}
+
+impl Dialled {
+    #[inline(always)]
+    fn of<F: Family>(connected: NonNull<ConnectedOf<F>>) -> Self {
+        let connected = connected.as_ptr();
+        // SAFETY: fields of the socket's storage.
+        unsafe {
+            let endpoint = (&raw const (*connected).endpoint).read();
+            let (service, tier) = ((*connected).service, (*connected).tier);
+            let key = TotalsKey::new(service, F::locality(&endpoint), tier);
+            Self { key, seen: &raw mut (*connected).seen }
+        }
+    }
+}
+
+/// What the callback's socket dialled. An IPv6 socket that is connected to an IPv4-mapped address
+/// dialled an IPv4 frontend; what it dialled before in the other family does not count.
+#[inline(always)]
+fn dialled(ctx: &SockOpsContext) -> Option<Dialled> {
+    let owner = owner_of(socket(ctx));
+    // SAFETY: the context's socket.
+    unsafe {
+        if ctx.family() == AF_INET || is_mapped(ctx) {
+            storage(V4::connected(), owner, 0).map(Dialled::of::<V4>)
+        } else {
+            storage(V6::connected(), owner, 0).map(Dialled::of::<V6>)
+        }
+    }
+}
+
+#[inline(always)]
+fn is_mapped(ctx: &SockOpsContext) -> bool {
+    // SAFETY: fields of the context.
+    let head = unsafe {
+        let word = |index: usize| (&raw const (*ctx.ops).remote_ip6[index]).read_volatile();
+        [word(0), word(1), word(2)]
+    };
+    head == [0, 0, 0xffff_u32.to_be()]
+}
+
+/// The entry to count in. If there is no room for one, that of all other Service ports.
+#[inline(always)]
+fn totals_of(dialled: &Dialled) -> Option<NonNull<Totals>> {
+    if let Some(found) = TOTALS.get_ptr_mut(dialled.key) {
+        return NonNull::new(found);
+    }
+    // Another CPU may insert it at the same time.
+    let _ = TOTALS.insert(dialled.key, Totals::default(), BPF_NOEXIST.into());
+    let others = TotalsKey::others(Locality::from_byte(dialled.key.locality));
+    NonNull::new(TOTALS.get_ptr_mut(dialled.key).or_else(|| TOTALS.get_ptr_mut(others))?)
+}
+
+/// The socket of a callback.
+#[inline(always)]
+fn socket(ctx: &SockOpsContext) -> *mut core::ffi::c_void {
+    // SAFETY: a field of the context.
+    unsafe { (&raw const (*ctx.ops).__bindgen_anon_2.sk).read_volatile() }.cast()
+}
