@@ -3,6 +3,7 @@
 //! A callback at the begin of a connection asks for callbacks on changes of its state, only if the
 //! socket has what it dialled in its storage. So all other sockets cost a few instructions.
 
+use core::ffi::c_void;
 use core::ptr::NonNull;
 
 use aya_ebpf::bindings::{
@@ -40,7 +41,9 @@ pub(crate) fn callback(ctx: &SockOpsContext) {
 #[inline(always)]
 fn begin(ctx: &SockOpsContext) {
     let flags = ctx.cb_flags();
-    if flags & BPF_SOCK_OPS_STATE_CB_FLAG == 0 && dialled(ctx).is_some() {
+    if flags & BPF_SOCK_OPS_STATE_CB_FLAG == 0
+        && socket(ctx).is_some_and(|socket| dialled(ctx, socket).is_some())
+    {
         // Without, the connection is not counted.
         let _ = ctx.set_cb_flags((flags | BPF_SOCK_OPS_STATE_CB_FLAG) as i32);
     }
@@ -49,9 +52,10 @@ fn begin(ctx: &SockOpsContext) {
 /// Counts a connection that ends.
 #[inline(always)]
 fn end(ctx: &SockOpsContext) {
-    let Some(dialled) = dialled(ctx) else { return };
+    let Some(socket) = socket(ctx) else { return };
+    let Some(dialled) = dialled(ctx, socket) else { return };
     // SAFETY: the context's socket.
-    let Some(now) = (unsafe { TcpFigures::read(socket(ctx)) }) else { return };
+    let Some(now) = (unsafe { TcpFigures::read(socket.as_ptr()) }) else { return };
     let Some(totals) = totals_of(&dialled) else { return };
     count(&dialled, &now, totals);
     let totals = totals.as_ptr();
@@ -117,8 +121,8 @@ impl Dialled {
 /// What the callback's socket dialled. An IPv6 socket that is connected to an IPv4-mapped address
 /// dialled an IPv4 frontend; what it dialled before in the other family does not count.
 #[inline(always)]
-fn dialled(ctx: &SockOpsContext) -> Option<Dialled> {
-    let owner = owner_of(socket(ctx));
+fn dialled(ctx: &SockOpsContext, socket: NonNull<c_void>) -> Option<Dialled> {
+    let owner = owner_of(socket.as_ptr());
     // SAFETY: the context's socket.
     unsafe {
         if ctx.family() == AF_INET || is_mapped(ctx) {
@@ -153,7 +157,7 @@ fn totals_of(dialled: &Dialled) -> Option<NonNull<Totals>> {
 
 /// The socket of a callback.
 #[inline(always)]
-fn socket(ctx: &SockOpsContext) -> *mut core::ffi::c_void {
+fn socket(ctx: &SockOpsContext) -> Option<NonNull<c_void>> {
     // SAFETY: a field of the context.
-    unsafe { (&raw const (*ctx.ops).__bindgen_anon_2.sk).read_volatile() }.cast()
+    NonNull::new(unsafe { (&raw const (*ctx.ops).__bindgen_anon_2.sk).read_volatile() }.cast())
 }

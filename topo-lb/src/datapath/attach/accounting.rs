@@ -14,6 +14,7 @@ use super::link::{DIRECTORY, Link, cgroup_id};
 use crate::datapath::Datapath;
 use crate::datapath::error::{LoadError, causes};
 use crate::datapath::host::btf::BtfError;
+use crate::datapath::host::feature::{self, Feature};
 use crate::datapath::host::syscall;
 use crate::datapath::maps::error::{OpenError, StoreError};
 use crate::datapath::maps::totals::TotalsMap;
@@ -72,6 +73,10 @@ impl Datapath {
         }
         if self.options.tcp_peer == TcpPeer::Endpoint {
             return Err(AccountingError::NoStorage);
+        }
+        let missing = feature::lacking(Feature::ACCOUNTING);
+        if !missing.is_empty() {
+            return Err(LoadError::KernelTooOld(missing).into());
         }
         if let Some(error) = self.no_tcp_fields.take() {
             return Err(error.into());

@@ -28,6 +28,8 @@ enum Kind {
     Map(MapType),
     /// A helper at the socket hooks.
     Helper(BpfHelper),
+    /// A helper in callbacks of TCP sockets.
+    CallbackHelper(BpfHelper),
 }
 
 impl Feature {
@@ -45,6 +47,14 @@ impl Feature {
     pub const COARSE_CLOCK: Self =
         Self::helper("bpf_ktime_get_coarse_ns", "5.11", BpfHelper::BPF_FUNC_ktime_get_coarse_ns);
 
+    /// What TCP connections move can be counted, if the kernel has BTF, too.
+    pub const ACCOUNTING: &[Self] = &[
+        // 1314ef561102, "bpf: export bpf_sock for BPF_PROG_TYPE_SOCK_OPS prog type".
+        Self::callback_helper("bpf_sk_storage_get", "5.3", BpfHelper::BPF_FUNC_sk_storage_get),
+        // 478cfbdf5f13, "bpf: Add bpf_skc_to_{tcp, tcp_timewait, tcp_request}_sock() helpers".
+        Self::callback_helper("bpf_skc_to_tcp_sock", "5.9", BpfHelper::BPF_FUNC_skc_to_tcp_sock),
+    ];
+
     const fn hook(hook: Hook, since: &'static str) -> Self {
         Self { name: hook.name(), since, kind: Kind::Hook(hook) }
     }
@@ -57,6 +67,10 @@ impl Feature {
         Self { name, since, kind: Kind::Helper(helper) }
     }
 
+    const fn callback_helper(name: &'static str, since: &'static str, helper: BpfHelper) -> Self {
+        Self { name, since, kind: Kind::CallbackHelper(helper) }
+    }
+
     /// Whether this kernel has it; `None` if the test fails, mostly for lack of a capability.
     #[must_use]
     pub fn is_there(self) -> Option<bool> {
@@ -64,6 +78,7 @@ impl Feature {
             Kind::Hook(hook) => has_hook(hook),
             Kind::Map(map_type) => is_map_supported(map_type).ok(),
             Kind::Helper(helper) => is_helper_supported(ProgramType::CgroupSockAddr, helper).ok(),
+            Kind::CallbackHelper(helper) => is_helper_supported(ProgramType::SockOps, helper).ok(),
         }
     }
 }
@@ -74,6 +89,7 @@ impl fmt::Display for Feature {
             Kind::Hook(_) => write!(f, "the cgroup hook {}", self.name),
             Kind::Map(_) => write!(f, "maps of type {}", self.name),
             Kind::Helper(_) => write!(f, "{} at the socket hooks", self.name),
+            Kind::CallbackHelper(_) => write!(f, "{} at the hook sock_ops", self.name),
         }
     }
 }
@@ -90,7 +106,7 @@ pub struct FeatureGroup {
 }
 
 /// All features that topo-lb tests.
-pub const GROUPS: [FeatureGroup; 6] = [
+pub const GROUPS: [FeatureGroup; 7] = [
     FeatureGroup {
         name: "hooks",
         features: &[
@@ -146,6 +162,11 @@ pub const GROUPS: [FeatureGroup; 6] = [
         without: Some("an MPTCP socket's peer appears as the endpoint instead of the Service"),
     },
     FeatureGroup {
+        name: "accounting",
+        features: Feature::ACCOUNTING,
+        without: Some("what TCP connections to Services move is not counted"),
+    },
+    FeatureGroup {
         name: "clock",
         features: &[Feature::COARSE_CLOCK],
         without: Some(
@@ -183,8 +204,12 @@ pub fn forbidden() -> Option<io::Error> {
 #[must_use]
 pub fn missing() -> Vec<Feature> {
     let required = GROUPS.iter().filter(|group| group.without.is_none());
-    let features = required.flat_map(|group| group.features).copied();
-    features.filter(|feature| feature.is_there() == Some(false)).collect()
+    lacking(required.flat_map(|group| group.features))
+}
+
+/// Those of these features that this kernel lacks.
+pub(crate) fn lacking<'a>(features: impl IntoIterator<Item = &'a Feature>) -> Vec<Feature> {
+    features.into_iter().copied().filter(|feature| feature.is_there() == Some(false)).collect()
 }
 
 /// `uname -r`.

@@ -13,7 +13,7 @@ const SOCKET: &str = "sk";
 
 /// The fields that accounting reads: the constants of the programs, and the paths.
 const FIELDS: [(&str, &[&str]); 7] = [
-    ("SK_FLAGS", &[CONNECTION, INET, SOCKET, "sk_flags"]),
+    ("SK_FLAGS", &[CONNECTION, INET, SOCKET, "__sk_common", "skc_flags"]),
     ("SK_ERR", &[CONNECTION, INET, SOCKET, "sk_err"]),
     ("BYTES_SENT", &["bytes_sent"]),
     ("BYTES_RETRANS", &["bytes_retrans"]),
