@@ -12,6 +12,7 @@ use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 use fs_err::File;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use topo_lb::datapath::programs::object::{AllFrontends, Constants, TcpPeer};
+use topo_lb::datapath::programs::tcp_fields::TcpFields;
 
 use crate::packets::{MARK, load_object, object};
 pub use jumps::peak_jumps;
@@ -57,7 +58,8 @@ fn prepare(object: &[u8]) -> Result<Ebpf> {
     let all_frontends = AllFrontends { masquerade_mark: MARK, host_netns: NonZeroU64::new(1) };
     let constants = Constants::probe(TcpPeer::Service, 16)
         .with_exclusions(true)
-        .with_all_frontends(Some(all_frontends));
+        .with_all_frontends(Some(all_frontends))
+        .with_tcp_fields(TcpFields::find()?);
     let mut loader = EbpfLoader::new();
     loader.verifier_log_level(VerifierLogLevel::STATS);
     // Sizes do not matter to the verifier, except that of maps with a single entry.
@@ -69,6 +71,7 @@ fn load(program: &mut Program) -> Result<(), ProgramError> {
         Program::CgroupSock(program) => program.load(),
         Program::CgroupSockAddr(program) => program.load(),
         Program::SchedClassifier(program) => program.load(),
+        Program::SockOps(program) => program.load(),
         _ => Err(ProgramError::UnexpectedProgramType),
     }
 }

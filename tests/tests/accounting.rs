@@ -7,11 +7,13 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use topo_lb_common::backend::Locality;
+use topo_lb_tests::cgroup::Cgroup;
+use topo_lb_tests::foreign::FlagSetter;
 use topo_lb_tests::netns::NetNs;
 use topo_lb_tests::process::printed;
 use topo_lb_tests::requirements;
 use topo_lb_tests::scene::{
-    self, FOLLOWS, KEYS, Scene, WEB4, WEB6, ZONE, at, idle, mapped, play, put_endpoints,
+    self, FOLLOWS, HERE, KEYS, Scene, WEB4, WEB6, ZONE, at, idle, mapped, play, put_endpoints,
 };
 use topo_lb_tests::traffic::{Failure, Socket, Via};
 use topo_lb_tests::transfer::{Ending, Moved};
@@ -221,6 +223,21 @@ fn a_connection_that_outlives_agents_is_counted_once() -> Result<()> {
         scene.agent.resume()?;
         all += scene.client.echo(socket, 5_000)?;
         all.read += scene.client.end(socket, Ending::HalfClose)?;
+        expect(scene, all)
+    })
+}
+
+#[test]
+fn a_foreign_program_of_a_pod_that_clears_the_flag_changes_nothing() -> Result<()> {
+    play(|scene| {
+        // The programs of a cgroup below the agent's run before the agent's.
+        let below = Cgroup::make(scene.cluster.node(HERE)?.cgroup_path(), "below")?;
+        let _foreign = FlagSetter::attach(below.path())?;
+        let mut client = scene.cluster.client_in("client", &below)?;
+        std::mem::swap(&mut scene.client, &mut client);
+        let mut all = transfer(scene, Via::Http, at(WEB4)?, 1_000, Ending::Close)?;
+        all += transfer(scene, Via::Http, at(WEB6)?, 1_000, Ending::HalfClose)?;
+        std::mem::swap(&mut scene.client, &mut client);
         expect(scene, all)
     })
 }

@@ -2,4 +2,4 @@
 
 pub mod load;
 pub mod object;
-pub(crate) mod tcp_fields;
+pub mod tcp_fields;

@@ -99,7 +99,8 @@ impl Constants {
     }
 
     /// The same, with the places of what the kernel counts of TCP sockets.
-    pub(crate) const fn with_tcp_fields(self, tcp_fields: TcpFields) -> Self {
+    #[must_use]
+    pub const fn with_tcp_fields(self, tcp_fields: TcpFields) -> Self {
         Self { tcp_fields, ..self }
     }
 

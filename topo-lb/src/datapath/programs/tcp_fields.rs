@@ -24,14 +24,14 @@ const FIELDS: [(&str, &[&str]); 7] = [
 
 /// The offsets of these fields in `struct tcp_sock`, in bytes. All zero: unknown.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct TcpFields([u32; FIELDS.len()]);
+pub struct TcpFields([u32; FIELDS.len()]);
 
 impl TcpFields {
     /// Finds them in the BTF of the running kernel.
     ///
     /// # Errors
     /// It has none, or lacks a field.
-    pub(crate) fn find() -> Result<Self, BtfError> {
+    pub fn find() -> Result<Self, BtfError> {
         let btf = Btf::read(Path::new(KERNEL))?;
         let mut offsets = [0; FIELDS.len()];
         for (offset, (_, path)) in offsets.iter_mut().zip(FIELDS) {
