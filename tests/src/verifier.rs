@@ -8,13 +8,14 @@ use std::num::NonZeroU64;
 
 use anyhow::{Context as _, Result, bail};
 use aya::programs::{Program, ProgramError};
-use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
+use aya::{Btf, Ebpf, EbpfLoader, VerifierLogLevel};
 use fs_err::File;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use topo_lb::datapath::programs::object::{AllFrontends, Constants, TcpPeer};
 use topo_lb::datapath::programs::tcp_fields::TcpFields;
 
 use crate::packets::{MARK, load_object, object};
+use crate::requirements::kernel;
 pub use jumps::peak_jumps;
 
 /// The most instructions, over all paths of one program, that the kernel checks
@@ -24,6 +25,9 @@ pub const INSTRUCTION_LIMIT: u32 = 1_000_000;
 /// The most pending jumps at the same time: jumps with a branch that the verifier has put aside
 /// (`BPF_COMPLEXITY_LIMIT_JMP_SEQ`, kernel/bpf/verifier.c).
 pub const JUMP_LIMIT: u16 = 8_192;
+
+/// Programs that the agent loads from Linux 5.12 on.
+const NEWER: [&str; 3] = ["accounting_beside", "walk4", "walk6"];
 
 /// Instructions checked, over all paths, for each program with its name.
 ///
@@ -37,6 +41,9 @@ pub fn instructions() -> Result<BTreeMap<String, u32>> {
     let mut ebpf = prepare(&object()?)?;
     let mut found = BTreeMap::new();
     for (name, program) in ebpf.programs_mut() {
+        if kernel() < (5, 12) && NEWER.contains(&name) {
+            continue;
+        }
         match without_descriptors(|| load(program))? {
             Err(ProgramError::LoadError { io_error, verifier_log })
                 if io_error.raw_os_error() == Some(libc::EMFILE) =>
@@ -72,6 +79,7 @@ fn load(program: &mut Program) -> Result<(), ProgramError> {
         Program::CgroupSockAddr(program) => program.load(),
         Program::SchedClassifier(program) => program.load(),
         Program::SockOps(program) => program.load(),
+        Program::Iter(program) => program.load("bpf_sk_storage_map", &Btf::from_sys_fs()?),
         _ => Err(ProgramError::UnexpectedProgramType),
     }
 }

@@ -243,6 +243,49 @@ fn a_foreign_program_of_a_pod_that_clears_the_flag_changes_nothing() -> Result<(
 }
 
 #[test]
+fn an_open_connection_is_counted_up_to_a_byte_and_its_end_counts_the_rest() -> Result<()> {
+    play(|scene| {
+        let mut all = Moved::default();
+        let sockets =
+            [at(WEB4)?, at(WEB6)?, mapped(WEB4)?].map(|to| scene.client.open(Via::Http, to));
+        let mut open = Vec::new();
+        for socket in sockets {
+            open.push(socket??);
+        }
+        for bytes in SIZES {
+            for &socket in &open {
+                all += scene.client.echo(socket, bytes)?;
+            }
+            let most = open.len() as u64;
+            let look = || counted(scene).map(|moved| format!("{moved:?}"));
+            let wanted = Moved { written: all.written - most, read: all.read - most };
+            let wanted = format!("{wanted:?}");
+            until_is(&wanted, FOLLOWS, look, |now| *now == wanted)?;
+        }
+        scene.agent.kill();
+        scene.agent.resume()?;
+        for socket in open {
+            all.read += scene.client.end(socket, Ending::HalfClose)?;
+        }
+        expect(scene, all)
+    })
+}
+
+#[test]
+fn what_a_foreign_program_of_the_same_cgroup_hides_is_counted_while_the_connection_is_open()
+-> Result<()> {
+    play(|scene| {
+        let _foreign = FlagSetter::attach(scene.cluster.node(HERE)?.cgroup_path())?;
+        let socket = scene.client.open(Via::Http, at(WEB4)?)??;
+        let moved = scene.client.echo(socket, 1_000)?;
+        expect(scene, Moved { written: moved.written - 1, read: moved.read - 1 })?;
+        // Its end is not seen, and counts nothing twice.
+        scene.client.end(socket, Ending::HalfClose)?;
+        expect(scene, Moved { written: moved.written - 1, read: moved.read - 1 })
+    })
+}
+
+#[test]
 fn a_service_that_is_made_again_begins_at_zero() -> Result<()> {
     play(|scene| {
         let moved = transfer(scene, Via::Http, at(WEB4)?, 1_000, Ending::HalfClose)?;

@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Context as _, Result, ensure};
 use aya_obj::generated::bpf_prog_type::BPF_PROG_TYPE_SCHED_CLS;
 use topo_lb::datapath::host::syscall;
+use topo_lb_tests::requirements;
 use topo_lb_tests::verifier::pending;
 use topo_lb_tests::verifier::{INSTRUCTION_LIMIT, JUMP_LIMIT, instructions, peak_jumps};
 
@@ -28,7 +29,9 @@ static TURN: Mutex<()> = Mutex::new(());
 fn every_program_is_far_from_the_verifier_s_limits() -> Result<()> {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let instructions = instructions()?;
-    ensure!(instructions.len() == 15, "{instructions:?}");
+    // Two of accounting and the walk take atomic instructions.
+    let all = if requirements::kernel() < (5, 12) { 15 } else { 18 };
+    ensure!(instructions.len() == all, "{instructions:?}");
     // The verifier is deterministic: a program with as many instructions as before has as many pending
     // jumps as before. To search them takes minutes in a virtual machine.
     let known = Known::read(env::var(ALL_JUMPS).as_deref() != Ok("true"))?;

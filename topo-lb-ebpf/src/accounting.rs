@@ -15,7 +15,7 @@ use topo_lb_common::backend::Locality;
 use topo_lb_common::connected::Seen;
 use topo_lb_common::totals::{Failure, RTT_PLACES, Totals, TotalsKey, rtt_place};
 
-use crate::atomic::add;
+use crate::atomic::{add, compare_exchange};
 use crate::family::{ConnectedOf, Family, V4, V6};
 use crate::maps::TOTALS;
 use crate::socket::{owner_of, storage};
@@ -26,12 +26,12 @@ const AF_INET: u32 = 2;
 
 /// A callback of a TCP socket.
 #[inline(always)]
-pub(crate) fn callback(ctx: &SockOpsContext) {
+pub(crate) fn callback<N: Note>(ctx: &SockOpsContext) {
     match ctx.op() {
         // The second one too: another program may have set its own flags in place of ours.
         BPF_SOCK_OPS_TCP_CONNECT_CB | BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB => begin(ctx),
         BPF_SOCK_OPS_STATE_CB if ctx.arg(1) == BPF_TCP_CLOSE && ctx.arg(0) != BPF_TCP_CLOSE => {
-            end(ctx);
+            end::<N>(ctx);
         }
         _ => {}
     }
@@ -51,13 +51,13 @@ fn begin(ctx: &SockOpsContext) {
 
 /// Counts a connection that ends.
 #[inline(always)]
-fn end(ctx: &SockOpsContext) {
+fn end<N: Note>(ctx: &SockOpsContext) {
     let Some(socket) = socket(ctx) else { return };
     let Some(dialled) = dialled(ctx, socket) else { return };
     // SAFETY: the context's socket.
     let Some(now) = (unsafe { TcpFigures::read(socket.as_ptr()) }) else { return };
-    let Some(totals) = totals_of(&dialled) else { return };
-    count(&dialled, &now, totals);
+    let Some(totals) = dialled.totals() else { return };
+    count::<N>(&dialled, &now, totals);
     let totals = totals.as_ptr();
     // SAFETY: an entry of the map; all writers add.
     unsafe {
@@ -74,9 +74,61 @@ fn end(ctx: &SockOpsContext) {
     }
 }
 
-/// Adds what is not counted yet, and notes it as counted.
+/// How what is counted already is noted.
+pub(crate) trait Note {
+    /// Raises a word of [`Seen`] to `now`. Returns by how much.
+    ///
+    /// # Safety
+    /// `seen` is in the storage of the socket.
+    unsafe fn raise(seen: *mut u64, now: u64) -> u64;
+}
+
+/// Only the end of a connection counts.
+pub(crate) enum Alone {}
+
+impl Note for Alone {
+    #[inline(always)]
+    unsafe fn raise(seen: *mut u64, now: u64) -> u64 {
+        // SAFETY: the caller's.
+        let before = unsafe { seen.read_volatile() };
+        if now <= before {
+            return 0;
+        }
+        // SAFETY: the caller's.
+        unsafe { seen.write_volatile(now) };
+        now - before
+    }
+}
+
+/// The walk may count the same connection at the same time.
+pub(crate) enum Beside {}
+
+/// More attempts than there can be others at once: one walk, and the end.
+const ATTEMPTS: u32 = 4;
+
+impl Note for Beside {
+    #[inline(always)]
+    unsafe fn raise(seen: *mut u64, now: u64) -> u64 {
+        // SAFETY: the caller's.
+        let mut before = unsafe { seen.read_volatile() };
+        for _ in 0..ATTEMPTS {
+            if now <= before {
+                return 0;
+            }
+            // SAFETY: the caller's.
+            let found = unsafe { compare_exchange(seen, before, now) };
+            if found == before {
+                return now - before;
+            }
+            before = found;
+        }
+        0
+    }
+}
+
+/// Adds what is not counted yet.
 #[inline(always)]
-fn count(dialled: &Dialled, now: &TcpFigures, totals: NonNull<Totals>) {
+pub(crate) fn count<N: Note>(dialled: &Dialled, now: &TcpFigures, totals: NonNull<Totals>) {
     let (totals, seen) = (totals.as_ptr(), dialled.seen);
     // SAFETY: an entry of the map, to which all writers add, and the socket's own storage.
     unsafe {
@@ -89,32 +141,45 @@ fn count(dialled: &Dialled, now: &TcpFigures, totals: NonNull<Totals>) {
                 now.retransmitted.into(),
             ),
         ] {
-            let before = seen.read_volatile();
-            if now > before {
-                seen.write_volatile(now);
-                add(to, now - before);
+            let more = if dialled.is_shared { now } else { N::raise(seen, now) };
+            if more != 0 {
+                add(to, more);
             }
         }
     }
 }
 
 /// What a socket dialled, as its storage has it.
-struct Dialled {
+pub(crate) struct Dialled {
     key: TotalsKey,
     seen: *mut Seen,
+    /// Several TCP sockets have this storage: the subflows of MPTCP. Only their ends are counted.
+    is_shared: bool,
 }
 
 impl Dialled {
     #[inline(always)]
-    fn of<F: Family>(connected: NonNull<ConnectedOf<F>>) -> Self {
+    pub(crate) fn of<F: Family>(connected: NonNull<ConnectedOf<F>>) -> Self {
         let connected = connected.as_ptr();
         // SAFETY: fields of the socket's storage.
         unsafe {
             let endpoint = (&raw const (*connected).endpoint).read();
             let (service, tier) = ((*connected).service, (*connected).tier);
             let key = TotalsKey::new(service, F::locality(&endpoint), tier);
-            Self { key, seen: &raw mut (*connected).seen }
+            Self { key, seen: &raw mut (*connected).seen, is_shared: false }
         }
+    }
+
+    /// The entry to count in. If there is no room for one, that of all other Service ports.
+    #[inline(always)]
+    pub(crate) fn totals(&self) -> Option<NonNull<Totals>> {
+        if let Some(found) = TOTALS.get_ptr_mut(self.key) {
+            return NonNull::new(found);
+        }
+        // Another CPU may insert it at the same time.
+        let _ = TOTALS.insert(self.key, Totals::default(), BPF_NOEXIST.into());
+        let others = TotalsKey::others(Locality::from_byte(self.key.locality));
+        NonNull::new(TOTALS.get_ptr_mut(self.key).or_else(|| TOTALS.get_ptr_mut(others))?)
     }
 }
 
@@ -124,13 +189,14 @@ impl Dialled {
 fn dialled(ctx: &SockOpsContext, socket: NonNull<c_void>) -> Option<Dialled> {
     let owner = owner_of(socket.as_ptr());
     // SAFETY: the context's socket.
-    unsafe {
+    let dialled = unsafe {
         if ctx.family() == AF_INET || is_mapped(ctx) {
             storage(V4::connected(), owner, 0).map(Dialled::of::<V4>)
         } else {
             storage(V6::connected(), owner, 0).map(Dialled::of::<V6>)
         }
-    }
+    };
+    dialled.map(|dialled| Dialled { is_shared: owner != socket.as_ptr(), ..dialled })
 }
 
 #[inline(always)]
@@ -141,18 +207,6 @@ fn is_mapped(ctx: &SockOpsContext) -> bool {
         [word(0), word(1), word(2)]
     };
     head == [0, 0, 0xffff_u32.to_be()]
-}
-
-/// The entry to count in. If there is no room for one, that of all other Service ports.
-#[inline(always)]
-fn totals_of(dialled: &Dialled) -> Option<NonNull<Totals>> {
-    if let Some(found) = TOTALS.get_ptr_mut(dialled.key) {
-        return NonNull::new(found);
-    }
-    // Another CPU may insert it at the same time.
-    let _ = TOTALS.insert(dialled.key, Totals::default(), BPF_NOEXIST.into());
-    let others = TotalsKey::others(Locality::from_byte(dialled.key.locality));
-    NonNull::new(TOTALS.get_ptr_mut(dialled.key).or_else(|| TOTALS.get_ptr_mut(others))?)
 }
 
 /// The socket of a callback.

@@ -45,13 +45,17 @@ mod tcp_socket;
 mod transport;
 mod unreachable;
 mod verdict;
+mod walk;
 mod words;
 
 use aya_ebpf::macros::{cgroup_sock, cgroup_sock_addr, classifier, sock_ops};
 use aya_ebpf::programs::{SockAddrContext, SockContext, SockOpsContext, TcContext};
 
+use crate::accounting::{Alone, Beside};
 use crate::cgroup::{Mapped, Plain4, Plain6, is_mapped};
+use crate::family::{V4, V6};
 use crate::outside::Clients;
+use crate::walk::WalkContext;
 
 /// `connect` of an IPv4 socket.
 #[cgroup_sock_addr(connect4)]
@@ -110,8 +114,31 @@ fn getpeername6(ctx: SockAddrContext) -> i32 {
 /// A TCP socket begins to connect, is connected, or changes its state. The result has no effect.
 #[sock_ops]
 fn accounting(ctx: SockOpsContext) -> u32 {
-    accounting::callback(&ctx);
+    accounting::callback::<Alone>(&ctx);
     1
+}
+
+/// The same, beside the walk.
+#[sock_ops]
+fn accounting_beside(ctx: SockOpsContext) -> u32 {
+    accounting::callback::<Beside>(&ctx);
+    1
+}
+
+/// A socket with an element of `connected4`.
+#[unsafe(no_mangle)]
+#[unsafe(link_section = "iter/bpf_sk_storage_map")]
+fn walk4(ctx: *const WalkContext) -> i32 {
+    walk::visit::<V4>(ctx);
+    0
+}
+
+/// A socket with an element of `connected6`.
+#[unsafe(no_mangle)]
+#[unsafe(link_section = "iter/bpf_sk_storage_map")]
+fn walk6(ctx: *const WalkContext) -> i32 {
+    walk::visit::<V6>(ctx);
+    0
 }
 
 /// An IPv4 socket was bound.

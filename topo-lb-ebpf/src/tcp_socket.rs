@@ -25,6 +25,7 @@ offsets! {
     SK_ERR "sk_err",
     BYTES_SENT "bytes_sent",
     BYTES_RETRANS "bytes_retrans",
+    BYTES_ACKED "bytes_acked",
     BYTES_RECEIVED "bytes_received",
     TOTAL_RETRANS "total_retrans",
     SRTT_US "srtt_us",
@@ -72,6 +73,31 @@ impl TcpFigures {
                 // The kernel keeps eight times the value.
                 rtt_micros: word(&SRTT_US) >> 3,
                 error: word(&SK_ERR),
+            })
+        }
+    }
+
+    /// Reads them while the socket is in use; `None` if it is no TCP socket. Nothing is larger than it
+    /// will be at the end: sent is what was acknowledged, at most two bytes less, and received at most
+    /// one byte less.
+    ///
+    /// # Safety
+    /// `sk` is a socket of a context.
+    #[inline(always)]
+    pub(crate) unsafe fn settled(sk: *mut c_void) -> Option<Self> {
+        // SAFETY: as in `read`.
+        unsafe {
+            let tcp = bpf_skc_to_tcp_sock(sk);
+            if tcp.is_null() {
+                return None;
+            }
+            // SYN and FIN count as a byte each.
+            Some(Self {
+                sent: field::<u64>(tcp.cast(), &BYTES_ACKED).saturating_sub(2),
+                received: field::<u64>(tcp.cast(), &BYTES_RECEIVED).saturating_sub(1),
+                retransmitted: field(tcp.cast(), &TOTAL_RETRANS),
+                rtt_micros: 0,
+                error: 0,
             })
         }
     }

@@ -139,7 +139,10 @@ async fn prepare(
 /// Starts to account TCP connections, or says why not.
 fn account(datapath: &mut Datapath) {
     match datapath.account() {
-        Ok(()) => info!("what TCP connections to Services move is counted"),
+        Ok(None) => info!("what TCP connections to Services move is counted"),
+        Ok(Some(error)) => {
+            info!("what TCP connections to Services move is counted when they end: {error}");
+        }
         Err(error @ (AccountingError::Off | AccountingError::NoStorage)) => {
             info!("what TCP connections to Services move is not counted: {error}");
         }

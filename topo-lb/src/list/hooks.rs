@@ -10,6 +10,7 @@ use topo_lb_common::totals::Totals;
 
 use super::Connections;
 use crate::datapath::attach::pin::AttachMode;
+use crate::datapath::attach::walk;
 use crate::datapath::direction::{Direction, Role};
 use crate::datapath::hook::Hook;
 use crate::datapath::inspect::attached::{self, OnDevice};
@@ -109,6 +110,7 @@ pub(super) fn read(pin_dir: &Path) -> Result<Hooks, ReadError> {
             ..HookRow::default()
         });
     }
+    walk::run(pin_dir).map_err(|(path, error)| ReadError::Link(path, error))?;
     let place = attached::accounting(pin_dir)?;
     each.push(HookRow {
         hook: "sock_ops".to_owned(),

@@ -26,6 +26,7 @@ use super::bounded::{Bounded, Tcp};
 use super::figures::{Figures, PLANNED};
 use super::refusals::Refusals;
 use super::tcp;
+use crate::datapath::attach::walk;
 use crate::datapath::direction::Direction;
 use crate::datapath::maps::error::ReadError;
 use crate::datapath::maps::totals::{self, Group};
@@ -54,6 +55,7 @@ impl Counted {
     /// # Errors
     /// A map cannot be opened or read.
     pub fn read(pin_dir: &Path) -> Result<Self, ReadError> {
+        walk::run(pin_dir).map_err(|(path, error)| ReadError::Link(path, error))?;
         Ok(Self {
             connections: counters::connections(pin_dir)?,
             torn: counters::torn(pin_dir)?,

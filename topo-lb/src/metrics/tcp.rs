@@ -20,7 +20,8 @@ const MICROS: f64 = 1_000_000.0;
 
 /// Encodes all of them.
 pub(super) fn encode(tcp: &Tcp, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let moved: [(&str, &str, fn(&Totals) -> u64); 3] = [
+    type Value = fn(&Totals) -> u64;
+    let moved: [(&str, &str, Value); 3] = [
         (
             "tcp_sent_bytes",
             "Bytes that clients of this node sent to a Service port over TCP, without headers and \

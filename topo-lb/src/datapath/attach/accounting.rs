@@ -6,11 +6,13 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
 
+use aya::Ebpf;
 use aya::programs::SockOps;
 use aya_obj::generated::bpf_attach_type::{self, BPF_CGROUP_SOCK_OPS};
 use thiserror::Error;
 
 use super::link::{DIRECTORY, Link, cgroup_id};
+use super::walk::{self, WalkError};
 use crate::datapath::Datapath;
 use crate::datapath::error::{LoadError, causes};
 use crate::datapath::host::btf::BtfError;
@@ -23,6 +25,8 @@ use crate::datapath::programs::object::TcpPeer;
 
 /// Name of the program and of its pinned link.
 pub(crate) const NAME: &str = "accounting";
+/// Name of the program that counts beside the walk. It takes Linux 5.12, for atomic instructions.
+const BESIDE: &str = "accounting_beside";
 /// Its hook.
 pub(crate) const ATTACH_TYPE: bpf_attach_type = BPF_CGROUP_SOCK_OPS;
 
@@ -57,8 +61,9 @@ impl Datapath {
     /// counted once. Call it after [`attach`](Self::attach): then the maps are in their places.
     ///
     /// # Errors
-    /// The programs of an earlier agent are detached, and TCP connections are not accounted.
-    pub fn account(&mut self) -> Result<(), AccountingError> {
+    /// The programs of an earlier agent are detached, and TCP connections are not accounted. `Ok` with an
+    /// error: connections count only when they end.
+    pub fn account(&mut self) -> Result<Option<WalkError>, AccountingError> {
         let attached = self.try_to_account();
         if attached.is_err() {
             // It cannot be worse: nothing depends on it.
@@ -67,7 +72,7 @@ impl Datapath {
         attached
     }
 
-    fn try_to_account(&mut self) -> Result<(), AccountingError> {
+    fn try_to_account(&mut self) -> Result<Option<WalkError>, AccountingError> {
         if !self.options.accounting {
             return Err(AccountingError::Off);
         }
@@ -85,16 +90,31 @@ impl Datapath {
         if let Some(mut totals) = TotalsMap::open(pin_dir)? {
             totals.make_others()?;
         }
-        let program = self.ebpf.program_mut(NAME);
-        let program: Option<&mut SockOps> = program.and_then(|program| program.try_into().ok());
-        let program =
-            program.ok_or_else(|| LoadError::Object(format!("it has no program {NAME}")))?;
-        program.load().map_err(|error| refused(NAME, error))?;
-        let fd = program.fd().map_err(|error| LoadError::Object(causes(&error)))?;
         let root = &self.options.cgroup_root;
-        attach(fd.as_fd(), root, pin_dir)
-            .map_err(|error| AccountingError::Attach(root.clone(), error))
+        let attached = |program: &SockOps| -> Result<(), AccountingError> {
+            let fd = program.fd().map_err(|error| LoadError::Object(causes(&error)))?;
+            attach(fd.as_fd(), root, pin_dir)
+                .map_err(|error| AccountingError::Attach(root.clone(), error))
+        };
+        match load(&mut self.ebpf, BESIDE) {
+            Ok(program) => {
+                attached(program)?;
+                Ok(walk::pin(&mut self.ebpf, pin_dir).err())
+            }
+            Err(error) => {
+                attached(load(&mut self.ebpf, NAME)?)?;
+                Ok(Some(error.into()))
+            }
+        }
     }
+}
+
+fn load<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut SockOps, LoadError> {
+    let program = ebpf.program_mut(name).and_then(|program| program.try_into().ok());
+    let program: &mut SockOps =
+        program.ok_or_else(|| LoadError::Object(format!("it has no program {name}")))?;
+    program.load().map_err(|error| refused(name, error))?;
+    Ok(program)
 }
 
 fn attach(program: BorrowedFd<'_>, root: &Path, pin_dir: &Path) -> io::Result<()> {
@@ -117,6 +137,7 @@ fn attach(program: BorrowedFd<'_>, root: &Path, pin_dir: &Path) -> io::Result<()
 /// # Errors
 /// The path of a pin that cannot be removed.
 pub(crate) fn remove(pin_dir: &Path) -> Result<bool, (PathBuf, io::Error)> {
+    walk::remove(pin_dir)?;
     let mut removed = false;
     for path in paths(pin_dir) {
         match fs::remove_file(&path) {

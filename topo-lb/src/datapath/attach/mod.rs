@@ -12,3 +12,4 @@ mod masquerade;
 pub mod pin;
 pub(crate) mod place;
 pub mod repair;
+pub mod walk;

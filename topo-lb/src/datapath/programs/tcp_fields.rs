@@ -12,11 +12,12 @@ const INET: &str = "icsk_inet";
 const SOCKET: &str = "sk";
 
 /// The fields that accounting reads: the constants of the programs, and the paths.
-const FIELDS: [(&str, &[&str]); 7] = [
+const FIELDS: [(&str, &[&str]); 8] = [
     ("SK_FLAGS", &[CONNECTION, INET, SOCKET, "__sk_common", "skc_flags"]),
     ("SK_ERR", &[CONNECTION, INET, SOCKET, "sk_err"]),
     ("BYTES_SENT", &["bytes_sent"]),
     ("BYTES_RETRANS", &["bytes_retrans"]),
+    ("BYTES_ACKED", &["bytes_acked"]),
     ("BYTES_RECEIVED", &["bytes_received"]),
     ("TOTAL_RETRANS", &["total_retrans"]),
     ("SRTT_US", &["srtt_us"]),
