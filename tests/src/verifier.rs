@@ -39,12 +39,13 @@ const NEWER: [&str; 3] = ["accounting_beside", "walk4", "walk6"];
 /// The object is not built, or the verifier refuses a program.
 pub fn instructions() -> Result<BTreeMap<String, u32>> {
     let mut ebpf = prepare(&object()?)?;
+    let btf = Btf::from_sys_fs().context("the kernel has no BTF")?;
     let mut found = BTreeMap::new();
     for (name, program) in ebpf.programs_mut() {
         if kernel() < (5, 12) && NEWER.contains(&name) {
             continue;
         }
-        match without_descriptors(|| load(program))? {
+        match without_descriptors(|| load(program, &btf))? {
             Err(ProgramError::LoadError { io_error, verifier_log })
                 if io_error.raw_os_error() == Some(libc::EMFILE) =>
             {
@@ -73,13 +74,14 @@ fn prepare(object: &[u8]) -> Result<Ebpf> {
     load_object(&mut loader, object, &constants, 16)
 }
 
-fn load(program: &mut Program) -> Result<(), ProgramError> {
+/// Loads a program. `btf` has the kernel's own types.
+fn load(program: &mut Program, btf: &Btf) -> Result<(), ProgramError> {
     match program {
         Program::CgroupSock(program) => program.load(),
         Program::CgroupSockAddr(program) => program.load(),
         Program::SchedClassifier(program) => program.load(),
         Program::SockOps(program) => program.load(),
-        Program::Iter(program) => program.load("bpf_sk_storage_map", &Btf::from_sys_fs()?),
+        Program::Iter(program) => program.load("bpf_sk_storage_map", btf),
         _ => Err(ProgramError::UnexpectedProgramType),
     }
 }

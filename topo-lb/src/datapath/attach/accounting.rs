@@ -96,16 +96,13 @@ impl Datapath {
             attach(fd.as_fd(), root, pin_dir)
                 .map_err(|error| AccountingError::Attach(root.clone(), error))
         };
-        match load(&mut self.ebpf, BESIDE) {
-            Ok(program) => {
-                attached(program)?;
-                Ok(walk::pin(&mut self.ebpf, pin_dir).err())
-            }
-            Err(error) => {
-                attached(load(&mut self.ebpf, NAME)?)?;
-                Ok(Some(error.into()))
-            }
+        let missing = feature::lacking(&[Feature::ATOMIC_EXCHANGE]);
+        if !missing.is_empty() {
+            attached(load(&mut self.ebpf, NAME)?)?;
+            return Ok(Some(LoadError::KernelTooOld(missing).into()));
         }
+        attached(load(&mut self.ebpf, BESIDE)?)?;
+        Ok(walk::pin(&mut self.ebpf, pin_dir).err())
     }
 }
 

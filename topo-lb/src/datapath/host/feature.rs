@@ -6,7 +6,7 @@ use std::{fmt, io};
 use aya::maps::MapType;
 use aya::programs::ProgramType;
 use aya::sys::{BpfHelper, is_helper_supported, is_map_supported};
-use aya_obj::generated::bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK_ADDR;
+use aya_obj::generated::bpf_prog_type::{BPF_PROG_TYPE_CGROUP_SOCK_ADDR, BPF_PROG_TYPE_SCHED_CLS};
 
 use super::syscall;
 use crate::datapath::hook::Hook;
@@ -28,6 +28,8 @@ enum Kind {
     Map(MapType),
     /// A helper at the socket hooks.
     Helper(BpfHelper),
+    /// Instructions that exchange a word atomically.
+    AtomicExchange,
     /// A helper in callbacks of TCP sockets.
     CallbackHelper(BpfHelper),
 }
@@ -55,6 +57,11 @@ impl Feature {
         Self::callback_helper("bpf_skc_to_tcp_sock", "5.9", BpfHelper::BPF_FUNC_skc_to_tcp_sock),
     ];
 
+    /// TCP connections can be counted while they are open.
+    // 5ffa25502b5a, "bpf: Add instructions for atomic_[cmp]xchg".
+    pub const ATOMIC_EXCHANGE: Self =
+        Self { name: "atomic exchanges in programs", since: "5.12", kind: Kind::AtomicExchange };
+
     const fn hook(hook: Hook, since: &'static str) -> Self {
         Self { name: hook.name(), since, kind: Kind::Hook(hook) }
     }
@@ -78,6 +85,7 @@ impl Feature {
             Kind::Hook(hook) => has_hook(hook),
             Kind::Map(map_type) => is_map_supported(map_type).ok(),
             Kind::Helper(helper) => is_helper_supported(ProgramType::CgroupSockAddr, helper).ok(),
+            Kind::AtomicExchange => has_atomic_exchange(),
             Kind::CallbackHelper(helper) => is_helper_supported(ProgramType::SockOps, helper).ok(),
         }
     }
@@ -89,6 +97,7 @@ impl fmt::Display for Feature {
             Kind::Hook(_) => write!(f, "the cgroup hook {}", self.name),
             Kind::Map(_) => write!(f, "maps of type {}", self.name),
             Kind::Helper(_) => write!(f, "{} at the socket hooks", self.name),
+            Kind::AtomicExchange => f.write_str(self.name),
             Kind::CallbackHelper(_) => write!(f, "{} at the hook sock_ops", self.name),
         }
     }
@@ -106,7 +115,7 @@ pub struct FeatureGroup {
 }
 
 /// All features that topo-lb tests.
-pub const GROUPS: [FeatureGroup; 7] = [
+pub const GROUPS: [FeatureGroup; 8] = [
     FeatureGroup {
         name: "hooks",
         features: &[
@@ -167,6 +176,11 @@ pub const GROUPS: [FeatureGroup; 7] = [
         without: Some("what TCP connections to Services move is not counted"),
     },
     FeatureGroup {
+        name: "walk",
+        features: &[Feature::ATOMIC_EXCHANGE],
+        without: Some("a TCP connection is counted only when it ends"),
+    },
+    FeatureGroup {
         name: "clock",
         features: &[Feature::COARSE_CLOCK],
         without: Some(
@@ -190,6 +204,22 @@ fn has_hook(hook: Hook) -> Option<bool> {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::E2BIG)) => {
             Some(false)
         }
+        Err(_) => None,
+    }
+}
+
+/// Loads a program that exchanges a word on its stack.
+fn has_atomic_exchange() -> Option<bool> {
+    let code = [
+        [0xb7, 0, 0, 0, 0, 0, 0, 0],             // r0 = 0
+        [0x7b, 0x0a, 0xf8, 0xff, 0, 0, 0, 0],    // *(u64 *)(r10 - 8) = r0
+        [0xdb, 0x0a, 0xf8, 0xff, 0xf1, 0, 0, 0], // r0 = cmpxchg_64(r10 - 8, r0, r0)
+        [0xb7, 0, 0, 0, 0, 0, 0, 0],             // r0 = 0
+        [0x95, 0, 0, 0, 0, 0, 0, 0],             // exit
+    ];
+    match syscall::load(BPF_PROG_TYPE_SCHED_CLS, "", &code, 0) {
+        Ok(_) => Some(true),
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Some(false),
         Err(_) => None,
     }
 }
