@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use aya_obj::generated::bpf_prog_type::BPF_PROG_TYPE_SCHED_CLS;
 use topo_lb::datapath::host::syscall;
 use topo_lb_tests::requirements;
-use topo_lb_tests::verifier::pending;
+use topo_lb_tests::verifier::pending::{self, Field};
 use topo_lb_tests::verifier::{INSTRUCTION_LIMIT, JUMP_LIMIT, instructions, peak_jumps};
 
 /// What `cargo xtask test --bless` has written.
@@ -107,8 +107,12 @@ fn the_kernel_refuses_one_pending_jump_too_many() -> Result<()> {
     for own in [1, 200] {
         for (in_front, is_accepted) in [(JUMP_LIMIT - own, true), (JUMP_LIMIT - own + 1, false)] {
             let exit = [[0xb7, 0, 0, 0, 1, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]];
-            let code =
-                [pending::code(in_front, 0)?, pending::code(own, 0)?, exit.to_vec()].concat();
+            let code = [
+                pending::code(in_front, Field::Word(0))?,
+                pending::code(own, Field::Word(0))?,
+                exit.to_vec(),
+            ]
+            .concat();
             let loaded = syscall::load(BPF_PROG_TYPE_SCHED_CLS, "pending", &code, 0);
             ensure!(loaded.is_ok() == is_accepted, "{in_front} and {own} jumps: {loaded:?}");
         }
