@@ -294,6 +294,18 @@ fn what_a_foreign_program_of_the_same_cgroup_hides_is_counted_while_the_connecti
 }
 
 #[test]
+fn accounting_goes_on_after_somebody_has_removed_its_pin() -> Result<()> {
+    play(|scene| {
+        let link = scene.agent.pins().join("links/accounting");
+        fs_err::remove_file(&link)?;
+        let look = || Ok(link.exists().to_string());
+        until_is("the pin of accounting", FOLLOWS, look, |is_there| is_there == "true")?;
+        let moved = transfer(scene, Via::Http, at(WEB4)?, 1_000, Ending::HalfClose)?;
+        expect(scene, moved)
+    })
+}
+
+#[test]
 fn a_service_that_is_made_again_begins_at_zero() -> Result<()> {
     play(|scene| {
         let moved = transfer(scene, Via::Http, at(WEB4)?, 1_000, Ending::HalfClose)?;

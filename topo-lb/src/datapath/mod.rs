@@ -83,6 +83,8 @@ pub struct Datapath {
     pub(crate) masquerade: Option<Masquerade>,
     /// Why it is not known where the kernel counts TCP connections; then they are not accounted.
     pub(crate) no_tcp_fields: Option<BtfError>,
+    /// Whether TCP connections are accounted.
+    pub(crate) is_accounting: bool,
     /// Before the lock, so that it is dropped before the lock is released.
     made: Made,
     pub(crate) lock: Lock,
@@ -171,6 +173,7 @@ impl Datapath {
             quota,
             masquerade,
             no_tcp_fields,
+            is_accounting: false,
             lock,
         })
     }

@@ -12,6 +12,7 @@ use aya_obj::generated::bpf_attach_type::{self, BPF_CGROUP_SOCK_OPS};
 use thiserror::Error;
 
 use super::link::{DIRECTORY, Link, cgroup_id};
+use super::repair::Repairs;
 use super::walk::{self, WalkError};
 use crate::datapath::Datapath;
 use crate::datapath::error::{LoadError, causes};
@@ -65,11 +66,26 @@ impl Datapath {
     /// error: connections count only when they end.
     pub fn account(&mut self) -> Result<Option<WalkError>, AccountingError> {
         let attached = self.try_to_account();
+        self.is_accounting = attached.is_ok();
         if attached.is_err() {
             // It cannot be worse: nothing depends on it.
             let _ = remove(&self.options.pin_dir);
         }
         attached
+    }
+
+    /// Attaches the program again if its pin is gone, which detaches it.
+    pub(super) fn repair_accounting(&mut self, repairs: &mut Repairs) {
+        let [path, _] = paths(&self.options.pin_dir);
+        if !self.is_accounting || path.exists() {
+            return;
+        }
+        match self.account() {
+            Ok(_) => repairs.done.push("the pin of accounting was gone".into()),
+            Err(error) => {
+                repairs.failed.push(format!("accounting cannot be put back: {error}"));
+            }
+        }
     }
 
     fn try_to_account(&mut self) -> Result<Option<WalkError>, AccountingError> {
@@ -110,7 +126,9 @@ fn load<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut SockOps, L
     let program = ebpf.program_mut(name).and_then(|program| program.try_into().ok());
     let program: &mut SockOps =
         program.ok_or_else(|| LoadError::Object(format!("it has no program {name}")))?;
-    program.load().map_err(|error| refused(name, error))?;
+    if program.fd().is_err() {
+        program.load().map_err(|error| refused(name, error))?;
+    }
     Ok(program)
 }
 

@@ -58,6 +58,7 @@ impl Datapath {
                 repairs.failed.push(format!("{} cannot be put back: {reason}", hook.name()));
             }
         }
+        self.repair_accounting(&mut repairs);
         self.repair_masquerade(&mut repairs);
         repairs
     }

@@ -48,7 +48,9 @@ pub(super) fn pin(ebpf: &mut Ebpf, pin_dir: &Path) -> Result<(), WalkError> {
             ebpf.program_mut(name).and_then(|program| program.try_into().ok());
         let program =
             program.ok_or_else(|| LoadError::Object(format!("it has no program {name}")))?;
-        program.load(KIND, &btf).map_err(|error| refused(name, error))?;
+        if program.fd().is_err() {
+            program.load(KIND, &btf).map_err(|error| refused(name, error))?;
+        }
         let program = program.fd().map_err(|error| LoadError::Object(causes(&error)))?;
         let map = pinned::data(pin_dir, map)?;
         let made = syscall::link_iterator(program.as_fd(), map.fd().as_fd()).and_then(|link| {
