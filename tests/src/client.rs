@@ -16,6 +16,7 @@ use crate::netns::NetNs;
 use crate::process::{Worker, spawn_in};
 use crate::requirements;
 use crate::traffic::{Answers, Failure, Order, Reply, Socket, Tally, Via};
+use crate::transfer::{Ending, Moved};
 use crate::wait::until;
 
 /// One process in a pod that makes all connections on request: a batch costs only system calls.
@@ -125,6 +126,16 @@ impl Client {
         to: Option<SocketAddr>,
     ) -> Result<Result<Reply, Failure>> {
         self.tell(&Order::Ask(socket, to))
+    }
+
+    /// Posts so many bytes through an open TCP socket, and reads them back.
+    pub fn echo(&mut self, socket: Socket, bytes: usize) -> Result<Moved> {
+        Ok(self.tell(&Order::Echo(socket, bytes))??)
+    }
+
+    /// Ends a TCP connection. Returns how many bytes the client still read.
+    pub fn end(&mut self, socket: Socket, ending: Ending) -> Result<u64> {
+        Ok(self.tell(&Order::End(socket, ending))??)
     }
 
     /// Sends a request through an unconnected socket.

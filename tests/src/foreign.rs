@@ -7,7 +7,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use aya_obj::generated::bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK_ADDR;
+use aya_obj::generated::bpf_prog_type::{BPF_PROG_TYPE_CGROUP_SOCK_ADDR, BPF_PROG_TYPE_SOCK_OPS};
 use aya_obj::generated::{BPF_F_ALLOW_MULTI, bpf_attach_type, bpf_cmd};
 use fs_err::File;
 use topo_lb::datapath::hook::Hook;
@@ -125,6 +125,38 @@ impl Drop for Attached {
         {
             eprintln!("a foreign program stays attached: {error}");
         }
+    }
+}
+
+/// A foreign program at `sock_ops` that sets the flags of TCP sockets without keeping those of others, at
+/// each connection that is established. Attached until dropped.
+#[derive(Debug)]
+pub struct FlagSetter {
+    _link: OwnedFd,
+}
+
+impl FlagSetter {
+    /// Attaches it to a cgroup.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn attach(cgroup: &Path) -> Result<Self> {
+        memlock::lift_limit();
+        // BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB, and `bpf_sock_ops_cb_flags_set`.
+        let (established, set_flags) = (4, 59);
+        let code = [
+            instruction(0x61, 2, 1, 0, 0),           // w2 = ctx->op
+            instruction(0x55, 2, 0, 2, established), // if r2 != established goto exit
+            instruction(0xb7, 2, 0, 0, 0),           // r2 = 0
+            instruction(0x85, 0, 0, 0, set_flags),   // call
+            instruction(0xb7, 0, 0, 0, 1),           // exit: r0 = 1
+            instruction(0x95, 0, 0, 0, 0),           // exit
+        ];
+        let hook = bpf_attach_type::BPF_CGROUP_SOCK_OPS;
+        let program = syscall::load(BPF_PROG_TYPE_SOCK_OPS, "foreign_flags", &code, hook as u32);
+        let program = program.context("a foreign program is not taken")?;
+        let cgroup = File::open(cgroup)?;
+        Ok(Self { _link: syscall::link_cgroup(program.as_fd(), cgroup.as_fd(), hook, 0)? })
     }
 }
 

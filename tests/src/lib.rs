@@ -72,6 +72,7 @@ pub mod restarts;
 pub mod scene;
 pub mod stress;
 pub mod traffic;
+pub mod transfer;
 pub mod verifier;
 pub mod wait;
 pub mod wiring;

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::Result;
 
@@ -36,6 +37,14 @@ impl Node {
     /// Makes `command` run as a process of the node itself.
     pub fn enter(&self, command: &mut Command) -> Result<()> {
         enter(command, &self.netns, Some(&self.cgroup))
+    }
+
+    /// The processor time of the node's processes, those of its pods included.
+    ///
+    /// # Errors
+    /// The kernel does not tell it.
+    pub fn processor_time(&self) -> Result<Duration> {
+        self.cgroup.processor_time()
     }
 
     /// The directory of the node's cgroup.

@@ -101,12 +101,13 @@ const IN_SOCKETS: [&str; 2] = ["connected", "flows"];
 
 /// Maps of one entry, that programs index by constants, or with a size that matters: tests keep
 /// their sizes.
-const FIXED: [&str; 12] = [
+const FIXED: [&str; 13] = [
     maps::RANGE,
     maps::EXCLUSION,
     maps::REVISION,
     maps::PACKETS,
     maps::TORN,
+    maps::TOTALS,
     maps::DEVICES,
     maps::QUOTA,
     maps::HALF_OPEN4,

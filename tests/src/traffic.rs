@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::dial::Dial;
 use crate::requirements::kernel;
+use crate::transfer::Ending;
 use crate::wait::patient;
 
 /// How a client connects. The family of the address is the family of the socket: an IPv4-mapped
@@ -40,6 +41,10 @@ pub enum Order {
     Open(Via, SocketAddr),
     /// One exchange through an open socket: a [`Reply`]. An unconnected one needs the address.
     Ask(Socket, Option<SocketAddr>),
+    /// Posts so many bytes through an open TCP socket, and reads them back: [`Moved`](crate::transfer::Moved).
+    Echo(Socket, usize),
+    /// Ends a TCP connection: the number of bytes that the client still read.
+    End(Socket, Ending),
     /// Sends a request through an unconnected socket.
     Send(Socket, SocketAddr),
     /// Receives an answer through an unconnected socket: a [`Reply`].

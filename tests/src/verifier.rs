@@ -8,12 +8,14 @@ use std::num::NonZeroU64;
 
 use anyhow::{Context as _, Result, bail};
 use aya::programs::{Program, ProgramError};
-use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
+use aya::{Btf, Ebpf, EbpfLoader, VerifierLogLevel};
 use fs_err::File;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use topo_lb::datapath::programs::object::{AllFrontends, Constants, TcpPeer};
+use topo_lb::datapath::programs::tcp_fields::TcpFields;
 
 use crate::packets::{MARK, load_object, object};
+use crate::requirements::kernel;
 pub use jumps::peak_jumps;
 
 /// The most instructions, over all paths of one program, that the kernel checks
@@ -23,6 +25,9 @@ pub const INSTRUCTION_LIMIT: u32 = 1_000_000;
 /// The most pending jumps at the same time: jumps with a branch that the verifier has put aside
 /// (`BPF_COMPLEXITY_LIMIT_JMP_SEQ`, kernel/bpf/verifier.c).
 pub const JUMP_LIMIT: u16 = 8_192;
+
+/// Programs that the agent loads from Linux 5.12 on.
+const NEWER: [&str; 3] = ["accounting_beside", "walk4", "walk6"];
 
 /// Instructions checked, over all paths, for each program with its name.
 ///
@@ -34,9 +39,13 @@ pub const JUMP_LIMIT: u16 = 8_192;
 /// The object is not built, or the verifier refuses a program.
 pub fn instructions() -> Result<BTreeMap<String, u32>> {
     let mut ebpf = prepare(&object()?)?;
+    let btf = Btf::from_sys_fs().context("the kernel has no BTF")?;
     let mut found = BTreeMap::new();
     for (name, program) in ebpf.programs_mut() {
-        match without_descriptors(|| load(program))? {
+        if kernel() < (5, 12) && NEWER.contains(&name) {
+            continue;
+        }
+        match without_descriptors(|| load(program, &btf))? {
             Err(ProgramError::LoadError { io_error, verifier_log })
                 if io_error.raw_os_error() == Some(libc::EMFILE) =>
             {
@@ -57,18 +66,22 @@ fn prepare(object: &[u8]) -> Result<Ebpf> {
     let all_frontends = AllFrontends { masquerade_mark: MARK, host_netns: NonZeroU64::new(1) };
     let constants = Constants::probe(TcpPeer::Service, 16)
         .with_exclusions(true)
-        .with_all_frontends(Some(all_frontends));
+        .with_all_frontends(Some(all_frontends))
+        .with_tcp_fields(TcpFields::find()?);
     let mut loader = EbpfLoader::new();
     loader.verifier_log_level(VerifierLogLevel::STATS);
     // Sizes do not matter to the verifier, except that of maps with a single entry.
     load_object(&mut loader, object, &constants, 16)
 }
 
-fn load(program: &mut Program) -> Result<(), ProgramError> {
+/// Loads a program. `btf` has the kernel's own types.
+fn load(program: &mut Program, btf: &Btf) -> Result<(), ProgramError> {
     match program {
         Program::CgroupSock(program) => program.load(),
         Program::CgroupSockAddr(program) => program.load(),
         Program::SchedClassifier(program) => program.load(),
+        Program::SockOps(program) => program.load(),
+        Program::Iter(program) => program.load("bpf_sk_storage_map", btf),
         _ => Err(ProgramError::UnexpectedProgramType),
     }
 }

@@ -8,6 +8,19 @@ use crate::address::{Frontend4, Frontend6};
 use crate::backend::{Backend4, Backend6};
 use crate::layout::layout;
 
+/// What `totals` already has of a TCP connection that is still open. Grows only.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
+pub struct Seen {
+    /// Bytes, as [`Totals::sent`](crate::totals::Totals::sent).
+    pub sent: u64,
+    /// Bytes, as [`Totals::received`](crate::totals::Totals::received).
+    pub received: u64,
+    /// Segments, as [`Totals::retransmitted`](crate::totals::Totals::retransmitted).
+    pub retransmitted: u64,
+}
+
 layout! {
     /// Value of both.
     #[repr(C)]
@@ -16,5 +29,13 @@ layout! {
         pub frontend: F,
         /// The endpoint that the connection went to.
         pub endpoint: B,
+        /// Index of the Service port.
+        pub service: u32,
+        /// The tier in force, as in [`Record`](crate::record::Record).
+        pub tier: u8,
+        /// Zero.
+        pub reserved: [u8; 3],
+        /// What is already counted.
+        pub seen: Seen,
     }
 }

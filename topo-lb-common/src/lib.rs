@@ -29,4 +29,5 @@ pub mod reply_filter;
 pub mod selection;
 pub mod sources;
 pub mod stress;
+pub mod totals;
 pub mod unprogrammed;

@@ -33,6 +33,9 @@ pub const AFFINITY4: &str = "affinity4";
 pub const AFFINITY6: &str = "affinity6";
 /// Connections by Service index and locality; each CPU has a part of its own.
 pub const COUNTERS: &str = "counters";
+/// What TCP connections moved, by Service index, locality and tier:
+/// [`TotalsKey`](crate::totals::TotalsKey) → [`Totals`](crate::totals::Totals).
+pub const TOTALS: &str = "totals";
 /// Look-ups of Services that found another frontend's record each time, per CPU.
 pub const TORN: &str = "torn";
 /// Service index → `namespace/name:port`, for people and for the agent after a restart.
@@ -77,7 +80,7 @@ pub const SOURCES4: &str = "sources4";
 pub const SOURCES6: &str = "sources6";
 
 /// Every pinned map, in the order of creation.
-pub const ALL: [&str; 34] = [
+pub const ALL: [&str; 35] = [
     RANGE,
     SERVICES4,
     SERVICES6,
@@ -94,6 +97,7 @@ pub const ALL: [&str; 34] = [
     AFFINITY4,
     AFFINITY6,
     COUNTERS,
+    TOTALS,
     TORN,
     NAMES,
     UNPROGRAMMED,
@@ -114,9 +118,9 @@ pub const ALL: [&str; 34] = [
     SOURCES6,
 ];
 /// Maps that only tc needs, and that are pinned only with tc: those of [`ALL`] from `connections4` on.
-pub const TC: &[&str] = ALL.split_at(22).1.split_at(9).0;
+pub const TC: &[&str] = ALL.split_at(23).1.split_at(9).0;
 /// Maps that are pinned only with `--frontends all`, beside those of [`TC`].
-pub const ALL_FRONTENDS: &[&str] = ALL.split_at(31).1;
+pub const ALL_FRONTENDS: &[&str] = ALL.split_at(32).1;
 
 /// Default: frontends per address family, and Service ports of both together.
 pub const DEFAULT_SERVICES: u32 = 65_536;

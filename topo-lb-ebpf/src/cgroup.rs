@@ -142,7 +142,7 @@ pub(crate) fn connect<P: Place>(ctx: &SockAddrContext) -> i32 {
         Resolution::Redirect => {
             redirect::<P>(ctx, P::Family::endpoint_parts(&resolved.endpoint));
             if keeps_reverse(protocol) {
-                connected::remember::<P::Family>(ctx, frontend, resolved.endpoint);
+                connected::remember::<P::Family>(ctx, frontend, &resolved);
             }
             PROCEED
         }

@@ -4,26 +4,29 @@ use core::ptr::NonNull;
 
 use aya_ebpf::bindings::BPF_SK_STORAGE_GET_F_CREATE;
 use aya_ebpf::programs::SockAddrContext;
-use topo_lb_common::connected::Connected;
+use topo_lb_common::connected::{Connected, Seen};
 
 use crate::family::{ConnectedOf, Family, FrontendOf};
+use crate::resolve::Resolved;
 use crate::socket::{owner, peer_port, socket, storage};
 use crate::words::{are_same, words};
 
-/// Stores that the context's socket dialled `frontend` and connects to `endpoint`. If memory is
-/// short, the connection is made anyway, and the application sees the endpoint as its peer.
+/// Stores that the context's socket dialled `frontend`, which was resolved. If memory is short, the
+/// connection is made anyway: the application sees the endpoint as its peer, and nothing is counted.
 #[inline(always)]
 pub(crate) fn remember<F: Family>(
     ctx: &SockAddrContext,
     frontend: FrontendOf<F>,
-    endpoint: F::Endpoint,
+    resolved: &Resolved<F>,
 ) {
     // SAFETY: the storage is the socket's, and connecting it is serialised by the socket's lock.
     unsafe {
         if let Some(connected) =
             storage(F::connected(), owner(ctx), BPF_SK_STORAGE_GET_F_CREATE.into())
         {
-            connected.write(Connected { frontend, endpoint });
+            let Resolved { endpoint, service, tier, .. } = *resolved;
+            let (reserved, seen) = ([0; 3], Seen::default());
+            connected.write(Connected { frontend, endpoint, service, tier, reserved, seen });
         }
     }
 }

@@ -46,6 +46,7 @@ pub(crate) type SourceOf<F> = Source<<F as Family>::Bytes>;
 pub(crate) struct RecordFields<F: Family> {
     pub(crate) address: *const F::Bytes,
     pub(crate) port: *const u16,
+    pub(crate) tier: *const u8,
     pub(crate) service: *const u32,
     pub(crate) slot_base: *const u32,
     pub(crate) affinity_seconds: *const u32,
@@ -241,6 +242,7 @@ macro_rules! family {
                 RecordFields {
                     address: &raw const (*record).address,
                     port: &raw const (*record).port,
+                    tier: &raw const (*record).tier,
                     service: &raw const (*record).service,
                     slot_base: &raw const (*record).slot_base,
                     affinity_seconds: &raw const (*record).affinity_seconds,

@@ -6,7 +6,9 @@
 #![feature(asm_experimental_arch)]
 
 mod access;
+mod accounting;
 mod affinity;
+mod atomic;
 mod bind;
 mod budget;
 mod cgroup;
@@ -39,16 +41,21 @@ mod socket;
 mod state;
 mod steps;
 mod tc;
+mod tcp_socket;
 mod transport;
 mod unreachable;
 mod verdict;
+mod walk;
 mod words;
 
-use aya_ebpf::macros::{cgroup_sock, cgroup_sock_addr, classifier};
-use aya_ebpf::programs::{SockAddrContext, SockContext, TcContext};
+use aya_ebpf::macros::{cgroup_sock, cgroup_sock_addr, classifier, sock_ops};
+use aya_ebpf::programs::{SockAddrContext, SockContext, SockOpsContext, TcContext};
 
+use crate::accounting::{Alone, Beside};
 use crate::cgroup::{Mapped, Plain4, Plain6, is_mapped};
+use crate::family::{V4, V6};
 use crate::outside::Clients;
+use crate::walk::WalkContext;
 
 /// `connect` of an IPv4 socket.
 #[cgroup_sock_addr(connect4)]
@@ -102,6 +109,36 @@ fn getpeername6(ctx: SockAddrContext) -> i32 {
     } else {
         cgroup::getpeername::<Plain6>(&ctx)
     }
+}
+
+/// A TCP socket begins to connect, is connected, or changes its state. The result has no effect.
+#[sock_ops]
+fn accounting(ctx: SockOpsContext) -> u32 {
+    accounting::callback::<Alone>(&ctx);
+    1
+}
+
+/// The same, beside the walk.
+#[sock_ops]
+fn accounting_beside(ctx: SockOpsContext) -> u32 {
+    accounting::callback::<Beside>(&ctx);
+    1
+}
+
+/// A socket with an element of `connected4`.
+#[unsafe(no_mangle)]
+#[unsafe(link_section = "iter/bpf_sk_storage_map")]
+fn walk4(ctx: *const WalkContext) -> i32 {
+    walk::visit::<V4>(ctx);
+    0
+}
+
+/// A socket with an element of `connected6`.
+#[unsafe(no_mangle)]
+#[unsafe(link_section = "iter/bpf_sk_storage_map")]
+fn walk6(ctx: *const WalkContext) -> i32 {
+    walk::visit::<V6>(ctx);
+    0
 }
 
 /// An IPv4 socket was bound.

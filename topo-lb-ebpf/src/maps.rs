@@ -30,6 +30,7 @@ use topo_lb_common::range::Range;
 use topo_lb_common::record::{Record4, Record6, SPARE};
 use topo_lb_common::reply_filter::{self, ReplyFilterEntry};
 use topo_lb_common::sources::{Source4, Source6};
+use topo_lb_common::totals::{MOST_TOTALS, Totals, TotalsKey};
 use topo_lb_common::unprogrammed::Unprogrammed;
 
 const SERVICES: usize = DEFAULT_SERVICES as usize;
@@ -100,6 +101,10 @@ pub(crate) static AFFINITY6: Recent<AffinityKey, Affinity6> = LruHashMap::new();
 
 #[btf_map(name = "counters")]
 pub(crate) static COUNTERS: Array<Counters, SERVICES, MMAPABLE> = Array::new();
+
+#[btf_map(name = "totals")]
+pub(crate) static TOTALS: HashMap<TotalsKey, Totals, { MOST_TOTALS as usize }, ON_DEMAND> =
+    HashMap::new();
 
 #[btf_map(name = "torn")]
 pub(crate) static TORN: PerCpuArray<u64, 1> = PerCpuArray::new();

@@ -6,6 +6,7 @@
 #![expect(dead_code, reason = "the hooks use more of these modules")]
 
 mod affinity;
+mod atomic;
 mod clock;
 mod family;
 mod maps;

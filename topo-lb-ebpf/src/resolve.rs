@@ -1,13 +1,12 @@
 //! From a frontend to an endpoint: the decision that all hooks share.
 
-use core::arch::asm;
-
 use aya_ebpf::helpers::{bpf_get_prandom_u32, bpf_get_smp_processor_id};
 use topo_lb_common::address::OUTSIDE;
 use topo_lb_common::backend::Locality;
 use topo_lb_common::record::DROPS;
 use topo_lb_common::selection::{Choice, Selection};
 
+use crate::atomic::add;
 use crate::family::{Family, FrontendOf, RecordFields};
 use crate::maps::{COUNTERS, SERVES_ALL_FRONTENDS, SERVICE_PORTS};
 use crate::records::Found;
@@ -34,12 +33,14 @@ pub(crate) struct Resolved<F: Family> {
     pub(crate) endpoint: F::Endpoint,
     /// Index of the Service port.
     pub(crate) service: u32,
+    /// The tier in force, as in the record.
+    pub(crate) tier: u8,
 }
 
 impl<F: Family> Resolved<F> {
     #[inline(always)]
     pub(crate) fn without_endpoint(verdict: Resolution) -> Self {
-        Self { verdict, endpoint: F::Endpoint::default(), service: 0 }
+        Self { verdict, endpoint: F::Endpoint::default(), service: 0, tier: 0 }
     }
 }
 
@@ -59,7 +60,8 @@ pub(crate) fn resolve<F: Family>(
     };
     let fields = RecordFields::<F>::of(record);
     // SAFETY: fields of a record.
-    let (service, affinity_seconds) = unsafe { (*fields.service, *fields.affinity_seconds) };
+    let (service, tier, affinity_seconds) =
+        unsafe { (*fields.service, *fields.tier, *fields.affinity_seconds) };
     let Some(mut endpoint) = choose(&fields) else {
         count(service, None);
         let drops = drops::<F>(&fields);
@@ -72,7 +74,7 @@ pub(crate) fn resolve<F: Family>(
         endpoint = affinity::keep::<F>(client, service, affinity_seconds, endpoint);
     }
     count(service, Some(F::locality(&endpoint)));
-    Resolved { verdict: Resolution::Redirect, endpoint, service }
+    Resolved { verdict: Resolution::Redirect, endpoint, service, tier }
 }
 
 /// Whether a record is only for clients outside of this node.
@@ -132,12 +134,13 @@ fn count(service: u32, locality: Option<Locality>) {
     };
     // SAFETY: an array's element; its words are aligned, and all writers add atomically.
     unsafe {
-        let counter = match locality {
-            Some(locality) => (*counters).at(locality),
-            None => &raw mut (*counters).refused,
-        };
-        // `core` has no atomic add for this target. This instruction is as old as BPF.
-        asm!("lock *(u64 *)({counter} + 0) += {one}", counter = in(reg) counter, one = in(reg) 1_u64);
+        add(
+            match locality {
+                Some(locality) => (*counters).at(locality),
+                None => &raw mut (*counters).refused,
+            },
+            1,
+        );
     }
 }
 

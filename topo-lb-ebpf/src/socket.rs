@@ -20,7 +20,12 @@ pub(crate) fn socket(ctx: &SockAddrContext) -> *mut bpf_sock {
 /// The application's socket. With MPTCP, `connect` gets a subflow, and `getpeername` this socket.
 #[inline(always)]
 pub(crate) fn owner(ctx: &SockAddrContext) -> *mut c_void {
-    let socket: *mut c_void = socket(ctx).cast();
+    owner_of(socket(ctx).cast())
+}
+
+/// The application's socket of a context's socket.
+#[inline(always)]
+pub(crate) fn owner_of(socket: *mut c_void) -> *mut c_void {
     if HAS_MPTCP_SOCK.load() != 0 {
         // SAFETY: the context's socket.
         let mptcp = unsafe { bpf_skc_to_mptcp_sock(socket) };

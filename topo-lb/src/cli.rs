@@ -134,6 +134,16 @@ pub enum Output {
     Json,
 }
 
+/// Whether something is done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    /// It is done.
+    #[default]
+    On,
+    /// It is not done.
+    Off,
+}
+
 /// How logs are printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
@@ -226,6 +236,10 @@ pub struct AgentArgs {
     /// What getpeername returns for a TCP connection to a Service
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_TCP_PEER")]
     pub tcp_peer: TcpPeer,
+    /// Count what TCP connections to Services move, their round trips and failures, without work per
+    /// packet. It takes a kernel with BTF, Linux 5.9 or later; see `topo-lb check`
+    #[arg(long, value_enum, default_value_t, env = "TOPO_LB_ACCOUNTING")]
+    pub accounting: Switch,
     /// End TCP connections whose endpoint is gone. Connected UDP sockets are always ended. Not with
     /// `--tcp-peer endpoint`, which does not record what was dialled
     #[arg(long, env = "TOPO_LB_TERMINATE_TCP")]

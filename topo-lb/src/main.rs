@@ -12,7 +12,7 @@ use topo_lb::admin::{self, probe};
 use topo_lb::app::{self, Config, Source};
 use topo_lb::cli::{
     AgentArgs, CheckArgs, CleanupArgs, Command, ExplainArgs, LintArgs, ListArgs, LogFormat, Output,
-    PlanArgs, ProbeArgs, SourceArgs, TopArgs, name,
+    PlanArgs, ProbeArgs, SourceArgs, Switch, TopArgs, name,
 };
 use topo_lb::cluster::{ServiceId, State, Update};
 use topo_lb::datapath::Options;
@@ -104,6 +104,7 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
                 ..Capacity::default()
             },
             tcp_peer: args.tcp_peer,
+            accounting: args.accounting == Switch::On,
             exclusions: !exclusions.is_empty(),
             serves_guests,
             tc_attach: args.tc_attach,

@@ -3,6 +3,7 @@
 //! the fewer the program has.
 
 use anyhow::{Context as _, Result};
+use aya::Btf;
 use aya::programs::ProgramError;
 
 use super::{JUMP_LIMIT, load, pending, prepare};
@@ -18,11 +19,12 @@ const REFUSAL: &str = "jumps is too complex";
 /// The object is not built, or the verifier refuses the program for another reason.
 pub fn peak_jumps(program: &str, guess: u16) -> Result<u16> {
     let object = object()?;
+    let btf = Btf::from_sys_fs().context("the kernel has no BTF")?;
     let mut search = Search::new(guess);
     while let Some(peak) = search.next() {
         let mut ebpf = prepare(&pending::before(&object, program, JUMP_LIMIT - peak)?)?;
         let loaded = ebpf.program_mut(program).with_context(|| format!("no program {program}"))?;
-        let is_accepted = match load(loaded) {
+        let is_accepted = match load(loaded, &btf) {
             Ok(()) => true,
             Err(ProgramError::LoadError { verifier_log, .. })
                 if verifier_log.to_string().contains(REFUSAL) =>

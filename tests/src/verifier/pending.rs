@@ -10,12 +10,24 @@ use object::elf::{STB_GLOBAL, STT_FUNC, STT_SECTION, STV_DEFAULT};
 /// The size of `struct bpf_insn`.
 const INSTRUCTION: usize = 8;
 
+/// A field of a context, by its offset in bytes.
+#[derive(Clone, Copy, Debug)]
+pub enum Field {
+    /// Four bytes.
+    Word(u8),
+    /// Eight bytes, a pointer.
+    Pointer(u8),
+}
+
 /// Code that adds this number of pending jumps, at least one (include/uapi/linux/bpf.h, `struct bpf_insn`). It
-/// changes only r0, which is undefined when a program begins. `word`: the offset in the context, in
-/// bytes, of a word that the program may read.
-pub fn code(jumps: u16, word: u8) -> Result<Vec<[u8; INSTRUCTION]>> {
-    // r0 = a word of the context, whose value the verifier does not know.
-    let mut code = vec![[0x61, 0x10, word, 0, 0, 0, 0, 0]];
+/// changes only r0, which is undefined when a program begins. `field` is a field of the context that the
+/// program may read.
+pub fn code(jumps: u16, field: Field) -> Result<Vec<[u8; INSTRUCTION]>> {
+    // r0 = the field, whose value the verifier does not know.
+    let mut code = vec![match field {
+        Field::Word(offset) => [0x61, 0x10, offset, 0, 0, 0, 0, 0],
+        Field::Pointer(offset) => [0x79, 0x10, offset, 0, 0, 0, 0, 0],
+    }];
     for left in (1..=i16::try_from(jumps)?).rev() {
         // if r0 == 7 goto the last two instructions. The verifier goes on with the next one.
         let [low, high] = left.to_le_bytes();
@@ -47,9 +59,14 @@ pub(super) fn before(object: &[u8], program: &str, jumps: u16) -> Result<Vec<u8>
     let mut places: Vec<_> = functions.filter_map(|it| Some((it.section?, it.st_value))).collect();
     places.sort_unstable_by_key(|(_, offset)| Reverse(*offset));
     ensure!(!places.is_empty(), "the object has no {program}");
-    // A program of a bind may not read the first word (net/core/filter.c, `__sock_filter_check_attach_type`).
-    let word = if program.starts_with("post_bind") { 4 } else { 0 };
-    let code = code(jumps, word)?.concat();
+    let field = match program {
+        // May not read the first word (net/core/filter.c, `__sock_filter_check_attach_type`).
+        "post_bind4" | "post_bind6" => Field::Word(4),
+        // Have only pointers, of which this one may be null.
+        "walk4" | "walk6" => Field::Pointer(24),
+        _ => Field::Word(0),
+    };
+    let code = code(jumps, field)?.concat();
     for (section, offset) in places {
         insert(&mut builder, section, offset, &code)?;
     }

@@ -171,8 +171,8 @@ const METRICS: &[&str] = &["/metrics"];
 impl Admin {
     fn new(sources: Sources) -> Self {
         Self {
+            remembered: Arc::new(Mutex::new(answers::Remembered::at_start(&sources.pin_dir))),
             sources,
-            remembered: Arc::default(),
             scraped: tokio::sync::Mutex::default(),
             long: Arc::new(Semaphore::new(1)),
         }

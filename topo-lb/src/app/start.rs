@@ -15,6 +15,7 @@ use super::prove::prove;
 use super::running::{INSPECTION, Running};
 use super::{exclusions, precedence, serve, source};
 use crate::agent_state::AgentState;
+use crate::datapath::attach::accounting::AccountingError;
 use crate::datapath::attach::hooks;
 use crate::datapath::inspect::self_probe::ProbeError;
 use crate::datapath::{Datapath, Options};
@@ -79,6 +80,7 @@ pub(super) async fn start(
     .await?;
     datapath.attach()?;
     datapath.guard_node_ports();
+    account(&mut datapath);
     if config.exposing.is_none() {
         datapath.forget_all_frontends();
     }
@@ -132,6 +134,20 @@ async fn prepare(
     let proof = tokio::time::timeout(UNREMARKED, proof).await;
     let datapath = tokio::task::spawn_blocking(move || Datapath::open(options)).await??;
     Ok((proof.ok().and_then(Result::ok).flatten(), datapath))
+}
+
+/// Starts to account TCP connections, or says why not.
+fn account(datapath: &mut Datapath) {
+    match datapath.account() {
+        Ok(None) => info!("what TCP connections to Services move is counted"),
+        Ok(Some(error)) => {
+            info!("what TCP connections to Services move is counted when they end: {error}");
+        }
+        Err(error @ (AccountingError::Off | AccountingError::NoStorage)) => {
+            info!("what TCP connections to Services move is not counted: {error}");
+        }
+        Err(error) => warn!("what TCP connections to Services move is not counted: {error}"),
+    }
 }
 
 /// Records progress until the loop of the agent task starts.

@@ -27,6 +27,7 @@ use attach::pin::TcAttach;
 use direction::Role;
 use error::LoadError;
 use hook::Hook;
+use host::btf::BtfError;
 use host::conntrack::Conntrack;
 use host::lock::Lock;
 use host::mount::{check_bpffs, check_cgroup2};
@@ -38,6 +39,7 @@ use maps::spec::map_specs;
 use masquerade::Masquerade;
 use programs::load::{load, load_classifiers};
 use programs::object::{AllFrontends, Constants, TcpPeer};
+use programs::tcp_fields::TcpFields;
 
 use crate::plan::Capacity;
 
@@ -52,6 +54,8 @@ pub struct Options {
     pub capacity: Capacity,
     /// What getpeername returns for a translated TCP connection.
     pub tcp_peer: TcpPeer,
+    /// Whether TCP connections are accounted, if the kernel can.
+    pub accounting: bool,
     /// Whether Pods can be excluded.
     pub exclusions: bool,
     /// Set if devices of guests are served. `capacity` then has room for connections.
@@ -83,6 +87,10 @@ pub struct Datapath {
     pub(crate) masquerade: Option<Masquerade>,
     /// As it was at the last repair, if clients outside are served.
     pub(crate) conntrack: Option<Conntrack>,
+    /// Why it is not known where the kernel counts TCP connections; then they are not accounted.
+    pub(crate) no_tcp_fields: Option<BtfError>,
+    /// Whether TCP connections are accounted.
+    pub(crate) is_accounting: bool,
     /// Before the lock, so that it is dropped before the lock is released.
     made: Made,
     pub(crate) lock: Lock,
@@ -144,6 +152,12 @@ impl Datapath {
         let constants = Constants::probe(options.tcp_peer, options.capacity.services)
             .with_exclusions(options.exclusions)
             .with_all_frontends(options.all_frontends);
+        let (tcp_fields, no_tcp_fields) = match options.accounting.then(TcpFields::find) {
+            Some(Ok(fields)) => (fields, None),
+            Some(Err(error)) => (TcpFields::default(), Some(error)),
+            None => <_>::default(),
+        };
+        let constants = constants.with_tcp_fields(tcp_fields);
         let directory = renewal.as_ref().map_or(&*options.pin_dir, Renewal::directory);
         let mut ebpf = load(&map_specs, &constants, Some(directory))?;
         if options.serves_guests {
@@ -164,6 +178,8 @@ impl Datapath {
             quota: None,
             masquerade,
             conntrack: None,
+            no_tcp_fields,
+            is_accounting: false,
             made,
             lock,
         })

@@ -6,16 +6,18 @@ use std::path::Path;
 use serde::{Serialize, Serializer};
 use topo_lb_common::counters::{Counters, sum};
 use topo_lb_common::packets::{Outcome, Packets};
+use topo_lb_common::totals::Totals;
 
 use super::Connections;
 use crate::datapath::attach::pin::AttachMode;
+use crate::datapath::attach::walk;
 use crate::datapath::direction::{Direction, Role};
 use crate::datapath::hook::Hook;
 use crate::datapath::inspect::attached::{self, OnDevice};
 use crate::datapath::inspect::effective;
 use crate::datapath::inspect::overridden::Override;
 use crate::datapath::maps::error::ReadError;
-use crate::datapath::maps::{counters, packets};
+use crate::datapath::maps::{counters, packets, totals};
 
 /// All hooks.
 #[derive(Debug, Serialize)]
@@ -41,8 +43,27 @@ pub struct HookRow {
     pub overridden_by: Vec<Override>,
     /// The devices that tc programs are attached to.
     pub devices: Vec<OnDevice>,
+    /// What TCP connections moved, at `sock_ops`; none if that is not counted.
+    pub moved: Option<Moved>,
     /// Packets of tc by outcome; none if the agent runs without tc.
     pub packets: Option<PacketRow>,
+}
+
+/// What TCP connections to all Services moved.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Moved {
+    /// Bytes that clients of this node sent.
+    pub sent_bytes: u64,
+    /// Bytes that they received.
+    pub received_bytes: u64,
+}
+
+impl Moved {
+    fn of<'a>(all: impl IntoIterator<Item = &'a Totals>) -> Self {
+        let Totals { sent, received, .. } = sum(all);
+        Self { sent_bytes: sent, received_bytes: received }
+    }
 }
 
 /// Packets of a tc hook by outcome; in JSON an object with a key for each outcome.
@@ -89,6 +110,15 @@ pub(super) fn read(pin_dir: &Path) -> Result<Hooks, ReadError> {
             ..HookRow::default()
         });
     }
+    walk::run(pin_dir).map_err(|(path, error)| ReadError::Link(path, error))?;
+    let place = attached::accounting(pin_dir)?;
+    each.push(HookRow {
+        hook: "sock_ops".to_owned(),
+        program: place.map(|place| place.program),
+        cgroup: place.map(|place| place.cgroup),
+        moved: place.map(|_| totals::read(pin_dir)).transpose()?.map(|all| Moved::of(all.values())),
+        ..HookRow::default()
+    });
     let devices = attached::on_devices(pin_dir)?;
     let packets = packets::read(pin_dir)?;
     for direction in [Direction::Ingress, Direction::Egress] {
@@ -131,7 +161,7 @@ impl Hooks {
                 row.hook.clone(),
                 place,
                 list(programs.iter().map(u32::to_string)),
-                row.packets.map_or("-".to_owned(), PacketRow::text),
+                row.counted(),
             ]);
         }
         let by: Vec<_> = self.each.iter().flat_map(HookRow::warnings).collect();
@@ -146,6 +176,17 @@ impl Hooks {
 }
 
 impl HookRow {
+    /// What the kernel has counted, for people.
+    fn counted(&self) -> String {
+        match (self.packets, self.moved) {
+            (Some(packets), _) => packets.text(),
+            (None, Some(Moved { sent_bytes, received_bytes })) => {
+                format!("{sent_bytes} bytes sent, {received_bytes} received by TCP")
+            }
+            (None, None) => "-".to_owned(),
+        }
+    }
+
     /// A line for each foreign program that runs before this one.
     fn warnings(&self) -> impl Iterator<Item = String> {
         self.overridden_by.iter().map(|by| {
@@ -215,6 +256,11 @@ mod tests {
                 },
                 HookRow { hook: "connect6".to_owned(), ..HookRow::default() },
                 HookRow {
+                    hook: "sock_ops".to_owned(),
+                    moved: Some(Moved { sent_bytes: 100, received_bytes: 2_000 }),
+                    ..HookRow::default()
+                },
+                HookRow {
                     hook: "tc ingress".to_owned(),
                     devices: vec![
                         device(Some("tap0"), Role::Guest, AttachMode::Tcx),
@@ -239,6 +285,7 @@ mod tests {
 HOOK        ATTACHED TO                                                     PROGRAM  COUNTED
 connect4    cgroup 1234                                                     9        -
 connect6    -                                                               -        -
+sock_ops    -                                                               -        100 bytes sent, 2000 received by TCP
 tc ingress  tap0 beside bpf to_pod, device 7 for clients outside by clsact  41       12 translated, 3 opened
 tc egress   -                                                               -        no packets
 

@@ -2,12 +2,16 @@
 //!
 //! | file | idea |
 //! |---|---|
+//! | `bounded` | which Service ports have series of their own |
 //! | `figures` | what the agent's tasks count |
 //! | `refusals` | why connections were refused |
+//! | `tcp` | what TCP connections moved |
 //! | `scrape` | all of these and the kernel's counters, as text |
 
+pub mod bounded;
 pub mod figures;
 pub mod refusals;
 pub mod scrape;
+mod tcp;
 
 pub use figures::{Figures, count};

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::mem::take;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -19,11 +20,16 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 use topo_lb_common::counters::Counters;
 use topo_lb_common::packets::{Outcome, Packets};
+use topo_lb_common::totals::Totals;
 
+use super::bounded::{Bounded, Tcp};
 use super::figures::{Figures, PLANNED};
 use super::refusals::Refusals;
+use super::tcp;
+use crate::datapath::attach::walk;
 use crate::datapath::direction::Direction;
 use crate::datapath::maps::error::ReadError;
+use crate::datapath::maps::totals::{self, Group};
 use crate::datapath::maps::{counters, packets};
 use crate::refusal::Refusal;
 
@@ -37,6 +43,8 @@ pub struct Counted {
     pub connections: BTreeMap<Arc<str>, Counters>,
     /// Look-ups of Services that gave no consistent value.
     pub torn: u64,
+    /// What TCP connections moved.
+    pub tcp: BTreeMap<Group, Totals>,
     /// Packets by tc hook, if there are any.
     pub packets: Vec<(Direction, Packets)>,
 }
@@ -47,9 +55,11 @@ impl Counted {
     /// # Errors
     /// A map cannot be opened or read.
     pub fn read(pin_dir: &Path) -> Result<Self, ReadError> {
+        walk::run(pin_dir).map_err(|(path, error)| ReadError::Link(path, error))?;
         Ok(Self {
             connections: counters::connections(pin_dir)?,
             torn: counters::torn(pin_dir)?,
+            tcp: totals::read(pin_dir)?,
             packets: packets::read(pin_dir)?,
         })
     }
@@ -62,6 +72,8 @@ pub struct Scrape {
     pub figures: Arc<Figures>,
     /// What the kernel has counted.
     pub counted: Counted,
+    /// What TCP connections moved.
+    pub tcp: Tcp,
     /// Refused connections: Service port, reason, number.
     pub refused: Vec<(Arc<str>, Refusal, u64)>,
     /// Service ports that refuse connections now, by reason.
@@ -77,10 +89,12 @@ impl Scrape {
     #[must_use]
     pub fn of(
         figures: Arc<Figures>,
-        counted: Counted,
+        mut counted: Counted,
         reasons: &BTreeMap<Arc<str>, Refusal>,
         refusals: &mut Refusals,
+        bounded: &mut Bounded,
     ) -> Self {
+        let tcp = bounded.look(take(&mut counted.tcp));
         let totals = counted.connections.iter().filter(|(_, counters)| counters.refused > 0);
         let totals = totals.map(|(name, counters)| (Arc::clone(name), counters.refused)).collect();
         refusals.look(&totals, reasons);
@@ -92,7 +106,7 @@ impl Scrape {
         for reason in reasons.values() {
             *refusing.entry(*reason).or_default() += 1;
         }
-        Self { figures, counted, refused, refusing, age: None, ready: false }
+        Self { figures, counted, tcp, refused, refusing, age: None, ready: false }
     }
 
     /// Encodes the scrape.
@@ -114,12 +128,18 @@ fn labels<'a>(
     key: &'static str,
     value: &'static str,
 ) -> [(&'static str, &'a str); 4] {
-    let (service, port) = name.rsplit_once(':').unwrap_or((name, ""));
-    let (namespace, service) = service.split_once('/').unwrap_or(("", service));
+    let [namespace, service, port] = parts(name);
     [("namespace", namespace), ("service", service), ("port", port), (key, value)]
 }
 
-fn counter(
+/// Namespace, Service and port of `namespace/name:port`.
+pub(super) fn parts(name: &str) -> [&str; 3] {
+    let (service, port) = name.rsplit_once(':').unwrap_or((name, ""));
+    let (namespace, service) = service.split_once('/').unwrap_or(("", service));
+    [namespace, service, port]
+}
+
+pub(super) fn counter(
     encoder: &mut MetricEncoder<'_>,
     labels: &impl EncodeLabelSet,
     value: u64,
@@ -160,6 +180,7 @@ impl Families<'_, '_> {
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         self.traffic(&mut encoder)?;
+        tcp::encode(&self.tcp, &mut encoder)?;
         self.maps(&mut encoder)?;
         self.health_checks(&mut encoder)?;
         self.agent(&mut Families(&mut encoder))

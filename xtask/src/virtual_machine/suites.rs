@@ -31,7 +31,7 @@ pub(super) struct Suite {
 pub(super) const MPTCP: &str = "mptcp";
 
 /// In the order of execution. `tc_packets` is last: its old connections need some uptime.
-pub(super) const SUITES: [Suite; 7] = [
+pub(super) const SUITES: [Suite; 8] = [
     Suite { name: "verifier", short: &[], skipped: &[], has_mptcp: false },
     Suite { name: "records", short: &[], skipped: &[], has_mptcp: false },
     Suite {
@@ -52,6 +52,20 @@ pub(super) const SUITES: [Suite; 7] = [
         ],
         skipped: &[],
         has_mptcp: false,
+    },
+    Suite {
+        name: "accounting",
+        short: &[
+            "closed_half_closed_and_reset_connections_count_what_programs_wrote_and_read",
+            "an_open_connection_is_counted_up_to_a_byte_and_its_end_counts_the_rest",
+        ],
+        // The machine has neither nft nor ss.
+        skipped: &[
+            "a_connection_that_its_endpoint_resets_counts_what_programs_wrote_and_read",
+            "connections_that_are_never_established_are_told_by_reason",
+            "retransmissions_are_counted_as_segments_and_not_as_bytes",
+        ],
+        has_mptcp: true,
     },
     // These kernels do not order programs: the agent must report which one decides.
     Suite {

@@ -44,7 +44,7 @@ fn made_from(report: &str) -> Result<BTreeMap<PathBuf, String>> {
 }
 
 /// The parts of the page: title, text, names of the figures.
-const PARTS: [(&str, &str, &[&str]); 5] = [
+const PARTS: [(&str, &str, &[&str]); 6] = [
     (
         "Connect path",
         "Connect, 64 bytes to the server, 64 bytes back, close: between two pods of one node, both \
@@ -66,6 +66,14 @@ const PARTS: [(&str, &str, &[&str]); 5] = [
          any number. topo-lb runs beside a kube-proxy in a cluster: where that one is in this mode, \
          what topo-lb has translated is no Service's to it, and takes what its *direct* says.",
         &["connect_ratio", "other_traffic_ratio", "exchange_us"],
+    ),
+    (
+        "Accounting",
+        "The same connections as above to one Service, with the program of accounting attached, and without. \
+         Both take turns of 2,000 connections, in an order that changes. *accounting_processor_ratio*: the \
+         processor time of client and server; *accounting_exchange_ratio*: the median time of a \
+         connection.",
+        &["accounting_processor_ratio", "accounting_exchange_ratio"],
     ),
     (
         "Clients outside",

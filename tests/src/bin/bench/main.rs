@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: measures topo-lb and its alternatives.
 
+mod accounting;
 mod api;
 mod connect;
 mod control_plane;
@@ -83,6 +84,8 @@ enum End {
 enum Part {
     /// Exchanges through a ClusterIP and direct, with topo-lb and with other proxies
     Connect,
+    /// What accounting costs short TCP connections
+    Accounting,
     /// Exchanges and datagrams of clients outside of the nodes; packets that nodes drop
     External,
     /// Run time of each program, measured by the kernel; writes and memory of the maps of Services
@@ -145,8 +148,9 @@ fn measure(effort: Effort, parts: &[Part]) -> Result<Report> {
     let wanted = |part| parts.is_empty() || parts.contains(&part);
     let mut results: Vec<Figure> = Vec::new();
     type Measure = fn(&Ground<'_>, Effort, &dyn Fn(&str)) -> Result<Vec<Figure>>;
-    let parts: [(Part, Measure); 6] = [
+    let parts: [(Part, Measure); 7] = [
         (Part::Connect, connect::measure),
+        (Part::Accounting, accounting::measure),
         (Part::External, external::measure),
         (Part::Kernel, kernel::measure),
         (Part::Probes, probes::measure),

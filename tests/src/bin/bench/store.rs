@@ -39,6 +39,7 @@ pub(crate) fn measure(
         cgroup_root: ground.cluster.agents().path().to_owned(),
         capacity: Capacity { services: ROOM, ..Capacity::default() },
         tcp_peer: TcpPeer::Endpoint,
+        accounting: false,
         exclusions: false,
         serves_guests: false,
         tc_attach: Default::default(),

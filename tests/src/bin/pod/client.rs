@@ -87,6 +87,8 @@ impl Sockets {
                 let open = self.get(socket)?;
                 json!(open.ask(to.map_or_else(|| open.peer(), Ok)?)?)
             }
+            Order::Echo(socket, bytes) => json!(self.get(socket)?.echo(bytes)?),
+            Order::End(socket, ending) => json!(self.take(socket)?.end(ending)?),
             Order::Send(socket, to) => json!(self.get(socket)?.send(to)?),
             Order::Receive(socket) => json!(self.get(socket)?.receive()?),
             Order::Scatter(to, sockets) => json!(datagrams::scatter(to, sockets)?),

@@ -9,12 +9,14 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, connect_unspec, recvfrom};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use topo_lb_tests::traffic::{Failure, Reply, Step, Via};
+use topo_lb_tests::transfer::{Ending, Moved};
 use topo_lb_tests::wait::patient;
 
-use crate::http;
+use crate::{http, transfer};
 
-/// The limit of one system call; on a busy machine a server may have to wait for a core.
-const LIMIT: Duration = Duration::from_secs(3);
+/// The limit of one system call; on a busy machine a server may have to wait for a core. Longer than a
+/// kernel that sends a SYN twice waits for an answer.
+const LIMIT: Duration = Duration::from_secs(4);
 
 /// An open socket, and its protocol.
 #[derive(Debug)]
@@ -103,6 +105,16 @@ impl Open {
         let peer = from.and_then(|from| from.try_into().ok());
         let peer = peer.ok_or(Failure { step: Step::Receive, errno: 0 })?;
         Ok(Reply { pod: text(&buffer[..length]), peer })
+    }
+
+    /// Posts so many bytes, and reads them back.
+    pub(crate) fn echo(&self, bytes: usize) -> Result<Moved, Failure> {
+        transfer::echo(&self.socket, bytes).map_err(at(Step::Receive))
+    }
+
+    /// Ends the connection. Returns how many bytes were still read.
+    pub(crate) fn end(self, ending: Ending) -> Result<u64, Failure> {
+        transfer::end(self.socket, ending).map_err(at(Step::Receive))
     }
 
     /// Waits for an unrequested message.

@@ -7,6 +7,7 @@ mod exchange;
 mod http;
 mod serve;
 mod shelf;
+mod transfer;
 
 use std::net::{Ipv6Addr, SocketAddr};
 

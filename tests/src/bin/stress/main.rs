@@ -84,6 +84,7 @@ fn run(arguments: &Arguments) -> Result<Report> {
             ..Capacity::default()
         },
         tcp_peer: TcpPeer::Endpoint,
+        accounting: false,
         exclusions: false,
         serves_guests: false,
         tc_attach: Default::default(),

@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use super::accounting;
 use super::devices;
 use super::guards;
 use super::link::{DIRECTORY, pin_path, pin_path_new};
@@ -52,6 +53,10 @@ pub fn cleanup(pin_dir: &Path) -> Result<Report, CleanupError> {
         if remove(&pin_path_new(pin_dir, hook))? || pinned {
             report.detached.push(hook.name().to_owned());
         }
+    }
+    let accounting = accounting::remove(pin_dir);
+    if accounting.map_err(|(path, error)| CleanupError::Remove(path, error))? {
+        report.detached.push(accounting::NAME.to_owned());
     }
     let guards = guards::remove(pin_dir);
     let guards = guards.map_err(|(path, error)| CleanupError::Remove(path, error))?;

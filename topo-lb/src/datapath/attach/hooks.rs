@@ -60,7 +60,9 @@ impl Datapath {
             let path = pin_path(&pin_dir, hook);
             let unusable = |error| AttachError::Link(path.clone(), error);
             match Link::open(&path).map_err(unusable)? {
-                Some(link) if link.is_on(hook, id) && !is_beaten(hook, &cgroup, &link) => {
+                Some(link)
+                    if link.is_on(hook.attach_type(), id) && !is_beaten(hook, &cgroup, &link) =>
+                {
                     // Without CAP_SYS_ADMIN the old program cannot be opened, and so not restored.
                     let previous = link.program().ok();
                     updates.push(Update { hook, link, previous });

@@ -37,22 +37,22 @@ impl Link {
         Ok(syscall::open_link(path)?.map(|(fd, info)| Self { fd, info }))
     }
 
-    /// Whether it is attached to `hook` of the cgroup with this id; false if its cgroup is gone.
-    pub(crate) fn is_on(&self, hook: Hook, cgroup_id: u64) -> bool {
-        is_on(&self.info, hook.attach_type(), cgroup_id)
+    /// Whether it is attached to a hook of the cgroup with this id; false if its cgroup is gone.
+    pub(crate) fn is_on(&self, hook: bpf_attach_type, cgroup_id: u64) -> bool {
+        is_on(&self.info, hook, cgroup_id)
     }
 
-    /// The id of the cgroup to which it is attached at `hook`; `None` if the cgroup is gone.
-    pub(crate) fn cgroup(&self, hook: Hook) -> Option<u64> {
+    /// The id of the cgroup to which it is attached at a hook; `None` if the cgroup is gone.
+    pub(crate) fn cgroup(&self, hook: bpf_attach_type) -> Option<u64> {
         match self.info.target {
             LinkTarget::Cgroup { id, .. } if id != 0 && self.is_on(hook, id) => Some(id),
             _ => None,
         }
     }
 
-    /// Whether it is attached by `attach_type` to the cgroup with this id; asks the kernel again.
-    pub(crate) fn is_still_on(&self, attach_type: bpf_attach_type, id: u64) -> io::Result<bool> {
-        Ok(is_on(&syscall::link_info(self.fd.as_fd())?, attach_type, id))
+    /// As [`is_on`](Self::is_on), but asks the kernel again.
+    pub(crate) fn is_still_on(&self, hook: bpf_attach_type, cgroup_id: u64) -> io::Result<bool> {
+        Ok(is_on(&syscall::link_info(self.fd.as_fd())?, hook, cgroup_id))
     }
 
     pub(crate) fn update(&self, program: BorrowedFd<'_>) -> io::Result<()> {
@@ -76,8 +76,8 @@ impl AsFd for Link {
     }
 }
 
-fn is_on(info: &LinkInfo, attach_type: bpf_attach_type, id: u64) -> bool {
-    info.target == LinkTarget::Cgroup { id, attach_type: attach_type as u32 }
+fn is_on(info: &LinkInfo, hook: bpf_attach_type, id: u64) -> bool {
+    info.target == LinkTarget::Cgroup { id, attach_type: hook as u32 }
 }
 
 /// The id of an open cgroup directory: its inode number on 64-bit kernels.

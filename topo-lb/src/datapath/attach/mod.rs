@@ -1,5 +1,6 @@
 //! Attaches programs to a cgroup and to devices, restores them, and removes them.
 
+pub mod accounting;
 pub mod cleanup;
 pub(crate) mod clsact;
 pub mod devices;
@@ -12,3 +13,4 @@ mod masquerade;
 pub mod pin;
 pub(crate) mod place;
 pub mod repair;
+pub mod walk;

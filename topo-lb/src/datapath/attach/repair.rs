@@ -60,6 +60,7 @@ impl Datapath {
         let options = self.options.clone();
         self.repair_hooks(&options, &mut repairs);
         self.repair_guards(&options, &mut repairs);
+        self.repair_accounting(&mut repairs);
         self.repair_masquerade(&mut repairs);
         self.look_at_conntrack(&mut repairs);
         repairs

@@ -6,7 +6,7 @@ use std::{fmt, io};
 use aya::maps::MapType;
 use aya::programs::ProgramType;
 use aya::sys::{BpfHelper, is_helper_supported, is_map_supported};
-use aya_obj::generated::bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK_ADDR;
+use aya_obj::generated::bpf_prog_type::{BPF_PROG_TYPE_CGROUP_SOCK_ADDR, BPF_PROG_TYPE_SCHED_CLS};
 
 use super::syscall;
 use crate::datapath::hook::Hook;
@@ -28,6 +28,10 @@ enum Kind {
     Map(MapType),
     /// A helper at the socket hooks.
     Helper(BpfHelper),
+    /// Instructions that exchange a word atomically.
+    AtomicExchange,
+    /// A helper in callbacks of TCP sockets.
+    CallbackHelper(BpfHelper),
 }
 
 impl Feature {
@@ -45,6 +49,19 @@ impl Feature {
     pub const COARSE_CLOCK: Self =
         Self::helper("bpf_ktime_get_coarse_ns", "5.11", BpfHelper::BPF_FUNC_ktime_get_coarse_ns);
 
+    /// What TCP connections move can be counted, if the kernel has BTF, too.
+    pub const ACCOUNTING: &[Self] = &[
+        // 1314ef561102, "bpf: export bpf_sock for BPF_PROG_TYPE_SOCK_OPS prog type".
+        Self::callback_helper("bpf_sk_storage_get", "5.3", BpfHelper::BPF_FUNC_sk_storage_get),
+        // 478cfbdf5f13, "bpf: Add bpf_skc_to_{tcp, tcp_timewait, tcp_request}_sock() helpers".
+        Self::callback_helper("bpf_skc_to_tcp_sock", "5.9", BpfHelper::BPF_FUNC_skc_to_tcp_sock),
+    ];
+
+    /// TCP connections can be counted while they are open.
+    // 5ffa25502b5a, "bpf: Add instructions for atomic_[cmp]xchg".
+    pub const ATOMIC_EXCHANGE: Self =
+        Self { name: "atomic exchanges in programs", since: "5.12", kind: Kind::AtomicExchange };
+
     const fn hook(hook: Hook, since: &'static str) -> Self {
         Self { name: hook.name(), since, kind: Kind::Hook(hook) }
     }
@@ -57,6 +74,10 @@ impl Feature {
         Self { name, since, kind: Kind::Helper(helper) }
     }
 
+    const fn callback_helper(name: &'static str, since: &'static str, helper: BpfHelper) -> Self {
+        Self { name, since, kind: Kind::CallbackHelper(helper) }
+    }
+
     /// Whether this kernel has it; `None` if the test fails, mostly for lack of a capability.
     #[must_use]
     pub fn is_there(self) -> Option<bool> {
@@ -64,6 +85,8 @@ impl Feature {
             Kind::Hook(hook) => has_hook(hook),
             Kind::Map(map_type) => is_map_supported(map_type).ok(),
             Kind::Helper(helper) => is_helper_supported(ProgramType::CgroupSockAddr, helper).ok(),
+            Kind::AtomicExchange => has_atomic_exchange(),
+            Kind::CallbackHelper(helper) => is_helper_supported(ProgramType::SockOps, helper).ok(),
         }
     }
 }
@@ -74,6 +97,8 @@ impl fmt::Display for Feature {
             Kind::Hook(_) => write!(f, "the cgroup hook {}", self.name),
             Kind::Map(_) => write!(f, "maps of type {}", self.name),
             Kind::Helper(_) => write!(f, "{} at the socket hooks", self.name),
+            Kind::AtomicExchange => f.write_str(self.name),
+            Kind::CallbackHelper(_) => write!(f, "{} at the hook sock_ops", self.name),
         }
     }
 }
@@ -90,7 +115,7 @@ pub struct FeatureGroup {
 }
 
 /// All features that topo-lb tests.
-pub const GROUPS: [FeatureGroup; 6] = [
+pub const GROUPS: [FeatureGroup; 8] = [
     FeatureGroup {
         name: "hooks",
         features: &[
@@ -146,6 +171,16 @@ pub const GROUPS: [FeatureGroup; 6] = [
         without: Some("an MPTCP socket's peer appears as the endpoint instead of the Service"),
     },
     FeatureGroup {
+        name: "accounting",
+        features: Feature::ACCOUNTING,
+        without: Some("what TCP connections to Services move is not counted"),
+    },
+    FeatureGroup {
+        name: "walk",
+        features: &[Feature::ATOMIC_EXCHANGE],
+        without: Some("a TCP connection is counted only when it ends"),
+    },
+    FeatureGroup {
         name: "clock",
         features: &[Feature::COARSE_CLOCK],
         without: Some(
@@ -173,6 +208,22 @@ fn has_hook(hook: Hook) -> Option<bool> {
     }
 }
 
+/// Loads a program that exchanges a word on its stack.
+fn has_atomic_exchange() -> Option<bool> {
+    let code = [
+        [0xb7, 0, 0, 0, 0, 0, 0, 0],             // r0 = 0
+        [0x7b, 0x0a, 0xf8, 0xff, 0, 0, 0, 0],    // *(u64 *)(r10 - 8) = r0
+        [0xdb, 0x0a, 0xf8, 0xff, 0xf1, 0, 0, 0], // r0 = cmpxchg_64(r10 - 8, r0, r0)
+        [0xb7, 0, 0, 0, 0, 0, 0, 0],             // r0 = 0
+        [0x95, 0, 0, 0, 0, 0, 0, 0],             // exit
+    ];
+    match syscall::load(BPF_PROG_TYPE_SCHED_CLS, "", &code, 0) {
+        Ok(_) => Some(true),
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Some(false),
+        Err(_) => None,
+    }
+}
+
 /// Why this process may not load programs despite its capabilities; `None` if it may.
 #[must_use]
 pub fn forbidden() -> Option<io::Error> {
@@ -183,8 +234,12 @@ pub fn forbidden() -> Option<io::Error> {
 #[must_use]
 pub fn missing() -> Vec<Feature> {
     let required = GROUPS.iter().filter(|group| group.without.is_none());
-    let features = required.flat_map(|group| group.features).copied();
-    features.filter(|feature| feature.is_there() == Some(false)).collect()
+    lacking(required.flat_map(|group| group.features))
+}
+
+/// Those of these features that this kernel lacks.
+pub(crate) fn lacking<'a>(features: impl IntoIterator<Item = &'a Feature>) -> Vec<Feature> {
+    features.into_iter().copied().filter(|feature| feature.is_there() == Some(false)).collect()
 }
 
 /// `uname -r`.

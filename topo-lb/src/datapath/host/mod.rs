@@ -1,6 +1,7 @@
 //! Features of the host and its kernel: file systems, capabilities, bpf(2).
 
 pub mod batch;
+pub mod btf;
 pub mod capability;
 pub mod conntrack;
 pub mod feature;

@@ -11,7 +11,8 @@ use std::path::Path;
 
 pub use aya_obj::generated::BPF_F_BEFORE;
 use aya_obj::generated::{
-    BPF_F_QUERY_EFFECTIVE, bpf_attach_type, bpf_attr, bpf_cmd, bpf_link_info, bpf_link_type,
+    BPF_F_QUERY_EFFECTIVE, bpf_attach_type, bpf_attr,
+    bpf_attr__bindgen_ty_14__bindgen_ty_3__bindgen_ty_1, bpf_cmd, bpf_link_info, bpf_link_type,
     bpf_map_type, bpf_prog_info, bpf_prog_type,
 };
 
@@ -294,6 +295,24 @@ pub fn link_cgroup(
         attribute.link_create.__bindgen_anon_2.target_fd = cgroup.as_raw_fd() as u32;
         attribute.link_create.attach_type = hook as u32;
         attribute.link_create.flags = flags;
+    })
+}
+
+/// Makes an iterator over a map by a link that is not pinned yet. Reading it takes Linux 5.8.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn link_iterator(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // The first field of `union bpf_iter_link_info`; the kernel takes the rest as zero.
+    let map = map.as_raw_fd() as u32;
+    bpf_fd(bpf_cmd::BPF_LINK_CREATE, |attribute| {
+        attribute.link_create.__bindgen_anon_1.prog_fd = program.as_raw_fd() as u32;
+        attribute.link_create.attach_type = bpf_attach_type::BPF_TRACE_ITER as u32;
+        let iterator = bpf_attr__bindgen_ty_14__bindgen_ty_3__bindgen_ty_1 {
+            iter_info: std::ptr::from_ref(&map) as u64,
+            iter_info_len: size_of_val(&map) as u32,
+        };
+        attribute.link_create.__bindgen_anon_3.__bindgen_anon_1 = iterator;
     })
 }
 

@@ -1,10 +1,12 @@
 //! Lists what is attached where, from the pins and the kernel, without the agent.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use aya::programs::{ProgramInfo, SchedClassifier};
+use aya_obj::generated::bpf_attach_type;
 use serde::Serialize;
 
+use crate::datapath::attach::accounting;
 use crate::datapath::attach::clsact::is_foreign;
 use crate::datapath::attach::filters;
 use crate::datapath::attach::link::{Link, pin_path};
@@ -51,7 +53,19 @@ pub struct OnDevice {
 /// # Errors
 /// The pinned link cannot be opened.
 pub fn on_cgroup(pin_dir: &Path, hook: Hook) -> Result<Option<OnCgroup>, ReadError> {
-    let path = pin_path(pin_dir, hook);
+    at(pin_path(pin_dir, hook), hook.attach_type())
+}
+
+/// The program that accounts TCP connections, likewise.
+///
+/// # Errors
+/// The pinned link cannot be opened.
+pub fn accounting(pin_dir: &Path) -> Result<Option<OnCgroup>, ReadError> {
+    let [path, _] = accounting::paths(pin_dir);
+    at(path, accounting::ATTACH_TYPE)
+}
+
+fn at(path: PathBuf, hook: bpf_attach_type) -> Result<Option<OnCgroup>, ReadError> {
     let link = Link::open(&path).map_err(|error| ReadError::Link(path, error))?;
     let program =
         |link: Link| Some(OnCgroup { program: link.program_id(), cgroup: link.cgroup(hook)? });

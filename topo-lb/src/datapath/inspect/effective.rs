@@ -62,7 +62,7 @@ pub fn pinned(pin_dir: &Path, cgroup: u64) -> io::Result<ProgramIds> {
     let mut ours = ProgramIds::new();
     for hook in Hook::deciding() {
         if let Some(link) = Link::open(&pin_path(pin_dir, hook))?
-            && link.is_on(hook, cgroup)
+            && link.is_on(hook.attach_type(), cgroup)
         {
             ours.insert(hook, link.program_id());
         }

@@ -1,6 +1,6 @@
 //! The kernel's maps, opened by their pins: the agent writes them, `list` reads them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -18,6 +18,7 @@ use super::frontends::FrontendFilter;
 use super::pinned::{Hash, Raw, absent_is_fine, data, entries, failed, open, size};
 use super::spec::cpus;
 use super::store::Store;
+use super::totals::TotalsMap;
 use crate::cluster::Family;
 use crate::datapath::host::batch::update_batch;
 use crate::datapath::host::grace;
@@ -33,6 +34,9 @@ pub struct BpfStore {
     revision: Array<MapData, Raw<u32>>,
     names: Hash<u32, Name>,
     counters: MapData,
+    totals: Option<TotalsMap>,
+    /// Service indexes that are named or free since their entries of `totals` were last removed.
+    renamed: BTreeSet<u32>,
     capacity: Capacity,
     /// The parts of `counters`.
     cpus: u32,
@@ -64,6 +68,8 @@ impl BpfStore {
             revision: open(pin_dir, maps::REVISION, Map::Array)?,
             names: open(pin_dir, maps::NAMES, Map::HashMap)?,
             counters: data(pin_dir, maps::COUNTERS)?,
+            totals: TotalsMap::open(pin_dir)?,
+            renamed: BTreeSet::new(),
             capacity,
             cpus: cpus(),
         })
@@ -103,6 +109,16 @@ impl BpfStore {
         Ok(())
     }
 
+    /// Removes what the last Service ports with these indexes moved. Once for many names: it takes a pass
+    /// over the whole map.
+    fn clear_totals(&mut self) -> Result<(), StoreError> {
+        if let Some(totals) = self.totals.as_mut().filter(|_| !self.renamed.is_empty()) {
+            totals.clear(&self.renamed)?;
+            self.renamed.clear();
+        }
+        Ok(())
+    }
+
     fn name(&mut self, index: u32, name: &str) -> Result<(), StoreError> {
         let places: Vec<u32> =
             (0..self.cpus).map(|cpu| counters::place(self.capacity.services, cpu, index)).collect();
@@ -121,6 +137,12 @@ impl BpfStore {
 impl Store for BpfStore {
     fn write(&mut self, steps: &[Step]) -> Result<usize, StoreError> {
         let Some(step) = steps.first() else { return Ok(0) };
+        match step {
+            Step::Name { index, .. } | Step::Unname(index) => {
+                self.renamed.insert(*index);
+            }
+            _ => self.clear_totals()?,
+        }
         let family = match step {
             Step::SetRange(range) => return self.set_range(*range).map(|()| 1),
             Step::Name { index, name } => return self.name(*index, name).map(|()| 1),

@@ -23,4 +23,5 @@ pub mod socket_storage;
 pub mod sources;
 pub(crate) mod spec;
 pub mod store;
+pub mod totals;
 pub mod unprogrammed;

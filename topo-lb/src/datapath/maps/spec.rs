@@ -20,6 +20,7 @@ use topo_lb_common::packets::Packets;
 use topo_lb_common::range::Range;
 use topo_lb_common::record::{Record4, Record6};
 use topo_lb_common::sources::{Source4, Source6};
+use topo_lb_common::totals::{MOST_TOTALS, Totals, TotalsKey};
 use topo_lb_common::unprogrammed::Unprogrammed;
 
 use crate::plan::Capacity;
@@ -77,6 +78,7 @@ pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
         spec::<AffinityKey, Affinity4>(maps::AFFINITY4, LruHash, flows, 0),
         spec::<AffinityKey, Affinity6>(maps::AFFINITY6, LruHash, flows, 0),
         spec::<u32, Counters>(maps::COUNTERS, Array, services.saturating_mul(cpus()), MMAPABLE),
+        spec::<TotalsKey, Totals>(maps::TOTALS, Hash, MOST_TOTALS, NO_PREALLOC),
         spec::<u32, u64>(maps::TORN, PerCpuArray, 1, 0),
         spec::<u32, Name>(maps::NAMES, Hash, services, NO_PREALLOC),
         spec::<u32, Unprogrammed>(maps::UNPROGRAMMED, Hash, maps::MOST_UNPROGRAMMED, NO_PREALLOC),

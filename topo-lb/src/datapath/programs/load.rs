@@ -52,7 +52,7 @@ pub(crate) fn load_classifiers(ebpf: &mut Ebpf, role: Role) -> Result<(), LoadEr
     Ok(())
 }
 
-fn refused(program: &'static str, error: ProgramError) -> LoadError {
+pub(crate) fn refused(program: &'static str, error: ProgramError) -> LoadError {
     match error {
         ProgramError::LoadError { io_error, .. }
             if io_error.raw_os_error() == Some(libc::EPERM) =>

@@ -2,3 +2,4 @@
 
 pub mod load;
 pub mod object;
+pub mod tcp_fields;

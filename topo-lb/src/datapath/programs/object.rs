@@ -7,6 +7,7 @@ use aya::EbpfLoader;
 use clap::ValueEnum;
 use topo_lb_common::maps;
 
+use super::tcp_fields::TcpFields;
 use crate::datapath::host::feature::Feature;
 use crate::datapath::maps::spec::MapSpec;
 
@@ -36,6 +37,7 @@ pub struct Constants {
     serves_all_frontends: u8,
     masquerade_mark: u32,
     host_netns: u64,
+    tcp_fields: TcpFields,
 }
 
 /// The bit of `skb->mark` for packets to masquerade. kube-proxy has 0x4000 and 0x8000, Cilium 0x0f00,
@@ -75,6 +77,7 @@ impl Constants {
             serves_all_frontends: 0,
             masquerade_mark: 0,
             host_netns: 0,
+            tcp_fields: TcpFields::default(),
         }
     }
 
@@ -95,11 +98,18 @@ impl Constants {
         })
     }
 
+    /// The same, with the places of what the kernel counts of TCP sockets.
+    #[must_use]
+    pub const fn with_tcp_fields(self, tcp_fields: TcpFields) -> Self {
+        Self { tcp_fields, ..self }
+    }
+
     /// Sets them in programs that are not loaded yet.
     pub fn put<'a>(&'a self, loader: &mut EbpfLoader<'a>) {
         loader.override_global("SERVICE_PORTS", &self.service_ports, true);
         loader.override_global("MASQUERADE_MARK", &self.masquerade_mark, true);
         loader.override_global("HOST_NETNS", &self.host_netns, true);
+        self.tcp_fields.put(loader);
         for (name, value) in [
             ("TCP_PEER_IS_SERVICE", &self.tcp_peer_is_service),
             ("HAS_EXCLUSIONS", &self.has_exclusions),

@@ -1,5 +1,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
+use topo_lb_common::backend::Locality;
+use topo_lb_common::totals::Failure;
+
 use super::*;
 
 /// A scrape in which every family has samples.
@@ -12,18 +15,33 @@ fn scrape() -> Scrape {
     let counters =
         Counters { same_node: 1, same_zone: 2, same_region: 3, elsewhere: 4, refused: 30 };
     let some = Counters { same_zone: 7, ..Counters::default() };
+    let group =
+        |tier| Group { service: Some("default/web:http".into()), locality: Locality::Zone, tier };
+    let mut moved = Totals { sent: 100, received: 2_000, retransmitted: 3, ..Totals::default() };
+    moved.failures = [4, 0, 1, 0];
+    (moved.rtt[3], moved.rtt[15], moved.rtt_micros) = (5, 1, 1_600_000);
     let counted = Counted {
         connections: BTreeMap::from([
             ("default/web:http".into(), counters),
             ("kube-system/dns:53".into(), some),
         ]),
         torn: 3,
+        tcp: BTreeMap::from([
+            (group(Some(0)), moved),
+            (group(None), Totals { sent: 7, ..Totals::default() }),
+        ]),
         packets: Direction::BOTH
             .map(|direction| (direction, Packets { translated: 9, ..Packets::default() }))
             .to_vec(),
     };
     let reasons = BTreeMap::from([("default/web:http".into(), Refusal::Policy)]);
-    let mut scrape = Scrape::of(Arc::new(figures), counted, &reasons, &mut Refusals::default());
+    let mut scrape = Scrape::of(
+        Arc::new(figures),
+        counted,
+        &reasons,
+        &mut Refusals::default(),
+        &mut Bounded::default(),
+    );
     scrape.age = Some(Duration::from_millis(1_500));
     scrape.ready = true;
     scrape
@@ -142,6 +160,37 @@ fn a_service_port_is_told_by_its_labels_and_where_nothing_went_is_left_out() {
 }
 
 #[test]
+fn bytes_are_told_by_service_port_locality_and_tier() {
+    let families = read(&scrape().text().unwrap());
+    let sent = &families["topo_lb_tcp_sent_bytes"].samples;
+    let told: Vec<_> = sent
+        .iter()
+        .map(|(_, labels, value)| (labels["service"].as_str(), labels["tier"].as_str(), *value))
+        .collect();
+    assert_eq!(told, [("web", "none", 7.0), ("web", "0", 100.0)]);
+    let failures = &families["topo_lb_connect_failures"].samples;
+    let reasons: Vec<_> =
+        failures.iter().map(|(_, labels, value)| (labels["reason"].as_str(), *value)).collect();
+    assert_eq!(reasons, [("refused", 4.0), ("given_up", 1.0)]);
+}
+
+#[test]
+fn a_round_trip_is_in_the_bucket_of_its_limit_in_seconds() {
+    let families = read(&scrape().text().unwrap());
+    let rtt = &families["topo_lb_tcp_rtt_seconds"].samples;
+    let of = |suffix: &str, limit: Option<&str>| {
+        let found = rtt.iter().find(|(name, labels, _)| {
+            name.ends_with(suffix) && labels.get("le").map(String::as_str) == limit
+        });
+        found.unwrap_or_else(|| panic!("no {suffix} {limit:?} in {rtt:?}")).2
+    };
+    assert_eq!(of("_bucket", Some("0.000128")), 0.0);
+    assert_eq!(of("_bucket", Some("0.000256")), 5.0);
+    assert_eq!((of("_bucket", Some("+Inf")), of("_count", None)), (6.0, 6.0));
+    assert_eq!(of("_sum", None), 1.6);
+}
+
+#[test]
 fn the_documentation_lists_what_there_is() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
     let doc = std::fs::read_to_string(path).unwrap();
@@ -170,6 +219,8 @@ fn the_documentation_lists_what_there_is() {
     assert_eq!(documented, exported);
     let outcomes = Outcome::ALL.map(Outcome::label);
     assert_eq!(first_cells(&doc, "`outcome` of a packet"), BTreeSet::from(outcomes));
+    let failures = Failure::ALL.map(Failure::name);
+    assert_eq!(first_cells(&doc, "`reason` of a failure"), BTreeSet::from(failures));
     let reasons = Refusal::ALL.map(<&str>::from);
     assert_eq!(first_cells(&doc, "`reason` of a refusal"), BTreeSet::from(reasons));
 }

@@ -1,0 +1,217 @@
+//! Accounting: what TCP connections to Services move, counted when they end. Packets cost nothing.
+//!
+//! A callback at the begin of a connection asks for callbacks on changes of its state, only if the
+//! socket has what it dialled in its storage. So all other sockets cost a few instructions.
+
+use core::ffi::c_void;
+use core::ptr::NonNull;
+
+use aya_ebpf::bindings::{
+    BPF_NOEXIST, BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB, BPF_SOCK_OPS_STATE_CB,
+    BPF_SOCK_OPS_STATE_CB_FLAG, BPF_SOCK_OPS_TCP_CONNECT_CB, BPF_TCP_CLOSE, BPF_TCP_SYN_SENT,
+};
+use aya_ebpf::programs::SockOpsContext;
+use topo_lb_common::backend::Locality;
+use topo_lb_common::connected::Seen;
+use topo_lb_common::totals::{Failure, RTT_PLACES, Totals, TotalsKey, rtt_place};
+
+use crate::atomic::{add, compare_exchange};
+use crate::family::{ConnectedOf, Family, V4, V6};
+use crate::maps::TOTALS;
+use crate::socket::{owner_of, storage};
+use crate::tcp_socket::TcpFigures;
+
+/// include/linux/socket.h
+const AF_INET: u32 = 2;
+
+/// A callback of a TCP socket.
+#[inline(always)]
+pub(crate) fn callback<N: Note>(ctx: &SockOpsContext) {
+    match ctx.op() {
+        // The second one too: another program may have set its own flags in place of ours.
+        BPF_SOCK_OPS_TCP_CONNECT_CB | BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB => begin(ctx),
+        BPF_SOCK_OPS_STATE_CB if ctx.arg(1) == BPF_TCP_CLOSE && ctx.arg(0) != BPF_TCP_CLOSE => {
+            end::<N>(ctx);
+        }
+        _ => {}
+    }
+}
+
+/// Asks for callbacks on changes of the state of a socket that dialled a Service.
+#[inline(always)]
+fn begin(ctx: &SockOpsContext) {
+    let flags = ctx.cb_flags();
+    if flags & BPF_SOCK_OPS_STATE_CB_FLAG == 0
+        && socket(ctx).is_some_and(|socket| dialled(ctx, socket).is_some())
+    {
+        // Without, the connection is not counted.
+        let _ = ctx.set_cb_flags((flags | BPF_SOCK_OPS_STATE_CB_FLAG) as i32);
+    }
+}
+
+/// Counts a connection that ends.
+#[inline(always)]
+fn end<N: Note>(ctx: &SockOpsContext) {
+    let Some(socket) = socket(ctx) else { return };
+    let Some(dialled) = dialled(ctx, socket) else { return };
+    // SAFETY: the context's socket.
+    let Some(now) = (unsafe { TcpFigures::read(socket.as_ptr()) }) else { return };
+    let Some(totals) = dialled.totals() else { return };
+    count::<N>(&dialled, &now, totals);
+    let totals = totals.as_ptr();
+    // SAFETY: an entry of the map; all writers add.
+    unsafe {
+        if ctx.arg(0) == BPF_TCP_SYN_SENT {
+            if let Some(failure) = Failure::of(now.error, now.retransmitted) {
+                add((&raw mut (*totals).failures).cast::<u64>().add(failure as usize), 1);
+            }
+        } else if now.rtt_micros != 0 {
+            add(&raw mut (*totals).rtt_micros, now.rtt_micros.into());
+            // The verifier needs the limit; the place is below it.
+            let place = rtt_place(now.rtt_micros) & (RTT_PLACES - 1);
+            add((&raw mut (*totals).rtt).cast::<u64>().add(place), 1);
+        }
+    }
+}
+
+/// How what is counted already is noted.
+pub(crate) trait Note {
+    /// Raises a word of [`Seen`] to `now`. Returns by how much.
+    ///
+    /// # Safety
+    /// `seen` is in the storage of the socket.
+    unsafe fn raise(seen: *mut u64, now: u64) -> u64;
+}
+
+/// Only the end of a connection counts.
+pub(crate) enum Alone {}
+
+impl Note for Alone {
+    #[inline(always)]
+    unsafe fn raise(seen: *mut u64, now: u64) -> u64 {
+        // SAFETY: the caller's.
+        let before = unsafe { seen.read_volatile() };
+        if now <= before {
+            return 0;
+        }
+        // SAFETY: the caller's.
+        unsafe { seen.write_volatile(now) };
+        now - before
+    }
+}
+
+/// The walk may count the same connection at the same time.
+pub(crate) enum Beside {}
+
+/// More attempts than there can be others at once: one walk, and the end.
+const ATTEMPTS: u32 = 4;
+
+impl Note for Beside {
+    #[inline(always)]
+    unsafe fn raise(seen: *mut u64, now: u64) -> u64 {
+        // SAFETY: the caller's.
+        let mut before = unsafe { seen.read_volatile() };
+        for _ in 0..ATTEMPTS {
+            if now <= before {
+                return 0;
+            }
+            // SAFETY: the caller's.
+            let found = unsafe { compare_exchange(seen, before, now) };
+            if found == before {
+                return now - before;
+            }
+            before = found;
+        }
+        0
+    }
+}
+
+/// Adds what is not counted yet.
+#[inline(always)]
+pub(crate) fn count<N: Note>(dialled: &Dialled, now: &TcpFigures, totals: NonNull<Totals>) {
+    let (totals, seen) = (totals.as_ptr(), dialled.seen);
+    // SAFETY: an entry of the map, to which all writers add, and the socket's own storage.
+    unsafe {
+        for (to, seen, now) in [
+            (&raw mut (*totals).sent, &raw mut (*seen).sent, now.sent),
+            (&raw mut (*totals).received, &raw mut (*seen).received, now.received),
+            (
+                &raw mut (*totals).retransmitted,
+                &raw mut (*seen).retransmitted,
+                now.retransmitted.into(),
+            ),
+        ] {
+            let more = if dialled.is_shared { now } else { N::raise(seen, now) };
+            if more != 0 {
+                add(to, more);
+            }
+        }
+    }
+}
+
+/// What a socket dialled, as its storage has it.
+pub(crate) struct Dialled {
+    key: TotalsKey,
+    seen: *mut Seen,
+    /// Several TCP sockets have this storage: the subflows of MPTCP. Only their ends are counted.
+    is_shared: bool,
+}
+
+impl Dialled {
+    #[inline(always)]
+    pub(crate) fn of<F: Family>(connected: NonNull<ConnectedOf<F>>) -> Self {
+        let connected = connected.as_ptr();
+        // SAFETY: fields of the socket's storage.
+        unsafe {
+            let endpoint = (&raw const (*connected).endpoint).read();
+            let (service, tier) = ((*connected).service, (*connected).tier);
+            let key = TotalsKey::new(service, F::locality(&endpoint), tier);
+            Self { key, seen: &raw mut (*connected).seen, is_shared: false }
+        }
+    }
+
+    /// The entry to count in. If there is no room for one, that of all other Service ports.
+    #[inline(always)]
+    pub(crate) fn totals(&self) -> Option<NonNull<Totals>> {
+        if let Some(found) = TOTALS.get_ptr_mut(self.key) {
+            return NonNull::new(found);
+        }
+        // Another CPU may insert it at the same time.
+        let _ = TOTALS.insert(self.key, Totals::default(), BPF_NOEXIST.into());
+        let others = TotalsKey::others(Locality::from_byte(self.key.locality));
+        NonNull::new(TOTALS.get_ptr_mut(self.key).or_else(|| TOTALS.get_ptr_mut(others))?)
+    }
+}
+
+/// What the callback's socket dialled. An IPv6 socket that is connected to an IPv4-mapped address
+/// dialled an IPv4 frontend; what it dialled before in the other family does not count.
+#[inline(always)]
+fn dialled(ctx: &SockOpsContext, socket: NonNull<c_void>) -> Option<Dialled> {
+    let owner = owner_of(socket.as_ptr());
+    // SAFETY: the context's socket.
+    let dialled = unsafe {
+        if ctx.family() == AF_INET || is_mapped(ctx) {
+            storage(V4::connected(), owner, 0).map(Dialled::of::<V4>)
+        } else {
+            storage(V6::connected(), owner, 0).map(Dialled::of::<V6>)
+        }
+    };
+    dialled.map(|dialled| Dialled { is_shared: owner != socket.as_ptr(), ..dialled })
+}
+
+#[inline(always)]
+fn is_mapped(ctx: &SockOpsContext) -> bool {
+    // SAFETY: fields of the context.
+    let head = unsafe {
+        let word = |index: usize| (&raw const (*ctx.ops).remote_ip6[index]).read_volatile();
+        [word(0), word(1), word(2)]
+    };
+    head == [0, 0, 0xffff_u32.to_be()]
+}
+
+/// The socket of a callback.
+#[inline(always)]
+fn socket(ctx: &SockOpsContext) -> Option<NonNull<c_void>> {
+    // SAFETY: a field of the context.
+    NonNull::new(unsafe { (&raw const (*ctx.ops).__bindgen_anon_2.sk).read_volatile() }.cast())
+}

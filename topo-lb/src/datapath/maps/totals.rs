@@ -1,0 +1,93 @@
+//! Reads and clears what TCP connections moved.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use aya::maps::{Map, MapError};
+use topo_lb_common::backend::Locality;
+use topo_lb_common::counters::Name;
+use topo_lb_common::maps;
+use topo_lb_common::record::NO_TIER;
+use topo_lb_common::totals::{OTHERS, Totals, TotalsKey};
+
+use super::encode;
+use super::error::{OpenError, ReadError, StoreError};
+use super::pinned::{BPF_NOEXIST, Hash, Raw, absent_is_fine, added, entries, failed, found, open};
+
+/// Whose connections a value is of.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Group {
+    /// The Service port, as `namespace/name:port`; `None`: all for which the map has no room.
+    pub service: Option<Arc<str>>,
+    /// How far their endpoints are.
+    pub locality: Locality,
+    /// The tier in force when they were made: index of the topology key; `None`: no key matched.
+    pub tier: Option<u8>,
+}
+
+/// The pinned map.
+pub(crate) struct TotalsMap(Hash<TotalsKey, Totals>);
+
+impl TotalsMap {
+    /// Opens the map; `None` if an earlier version made the pins.
+    pub(crate) fn open(pin_dir: &Path) -> Result<Option<Self>, OpenError> {
+        if !pin_dir.join(maps::TOTALS).exists() {
+            return Ok(None);
+        }
+        open(pin_dir, maps::TOTALS, Map::HashMap).map(|map| Some(Self(map)))
+    }
+
+    /// Makes the entries in which programs count when there is no room for another one.
+    pub(crate) fn make_others(&mut self) -> Result<(), StoreError> {
+        for locality in Locality::ALL {
+            let key = Raw(TotalsKey::others(locality));
+            let made = added(self.0.insert(key, Raw(Totals::default()), BPF_NOEXIST));
+            made.map_err(failed(maps::TOTALS, "write"))?;
+        }
+        Ok(())
+    }
+
+    /// Removes the entries of Service ports with these indexes.
+    pub(crate) fn clear(&mut self, indexes: &BTreeSet<u32>) -> Result<(), StoreError> {
+        let keys: Result<Vec<Raw<TotalsKey>>, MapError> = self.0.keys().collect();
+        let keys = keys.map_err(failed(maps::TOTALS, "read"))?;
+        for key in keys.iter().filter(|Raw(key)| indexes.contains(&key.service)) {
+            absent_is_fine(self.0.remove(key)).map_err(failed(maps::TOTALS, "remove"))?;
+        }
+        Ok(())
+    }
+
+    fn entries(&self) -> Result<BTreeMap<TotalsKey, Totals>, StoreError> {
+        // While an entry is removed, the kernel may return another one twice; the last value counts.
+        entries(&self.0, maps::TOTALS).collect()
+    }
+}
+
+/// Reads what TCP connections moved, without Service ports that are gone; nothing if an earlier version
+/// made the pins. Takes some microseconds per entry, of which only Service ports with connections have
+/// any.
+///
+/// # Errors
+/// A map cannot be read.
+pub fn read(pin_dir: &Path) -> Result<BTreeMap<Group, Totals>, ReadError> {
+    let mut all = BTreeMap::new();
+    let Some(totals) = TotalsMap::open(pin_dir)? else { return Ok(all) };
+    let names: Hash<u32, Name> = open(pin_dir, maps::NAMES, Map::HashMap)?;
+    // In the order of keys: a Service port's entries follow each other.
+    let mut last: Option<(u32, Option<Arc<str>>)> = None;
+    for (key, value) in totals.entries()? {
+        let name = match last.take() {
+            Some((index, name)) if index == key.service => name,
+            _ => found(maps::NAMES, names.get(&Raw(key.service), 0))?
+                .and_then(|name| encode::read_text(&name.text).map(Arc::from)),
+        };
+        last = Some((key.service, name.clone()));
+        if name.is_some() || key.service == OTHERS {
+            let locality = Locality::from_byte(key.locality);
+            let tier = Some(key.tier).filter(|tier| *tier != NO_TIER);
+            all.insert(Group { service: name, locality, tier }, value);
+        }
+    }
+    Ok(all)
+}
