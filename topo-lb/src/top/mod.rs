@@ -1,7 +1,7 @@
 //! `topo-lb top`: which Services have how much traffic, and how much of it leaves its zone. Only reads.
 //!
-//! [`source`] asks nodes for what they have counted; [`traffic`] makes rates of two answers; [`view`]
-//! sorts and filters them; [`draw`] shows them.
+//! `source` asks nodes for what they have counted; `traffic` makes rates of two answers; `view`
+//! sorts and filters them; `draw` shows them.
 
 mod draw;
 mod scraped;

@@ -42,7 +42,15 @@ pub enum From {
 pub(super) enum Source {
     Maps(PathBuf),
     Agents(Vec<Agent>),
-    Cluster { server: Server, port: u16, agents: Vec<Agent>, listed: Option<Instant> },
+    Cluster(Box<Cluster>),
+}
+
+/// The agents of a cluster.
+pub(super) struct Cluster {
+    server: Server,
+    port: u16,
+    agents: Vec<Agent>,
+    listed: Option<Instant>,
 }
 
 /// An agent that answers at a path of a server.
@@ -71,7 +79,8 @@ impl Source {
             }
             From::Cluster(target, port) => {
                 let server = connect(target).await?;
-                Self::Cluster { server, port: *port, agents: Vec::new(), listed: None }
+                let cluster = Cluster { server, port: *port, agents: Vec::new(), listed: None };
+                Self::Cluster(Box::new(cluster))
             }
         })
     }
@@ -88,12 +97,12 @@ impl Source {
                 BTreeMap::from([("this node".into(), counted.map_err(|error| error.to_string()))])
             }
             Self::Agents(agents) => ask(agents).await,
-            Self::Cluster { server, port, agents, listed } => {
-                if listed.is_none_or(|listed| listed.elapsed() > LISTED) {
-                    *agents = list(server, *port).await?;
-                    *listed = Some(at);
+            Self::Cluster(cluster) => {
+                if cluster.listed.is_none_or(|listed| listed.elapsed() > LISTED) {
+                    cluster.agents = list(&cluster.server, cluster.port).await?;
+                    cluster.listed = Some(at);
                 }
-                ask(agents).await
+                ask(&cluster.agents).await
             }
         };
         Ok(Moment { at, nodes })
