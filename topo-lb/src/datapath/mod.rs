@@ -30,6 +30,7 @@ use hook::Hook;
 use host::btf::BtfError;
 use host::conntrack::Conntrack;
 use host::lock::Lock;
+use host::memlock;
 use host::mount::{check_bpffs, check_cgroup2};
 use host::{capability, feature};
 use maps::quota::QuotaKeeper;
@@ -102,6 +103,8 @@ impl Datapath {
     /// # Errors
     /// Those of [`open`](Self::open) that can be found without changing anything.
     pub fn check_host(options: &Options) -> Result<(), LoadError> {
+        // The maps of an earlier agent may have used it up.
+        memlock::lift_limit();
         check_bpffs(&options.pin_dir)?;
         check_cgroup2(&options.cgroup_root)?;
         let missing = capability::missing();
