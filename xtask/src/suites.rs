@@ -28,7 +28,9 @@ pub(crate) const CONTROL_PLANE: [&str; 8] = [
 pub(crate) const CLUSTER: [&str; 2] = ["cluster", "migration"];
 
 /// The suites that take longest. They start first: the last to start would run alone at the end.
-const LONG: [&str; 10] = [
+const LONG: [&str; 12] = [
+    "outside",
+    "restarts",
     "cluster",
     "autonomy",
     "demo_api_server",
@@ -122,7 +124,7 @@ mod tests {
     fn every_suite_is_in_one_list() {
         let workspace = Workspace::find().unwrap();
         let unprivileged = without_privileges(&workspace).unwrap();
-        assert_eq!(unprivileged, ["engine", "explain_golden", "lint_command"]);
+        assert_eq!(unprivileged, ["engine", "explain_golden", "lint_command", "plan_command"]);
         let lab = in_lab(&workspace).unwrap();
         assert!(["connect", "tc_packets"].iter().all(|name| lab.contains(&(*name).to_owned())));
         for name in CONTROL_PLANE.into_iter().chain(CLUSTER) {

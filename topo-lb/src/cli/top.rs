@@ -24,7 +24,7 @@ pub struct TopArgs {
         conflicts_with = "cluster"
     )]
     pub agent: Vec<String>,
-    /// Ask every agent of a cluster through its API server, at their Pods: what `kubectl topo top` does. Takes `list` on pods and `get`
+    /// Ask every agent of a cluster through its API server, at their Pods; the default as a plugin of kubectl. Takes `list` on pods and `get`
     /// on pods/proxy; the agents must serve --metrics-listen
     #[arg(long)]
     pub cluster: bool,
