@@ -68,14 +68,6 @@ const PARTS: [(&str, &str, &[&str]); 6] = [
         &["connect_ratio", "other_traffic_ratio", "exchange_us"],
     ),
     (
-        "Accounting",
-        "The same connections as above to one Service, with the program of accounting attached, and without. \
-         Both take turns of 2,000 connections, in an order that changes. *accounting_processor_ratio*: the \
-         processor time of client and server; *accounting_exchange_ratio*: the median time of a \
-         connection.",
-        &["accounting_processor_ratio", "accounting_exchange_ratio"],
-    ),
-    (
         "Clients outside",
         "A client outside of the nodes dials node ports: connect, 64 bytes to the server, 64 bytes back, \
          close. *local*: the endpoint is on the node that is dialled; *remote*: on another one. A ratio \
