@@ -44,7 +44,7 @@ fn made_from(report: &str) -> Result<BTreeMap<PathBuf, String>> {
 }
 
 /// The parts of the page: title, text, names of the figures.
-const PARTS: [(&str, &str, &[&str]); 6] = [
+const PARTS: [(&str, &str, &[&str]); 5] = [
     (
         "Connect path",
         "Connect, 64 bytes to the server, 64 bytes back, close: between two pods of one node, both \
