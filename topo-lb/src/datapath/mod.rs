@@ -15,6 +15,7 @@ pub mod masquerade;
 pub mod programs;
 
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use aya::Ebpf;
@@ -90,8 +91,8 @@ pub struct Datapath {
     pub(crate) conntrack: Option<Conntrack>,
     /// Why it is not known where the kernel counts TCP connections; then they are not accounted.
     pub(crate) no_tcp_fields: Option<BtfError>,
-    /// Whether TCP connections are accounted.
-    pub(crate) is_accounting: bool,
+    /// The pinned links of accounting, and their pins; none if TCP connections are not accounted.
+    pub(crate) accounting: Vec<(PathBuf, OwnedFd)>,
     /// Before the lock, so that it is dropped before the lock is released.
     made: Made,
     pub(crate) lock: Lock,
@@ -182,7 +183,7 @@ impl Datapath {
             masquerade,
             conntrack: None,
             no_tcp_fields,
-            is_accounting: false,
+            accounting: Vec::new(),
             made,
             lock,
         })

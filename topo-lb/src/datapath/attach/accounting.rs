@@ -66,24 +66,35 @@ impl Datapath {
     /// error: connections count only when they end.
     pub fn account(&mut self) -> Result<Option<WalkError>, AccountingError> {
         let attached = self.try_to_account();
-        self.is_accounting = attached.is_ok();
+        self.accounting.clear();
         if attached.is_err() {
             // It cannot be worse: nothing depends on it.
             let _ = remove(&self.options.pin_dir);
+        } else {
+            self.hold_accounting();
         }
         attached
     }
 
-    /// Attaches the program again if its pin is gone, which detaches it.
-    pub(super) fn repair_accounting(&mut self, repairs: &mut Repairs) {
-        let [path, _] = paths(&self.options.pin_dir);
-        if !self.is_accounting || path.exists() {
-            return;
+    /// Holds the links of accounting open: without its pin, a link would be gone.
+    fn hold_accounting(&mut self) {
+        let pin_dir = &self.options.pin_dir;
+        let [own, _] = paths(pin_dir);
+        for path in walk::pins(pin_dir).chain([own]) {
+            if let Ok(Some(link)) = syscall::open_pin(&path) {
+                self.accounting.push((path, link));
+            }
         }
-        match self.account() {
-            Ok(_) => repairs.done.push("the pin of accounting was gone".into()),
-            Err(error) => {
-                repairs.failed.push(format!("accounting cannot be put back: {error}"));
+    }
+
+    /// Pins the links of accounting again whose pins are gone.
+    pub(super) fn repair_accounting(&self, repairs: &mut Repairs) {
+        for (path, link) in self.accounting.iter().filter(|(path, _)| !path.exists()) {
+            match syscall::pin(link.as_fd(), path) {
+                Ok(()) => repairs.done.push(format!("the pin {} was gone", path.display())),
+                Err(error) => {
+                    repairs.failed.push(format!("{} cannot be put back: {error}", path.display()));
+                }
             }
         }
     }

@@ -95,6 +95,14 @@ pub(super) fn remove(pin_dir: &Path) -> Result<(), (PathBuf, io::Error)> {
     Ok(())
 }
 
+/// Where the iterators are pinned.
+pub(super) fn pins(pin_dir: &Path) -> impl Iterator<Item = PathBuf> {
+    WALKS.iter().map(|(name, _)| {
+        let [place, _] = paths(pin_dir, name);
+        place
+    })
+}
+
 /// Where an iterator is pinned, and where until it replaces the old one.
 fn paths(pin_dir: &Path, name: &str) -> [PathBuf; 2] {
     let directory = pin_dir.join(DIRECTORY);
