@@ -328,13 +328,13 @@ fn hooks_tell_where_they_are_attached_and_what_they_counted() -> Result<()> {
         machine.call(Via::Http, at(EMPTY4)?, 10)?;
         let listed = scene.agent.list("hooks")?;
         let rows = listed["hooks"]["each"].as_array().context("list hooks has hooks")?;
-        ensure!(rows.len() == 10, "eight hooks of sockets and two of tc: {listed}");
+        ensure!(rows.len() == 11, "nine hooks of sockets and two of tc: {listed}");
         let cgroup = fs::metadata(scene.cluster.node(HERE)?.cgroup_path())?.ino();
-        for row in &rows[..8] {
+        for row in &rows[..9] {
             ensure!(row["cgroup"] == cgroup && row["program"].is_u64(), "not on {cgroup}: {row}");
             ensure!(row["packets"].is_null(), "{row}");
         }
-        for (row, opened, refused) in [(&rows[8], 100, 10), (&rows[9], 0, 0)] {
+        for (row, opened, refused) in [(&rows[9], 100, 10), (&rows[10], 0, 0)] {
             let packets = &row["packets"];
             ensure!(packets["opened"] == opened && packets["refused"] == refused, "{row}");
             ensure!(packets["translated"].as_u64() >= Some(200), "{row}");
