@@ -16,6 +16,14 @@ pub struct Device {
     pub name: String,
 }
 
+impl Device {
+    /// Whether it still exists, by this name.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        name(self.index).is_some_and(|name| name == self.name)
+    }
+}
+
 /// The devices that match a pattern. Only Ethernet: the programs read an Ethernet header.
 ///
 /// # Errors

@@ -90,7 +90,10 @@ pub(crate) fn mode_beside(filters: &[Filter], direction: Direction) -> Option<At
     (direction == Direction::Egress && has_foreign).then_some(AttachMode::Clsact)
 }
 
-/// Unpins our filter if another process removed it together with the device's queueing discipline.
+/// Unpins our filter if another process removed it together with the device's queueing discipline. The
+/// kernel takes a device off its list before the device's filters, so a device that is still there has
+/// lost them to a process; of one that is gone the next call of
+/// [`attach_devices`](crate::datapath::Datapath::attach_devices) removes all.
 pub(crate) fn forget_lost(
     pin_dir: &Path,
     filters: &[Filter],
@@ -99,7 +102,8 @@ pub(crate) fn forget_lost(
 ) {
     for role in Role::BOTH {
         let pin = pin(pin_dir, device, role, direction);
-        if pin.exists() && filters.iter().all(|filter| is_foreign(filter, direction)) {
+        let is_lost = pin.exists() && filters.iter().all(|filter| is_foreign(filter, direction));
+        if is_lost && device.is_there() {
             let _ = fs::remove_file(pin);
             warn!(
                 device = %device.name,

@@ -49,12 +49,6 @@ impl Datapath {
             for (role, device) in devices {
                 let list = |netlink| filters::of(netlink, device.index, direction).ok();
                 let filters = netlink.as_ref().and_then(list);
-                // The kernel takes a device off its list before the device's filters. So a device that is
-                // still there now has lost its filters to another process, if any are missing. A device
-                // that is not leaves its pins for the next call, which removes all that it had.
-                if is_gone(device) {
-                    continue;
-                }
                 if let Some(filters) = &filters {
                     forget_lost(&pin_dir, filters, device, direction);
                 }
@@ -83,7 +77,8 @@ impl Datapath {
                             warn!(device = %device.name, %error, "a filter of an older agent is left");
                         }
                     }
-                    Err(_) if is_gone(device) => {}
+                    // The next call removes all that it had.
+                    Err(_) if !device.is_there() => {}
                     Err(error) => {
                         warn!("{error:#}; its traffic to Services is not translated");
                         all_ours = false;
@@ -156,11 +151,6 @@ fn detach(pin_dir: &Path, pin: &Pin) -> bool {
         warn!(device = pin.device, %error, "an empty queueing discipline is left");
     }
     is_gone
-}
-
-/// Whether a device that was listed is not there any more, or has another name.
-fn is_gone(device: &Device) -> bool {
-    device::name(device.index).is_none_or(|name| name != device.name)
 }
 
 /// Removes the entry of a device in the map `devices`: another device may get its index.
