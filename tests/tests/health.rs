@@ -9,6 +9,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 use topo_lb_tests::http::{self, Answer};
 use topo_lb_tests::manifest::{Manifests, service};
+use topo_lb_tests::process::printed;
+use topo_lb_tests::requirements;
 use topo_lb_tests::scene::{FOLLOWS, HERE, Scene, idle, put_endpoints};
 use topo_lb_tests::wait::{until, until_is};
 
@@ -96,6 +98,47 @@ fn a_port_is_open_at_the_addresses_of_node_ports() -> Result<()> {
         scene.agent.resume()?;
         closed_at(scene, OTHER, PORT)?;
         closed(scene, NODE)
+    })
+}
+
+#[test]
+fn check_names_the_chains_that_kube_proxy_has_left() -> Result<()> {
+    requirements::command("nft", "nftables")?;
+    requirements::command("iptables-legacy", "iptables")?;
+    idle(|scene| {
+        let node = scene.cluster.node_netns(HERE)?;
+        let run = |line: &str| {
+            let mut words = line.split(' ');
+            let mut command = Command::new(words.next().unwrap_or_default());
+            node.run(|| printed(command.args(words))).map(drop)
+        };
+        // Other tables, and chains of these names in them, are not kube-proxy's.
+        run("nft add table ip mine")?;
+        run("nft add chain ip mine KUBE-SERVICES")?;
+        said_by_check(scene, &[], "neither it nor its rules are here")?;
+        for (add, remove, named) in [
+            (
+                ["nft add table ip6 kube-proxy", "nft add chain ip6 kube-proxy services"],
+                ["nft flush table ip6 kube-proxy", "nft delete table ip6 kube-proxy"],
+                "(the table kube-proxy of nftables)",
+            ),
+            (
+                ["nft add table ip nat", "nft add chain ip nat KUBE-SERVICES"],
+                ["nft flush table ip nat", "nft delete table ip nat"],
+                "(the chain KUBE-SERVICES of iptables)",
+            ),
+            (
+                ["iptables-legacy -t nat -N KUBE-SERVICES", "iptables-legacy -t nat -F"],
+                ["iptables-legacy -t nat -F", "iptables-legacy -t nat -X KUBE-SERVICES"],
+                "(the chain KUBE-SERVICES of iptables-legacy)",
+            ),
+        ] {
+            add.into_iter().try_for_each(run)?;
+            said_by_check(scene, &[], named)?;
+            remove.into_iter().try_for_each(run)?;
+            said_by_check(scene, &[], "neither it nor its rules are here")?;
+        }
+        Ok(())
     })
 }
 
