@@ -20,12 +20,7 @@ pub fn update_batch<K: bytemuck::Pod, V: bytemuck::Pod>(
     values: &[V],
 ) -> io::Result<usize> {
     assert_eq!(keys.len(), values.len());
-    // SAFETY: all variants are integers: zero is a value of each.
-    let mut attribute: bpf_attr = unsafe { zeroed() };
-    attribute.batch.keys = keys.as_ptr() as u64;
-    attribute.batch.values = values.as_ptr() as u64;
-    attribute.batch.count = keys.len() as u32;
-    attribute.batch.map_fd = map.as_raw_fd() as u32;
+    let mut attribute = batch(map, keys.as_ptr(), values.as_ptr(), keys.len());
     let result = call(bpf_cmd::BPF_MAP_UPDATE_BATCH, &mut attribute);
     let error = io::Error::last_os_error();
     // SAFETY: the variant that the command fills; an integer. It is the number of writes, unless the
@@ -50,14 +45,9 @@ pub fn lookup_batch<K: bytemuck::Pod, V: bytemuck::Pod>(
 ) -> io::Result<(usize, Option<u32>)> {
     assert_eq!(keys.len(), values.len());
     let (from, mut to) = (place.unwrap_or(0), 0_u32);
-    // SAFETY: all variants are integers: zero is a value of each.
-    let mut attribute: bpf_attr = unsafe { zeroed() };
+    let mut attribute = batch(map, keys.as_mut_ptr(), values.as_mut_ptr(), keys.len());
     attribute.batch.in_batch = if place.is_some() { &raw const from as u64 } else { 0 };
     attribute.batch.out_batch = &raw mut to as u64;
-    attribute.batch.keys = keys.as_mut_ptr() as u64;
-    attribute.batch.values = values.as_mut_ptr() as u64;
-    attribute.batch.count = keys.len() as u32;
-    attribute.batch.map_fd = map.as_raw_fd() as u32;
     let result = call(bpf_cmd::BPF_MAP_LOOKUP_BATCH, &mut attribute);
     let error = io::Error::last_os_error();
     // SAFETY: the variant that the command fills; an integer.
@@ -67,4 +57,15 @@ pub fn lookup_batch<K: bytemuck::Pod, V: bytemuck::Pod>(
         Some(libc::ENOENT) => Ok((read, None)),
         _ => Err(error),
     }
+}
+
+/// What both commands need.
+fn batch<K, V>(map: BorrowedFd<'_>, keys: *const K, values: *const V, count: usize) -> bpf_attr {
+    // SAFETY: all variants are integers: zero is a value of each.
+    let mut attribute: bpf_attr = unsafe { zeroed() };
+    attribute.batch.keys = keys as u64;
+    attribute.batch.values = values as u64;
+    attribute.batch.count = count as u32;
+    attribute.batch.map_fd = map.as_raw_fd() as u32;
+    attribute
 }
