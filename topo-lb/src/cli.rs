@@ -4,6 +4,7 @@ mod frontends;
 mod lint;
 pub mod name;
 mod plan;
+mod source;
 mod top;
 
 use std::path::PathBuf;
@@ -26,6 +27,7 @@ use crate::topology::Scope;
 pub use frontends::{FrontendArgs, Frontends};
 pub use lint::LintArgs;
 pub use plan::PlanArgs;
+pub use source::{SourceArgs, kube_target};
 pub use top::TopArgs;
 
 /// Where the hierarchy of cgroups is on most hosts.
@@ -152,22 +154,6 @@ pub enum LogFormat {
     Text,
     /// For collectors.
     Json,
-}
-
-/// Where the cluster is described.
-#[derive(Debug, Args)]
-#[group(id = "source", multiple = false)]
-pub struct SourceArgs {
-    /// File or folder of YAML or JSON manifests. The agent follows their changes; other commands read them
-    /// once, and take `-` for standard input
-    #[arg(long, value_name = "PATH", env = "TOPO_LB_MANIFESTS")]
-    pub manifests: Option<PathBuf>,
-    /// Kubeconfig file. Without any source: the in-cluster config, then $KUBECONFIG
-    #[arg(long, value_name = "PATH", env = "TOPO_LB_KUBECONFIG")]
-    pub kubeconfig: Option<PathBuf>,
-    /// Address of an API server that needs no credentials, such as an edge node's cache
-    #[arg(long, value_name = "URL", env = "TOPO_LB_API_SERVER")]
-    pub api_server: Option<String>,
 }
 
 /// Where the maps and links are pinned.
