@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{IsTerminal as _, Read as _, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
@@ -12,7 +12,7 @@ use topo_lb::admin::{self, probe};
 use topo_lb::app::{self, Config, Source};
 use topo_lb::cli::{
     AgentArgs, CheckArgs, CleanupArgs, Command, ExplainArgs, LintArgs, ListArgs, LogFormat, Output,
-    PlanArgs, ProbeArgs, SourceArgs, Switch, TopArgs, name,
+    PlanArgs, ProbeArgs, SourceArgs, Switch, TopArgs, kube_target, name,
 };
 use topo_lb::cluster::{ServiceId, State, Update};
 use topo_lb::datapath::Options;
@@ -24,7 +24,6 @@ use topo_lb::lint::Rule;
 use topo_lb::list::Listed;
 use topo_lb::plan::Capacity;
 use topo_lb::source::Listing;
-use topo_lb::source::kube::KubeTarget;
 use topo_lb::what_if::{self, Proxied};
 use topo_lb::{check, explain, heap, lint, list, source, top};
 use topo_lb_common::maps;
@@ -231,7 +230,7 @@ fn run_top(args: &TopArgs) -> anyhow::Result<ExitCode> {
     }
     let (rows, troubles) = block_on(top::once(&options))??;
     for trouble in troubles {
-        eprintln!("topo-lb: {trouble}");
+        eprintln!("{}: {trouble}", name::called());
     }
     print(args.output, &rows, || top::table(&rows))?;
     Ok(ExitCode::SUCCESS)
@@ -277,7 +276,7 @@ fn read_cluster(source: &SourceArgs, with_clients: bool) -> anyhow::Result<Listi
     if let Some(path) = &source.manifests {
         return read_manifests(path);
     }
-    let target = kube_target(source.kubeconfig.as_deref(), source.api_server.as_deref());
+    let target = source.target();
     block_on(async {
         let server = source::kube::connect(&target).await?;
         let mut listing = source::kube::read(&server).await?;
@@ -303,29 +302,8 @@ fn read_manifests(path: &Path) -> anyhow::Result<Listing> {
 }
 
 fn agent_source(source: SourceArgs) -> Source {
-    match source.manifests {
-        Some(path) => Source::Manifests(path),
-        None => {
-            Source::Kube(kube_target(source.kubeconfig.as_deref(), source.api_server.as_deref()))
-        }
-    }
-}
-
-fn kube_target(kubeconfig: Option<&Path>, api_server: Option<&str>) -> KubeTarget {
-    match (kubeconfig, api_server) {
-        (Some(path), _) => KubeTarget::Kubeconfig(path.to_owned()),
-        (None, Some(url)) => KubeTarget::Server(url.to_owned()),
-        (None, None) => kubectls_own().map_or(KubeTarget::Inferred, KubeTarget::Kubeconfig),
-    }
-}
-
-/// As a plugin: `~/.kube/config`, which kubectl reads, unless KUBECONFIG names others.
-fn kubectls_own() -> Option<PathBuf> {
-    let others = std::env::var_os("KUBECONFIG").filter(|paths| !paths.is_empty());
-    if !name::is_plugin() || others.is_some() {
-        return None;
-    }
-    Some(std::env::home_dir()?.join(".kube/config")).filter(|path| path.is_file())
+    let target = source.target();
+    source.manifests.map_or(Source::Kube(target), Source::Manifests)
 }
 
 /// Runs a command's only task on this thread.

@@ -133,7 +133,7 @@ fn labels<'a>(
 }
 
 /// Namespace, Service and port of `namespace/name:port`.
-pub(super) fn parts(name: &str) -> [&str; 3] {
+pub(crate) fn parts(name: &str) -> [&str; 3] {
     let (service, port) = name.rsplit_once(':').unwrap_or((name, ""));
     let (namespace, service) = service.split_once('/').unwrap_or(("", service));
     [namespace, service, port]

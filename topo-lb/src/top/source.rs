@@ -12,10 +12,11 @@ use http::Request;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
 use tokio::time::timeout;
+use topo_lb_common::backend::Locality;
 
 use super::scraped;
-use super::traffic::{Moment, Traffic};
-use crate::datapath::maps::counters;
+use super::traffic::{Moment, Totals, Traffic};
+use crate::metrics::scrape::{Counted, parts};
 use crate::source::kube::{KubeTarget, Server, connect};
 
 /// The label of the agents' Pods, as the manifests set it.
@@ -93,7 +94,7 @@ impl Source {
         let at = Instant::now();
         let nodes = match self {
             Self::Maps(pin_dir) => {
-                let counted = counters::connections(pin_dir).map(|counted| of_maps(&counted));
+                let counted = Counted::read(pin_dir).map(|counted| of_maps(&counted));
                 BTreeMap::from([("this node".into(), counted.map_err(|error| error.to_string()))])
             }
             Self::Agents(agents) => ask(agents).await,
@@ -109,18 +110,28 @@ impl Source {
     }
 }
 
-/// The totals of the maps, by Service.
-fn of_maps(counted: &BTreeMap<Arc<str>, topo_lb_common::counters::Counters>) -> Traffic {
+/// The totals of the maps, by Service. Without the TCP connections of Services for which the map has no
+/// room.
+fn of_maps(counted: &Counted) -> Traffic {
     let mut traffic = Traffic::new();
-    for (port, counters) in counted {
-        let service = port.rsplit_once(':').map_or(&**port, |(service, _)| service);
-        let totals = traffic.entry(service.into()).or_default();
-        let by_locality =
-            [counters.same_node, counters.same_zone, counters.same_region, counters.elsewhere];
-        for (sum, count) in totals.connections.iter_mut().zip(by_locality) {
-            *sum += count as f64;
-        }
-        totals.refused += counters.refused as f64;
+    let mut totals = |port: &str, add: &dyn Fn(&mut Totals)| {
+        let [namespace, service, _] = parts(port);
+        add(traffic.entry(format!("{namespace}/{service}").into()).or_default());
+    };
+    for (port, counters) in &counted.connections {
+        totals(port, &|totals| {
+            for locality in Locality::ALL {
+                totals.connections[locality as usize] += *{ *counters }.at(locality) as f64;
+            }
+            totals.refused += counters.refused as f64;
+        });
+    }
+    for (group, tcp) in &counted.tcp {
+        let Some(port) = &group.service else { continue };
+        totals(port, &|totals| {
+            totals.bytes[group.locality as usize] += (tcp.sent + tcp.received) as f64;
+            totals.failed += tcp.failures.iter().sum::<u64>() as f64;
+        });
     }
     traffic
 }
@@ -166,18 +177,33 @@ impl Agent {
 #[cfg(test)]
 mod tests {
     use topo_lb_common::counters::Counters;
+    use topo_lb_common::totals;
 
     use super::*;
+    use crate::datapath::maps::totals::Group;
 
     #[test]
-    fn ports_of_a_service_in_the_maps_are_summed() {
+    fn ports_and_tiers_of_a_service_in_the_maps_are_summed() {
         let counters = Counters { same_node: 1, elsewhere: 2, refused: 3, ..Counters::default() };
-        let counted = BTreeMap::from([
-            ("default/web:80".into(), counters),
-            ("default/web:http".into(), counters),
-        ]);
-        let traffic = of_maps(&counted);
-        assert_eq!(traffic["default/web"].connections, [2.0, 0.0, 0.0, 4.0]);
-        assert_eq!((traffic.len(), traffic["default/web"].refused), (1, 6.0));
+        let tcp =
+            totals::Totals { sent: 5, received: 6, failures: [1, 0, 2, 0], ..Default::default() };
+        let group = |service: Option<&str>, tier| {
+            (Group { service: service.map(Into::into), locality: Locality::Zone, tier }, tcp)
+        };
+        let port = Some("default/web:80");
+        let counted = Counted {
+            connections: ["default/web:80", "default/web:http"]
+                .map(|it| (it.into(), counters))
+                .into(),
+            tcp: [group(port, Some(0)), group(port, None), group(None, None)].into(),
+            ..Counted::default()
+        };
+        let wanted = Totals {
+            connections: [2.0, 0.0, 0.0, 4.0],
+            refused: 6.0,
+            failed: 6.0,
+            bytes: [0.0, 22.0, 0.0, 0.0],
+        };
+        assert_eq!(of_maps(&counted), Traffic::from([("default/web".into(), wanted)]));
     }
 }
