@@ -1,25 +1,14 @@
 //! The command `topo-lb lint`: flags, output, exit code.
 
-use std::io::Write as _;
-use std::process::{Command, Output, Stdio};
+mod command;
+
+use std::process::Output;
+
+use command::{run, text};
 
 /// Runs `topo-lb lint --manifests -` with these flags on these manifests.
 fn lint(flags: &[&str], manifests: &str) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_topo-lb"))
-        .args(["lint", "--manifests", "-"])
-        .args(flags)
-        .env_clear()
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(manifests.as_bytes()).unwrap();
-    child.wait_with_output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).unwrap()
+    run(&[&["lint", "--manifests", "-"], flags].concat(), manifests)
 }
 
 const NODE: &str = "---\napiVersion: v1\nkind: Node\nmetadata: {name: n1}\n";

@@ -1,8 +1,11 @@
 //! The command `topo-lb plan`: flags, output, exit code.
 
-use std::io::Write as _;
+mod command;
+
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
+
+use command::{run, text};
 
 const CLUSTER: &str = "\
 apiVersion: v1
@@ -28,26 +31,11 @@ endpoints: [{addresses: [10.1.1.1], nodeName: n1}]
 
 /// Runs `topo-lb plan` with these flags, and `manifests` as standard input.
 fn plan(flags: &[&str], manifests: &str) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_topo-lb"))
-        .arg("plan")
-        .args(flags)
-        .env_clear()
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // A usage error ends the command before it reads.
-    let _ = child.stdin.take().unwrap().write_all(manifests.as_bytes());
-    child.wait_with_output().unwrap()
+    run(&[&["plan"], flags].concat(), manifests)
 }
 
 fn set(setting: &str) -> Output {
     plan(&["--from", "-", "--set", setting], CLUSTER)
-}
-
-fn text(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).unwrap()
 }
 
 fn code(output: &Output) -> Option<i32> {
