@@ -69,7 +69,8 @@ pub(crate) fn is_denied<F: Family>(frontend: &FrontendOf<F>, client: F::Address)
 }
 
 /// The bit of a packet's `tc_index` that says that a program has translated it. The kernel uses that
-/// field in a few disciplines of queues only, and Cilium its lowest bits.
+/// field in a few disciplines of queues, and overwrites it where a later clsact filter answers
+/// `TC_ACT_OK` (`tc_run`, net/core/dev.c). Cilium uses its lowest bits (bpf/lib/common.h).
 const TRANSLATED: u32 = 1 << 15;
 
 /// Records that a packet is translated: it may pass another uplink, such as a VLAN on this one.
