@@ -61,6 +61,24 @@ fn connections_and_refusals_are_counted_where_they_go() -> Result<()> {
 }
 
 #[test]
+fn service_ports_without_series_of_their_own_share_one_since_the_start() -> Result<()> {
+    play(|scene| {
+        scene.client.call(Via::Http, at(WEB4)?, 100)?;
+        scene.client.call(Via::Http, at(EMPTY4)?, 30)?;
+        scene.agent.stop()?;
+        scene.agent.set("--metrics-services", "1");
+        scene.agent.resume()?;
+        scene.client.call(Via::Http, at(EMPTY4)?, 7)?;
+        let text = metrics(&scene.agent)?;
+        ensure!(text.body.contains(WEB) && !text.body.contains("\"empty\""), "{text}");
+        let others = "topo_lb_refused_connections_total{namespace=\"(others)\",\
+                      service=\"(others)\",port=\"(others)\",reason=\"no-endpoints\"}";
+        ensure!(text.sample(others) == Some(7.0), "{text}");
+        Ok(())
+    })
+}
+
+#[test]
 fn changes_are_timed_from_their_arrival_to_the_map() -> Result<()> {
     play(|scene| {
         let timed = "topo_lb_programming_duration_seconds_count";

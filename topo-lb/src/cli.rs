@@ -272,6 +272,11 @@ pub struct AgentArgs {
     /// Serve only /metrics here too, for a Prometheus elsewhere. `off`: nowhere
     #[arg(long, value_name = "ADDRESS:PORT", env = "TOPO_LB_METRICS_LISTEN", default_value_t = Listen::Off)]
     pub metrics_listen: Listen,
+    /// Most Service ports with metrics of their own; all others share series with `(others)` in place of
+    /// their names
+    #[arg(long, value_name = "N", env = "TOPO_LB_METRICS_SERVICES", default_value_t = 500,
+          value_parser = clap::value_parser!(u32).range(..=65_536))]
+    pub metrics_services: u32,
     /// Unix socket for `topo-lb probe`. Only the agent's own user can connect. Default: none
     #[arg(long, value_name = "PATH", env = "TOPO_LB_PROBE_SOCKET")]
     pub probe_socket: Option<PathBuf>,

@@ -83,6 +83,7 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
             listen: args.listen,
             metrics_listen: args.metrics_listen,
             probe_socket: args.probe_socket,
+            metrics_services: args.metrics_services as usize,
         },
         health,
         terminate_tcp: args.terminate_tcp,

@@ -12,8 +12,7 @@ use serde::Serialize;
 
 use super::{Admin, plain};
 use crate::datapath::maps::error::{OpenError, ReadError};
-use crate::datapath::maps::totals;
-use crate::metrics::bounded::Bounded;
+use crate::metrics::bounded::{Bounded, Counts};
 use crate::metrics::figures::PLANNED;
 use crate::metrics::refusals::Refusals;
 use crate::metrics::scrape::{CONTENT_TYPE, Counted, Scrape};
@@ -30,16 +29,16 @@ pub(crate) const STUCK: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 pub(super) struct Remembered {
     refusals: Refusals,
-    tcp: Bounded,
+    bounded: Bounded,
     reasons: BTreeMap<Arc<str>, Refusal>,
 }
 
 impl Remembered {
     /// At the agent's start.
-    pub(super) fn at_start(pin_dir: &Path) -> Self {
+    pub(super) fn at_start(pin_dir: &Path, metrics_services: usize) -> Self {
         // What cannot be read now counts as new at the first scrape.
-        let before = totals::read(pin_dir).unwrap_or_default();
-        Self { tcp: Bounded::since(before), ..Self::default() }
+        let before = Counts::read(pin_dir).unwrap_or_default();
+        Self { bounded: Bounded::since(before, metrics_services), ..Self::default() }
     }
 }
 
@@ -101,11 +100,11 @@ async fn scrape(admin: &Admin) -> Result<String, String> {
             counted => counted.map_err(|error| error.to_string())?,
         };
         let mut remembered = remembered.lock().unwrap_or_else(PoisonError::into_inner);
-        let Remembered { refusals, tcp, reasons: last } = &mut *remembered;
+        let Remembered { refusals, bounded, reasons: last } = &mut *remembered;
         if let Some(reasons) = reasons {
             *last = reasons;
         }
-        let mut scrape = Scrape::of(figures, counted, last, refusals, tcp);
+        let mut scrape = Scrape::of(figures, counted, last, refusals, bounded);
         let now = SystemTime::now();
         scrape.age = readiness.age(now);
         scrape.ready = readiness.conditions(now).iter().all(|condition| condition.met);

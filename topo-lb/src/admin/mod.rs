@@ -86,6 +86,8 @@ pub struct Options {
     pub metrics_listen: Listen,
     /// A Unix socket that serves only the probes.
     pub probe_socket: Option<PathBuf>,
+    /// Most Service ports with metrics of their own.
+    pub metrics_services: usize,
 }
 
 /// Serves until the process ends. Retries addresses that it cannot bind, as translation does not
@@ -94,7 +96,7 @@ pub struct Options {
 /// # Errors
 /// A thread cannot be created.
 pub fn start(options: &Options, sources: Sources) -> std::io::Result<SocketFile> {
-    let admin = Arc::new(Admin::new(sources));
+    let admin = Arc::new(Admin::new(sources, options.metrics_services));
     let waiting = waiting(descriptors());
     let file = SocketFile::default();
     if let Some(path) = options.probe_socket.clone() {
@@ -169,9 +171,12 @@ const PROBES: &[&str] = &["/healthz", "/livez", "/readyz"];
 const METRICS: &[&str] = &["/metrics"];
 
 impl Admin {
-    fn new(sources: Sources) -> Self {
+    fn new(sources: Sources, metrics_services: usize) -> Self {
         Self {
-            remembered: Arc::new(Mutex::new(answers::Remembered::at_start(&sources.pin_dir))),
+            remembered: Arc::new(Mutex::new(answers::Remembered::at_start(
+                &sources.pin_dir,
+                metrics_services,
+            ))),
             sources,
             scraped: tokio::sync::Mutex::default(),
             long: Arc::new(Semaphore::new(1)),

@@ -81,14 +81,17 @@ fn admin() -> (Arc<Admin>, watch::Sender<Readiness>, Arc<AtomicUsize>) {
     });
     let figures = Arc::<Figures>::default();
     figures.beat();
-    let admin = Admin::new(Sources {
-        node: "here".into(),
-        scope: Scope::All,
-        pin_dir: "/no/such/pins".into(),
-        figures,
-        readiness: receiver,
-        state_query,
-    });
+    let admin = Admin::new(
+        Sources {
+            node: "here".into(),
+            scope: Scope::All,
+            pin_dir: "/no/such/pins".into(),
+            figures,
+            readiness: receiver,
+            state_query,
+        },
+        500,
+    );
     (Arc::new(admin), readiness, scrapes)
 }
 

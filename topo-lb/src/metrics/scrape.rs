@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::mem::take;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -18,19 +17,16 @@ use prometheus_client::encoding::{
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
-use topo_lb_common::counters::Counters;
 use topo_lb_common::packets::{Outcome, Packets};
-use topo_lb_common::totals::Totals;
 
-use super::bounded::{Bounded, Tcp};
+use super::bounded::{Bounded, Counts, Shown};
 use super::figures::{Figures, PLANNED};
 use super::refusals::Refusals;
 use super::tcp;
 use crate::datapath::attach::walk;
 use crate::datapath::direction::Direction;
 use crate::datapath::maps::error::ReadError;
-use crate::datapath::maps::totals::{self, Group};
-use crate::datapath::maps::{counters, packets};
+use crate::datapath::maps::{counters, packets, totals};
 use crate::refusal::Refusal;
 
 /// The `Content-Type` of the text.
@@ -39,12 +35,10 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 /// What the kernel has counted.
 #[derive(Debug, Default)]
 pub struct Counted {
-    /// Connections of the Service ports that had any, by `namespace/name:port`.
-    pub connections: BTreeMap<Arc<str>, Counters>,
+    /// Of Service ports.
+    pub services: Counts,
     /// Look-ups of Services that gave no consistent value.
     pub torn: u64,
-    /// What TCP connections moved.
-    pub tcp: BTreeMap<Group, Totals>,
     /// Packets by tc hook, if there are any.
     pub packets: Vec<(Direction, Packets)>,
 }
@@ -57,11 +51,20 @@ impl Counted {
     pub fn read(pin_dir: &Path) -> Result<Self, ReadError> {
         walk::run(pin_dir).map_err(|(path, error)| ReadError::Link(path, error))?;
         Ok(Self {
-            connections: counters::connections(pin_dir)?,
+            services: Counts::read(pin_dir)?,
             torn: counters::torn(pin_dir)?,
-            tcp: totals::read(pin_dir)?,
             packets: packets::read(pin_dir)?,
         })
+    }
+}
+
+impl Counts {
+    /// Reads them from the pinned maps.
+    ///
+    /// # Errors
+    /// A map cannot be opened or read.
+    pub fn read(pin_dir: &Path) -> Result<Self, ReadError> {
+        Ok(Self { connections: counters::connections(pin_dir)?, tcp: totals::read(pin_dir)? })
     }
 }
 
@@ -70,12 +73,12 @@ impl Counted {
 pub struct Scrape {
     /// What the agent has counted.
     pub figures: Arc<Figures>,
-    /// What the kernel has counted.
-    pub counted: Counted,
-    /// What TCP connections moved.
-    pub tcp: Tcp,
-    /// Refused connections: Service port, reason, number.
-    pub refused: Vec<(Arc<str>, Refusal, u64)>,
+    /// What is counted of Service ports.
+    pub services: Shown,
+    /// Look-ups of Services that gave no consistent value.
+    pub torn: u64,
+    /// Packets by tc hook, if there are any.
+    pub packets: Vec<(Direction, Packets)>,
     /// Service ports that refuse connections now, by reason.
     pub refusing: BTreeMap<Refusal, u64>,
     /// How old the state is, unless it is live.
@@ -89,24 +92,22 @@ impl Scrape {
     #[must_use]
     pub fn of(
         figures: Arc<Figures>,
-        mut counted: Counted,
+        counted: Counted,
         reasons: &BTreeMap<Arc<str>, Refusal>,
         refusals: &mut Refusals,
         bounded: &mut Bounded,
     ) -> Self {
-        let tcp = bounded.look(take(&mut counted.tcp));
-        let totals = counted.connections.iter().filter(|(_, counters)| counters.refused > 0);
-        let totals = totals.map(|(name, counters)| (Arc::clone(name), counters.refused)).collect();
-        refusals.look(&totals, reasons);
-        let refused = refusals
-            .iter()
-            .map(|(name, reason, times)| (Arc::clone(name), reason, times))
-            .collect();
+        let Counted { services, torn, packets } = counted;
+        let refused = services.connections.iter().filter(|(_, counters)| counters.refused > 0);
+        let refused =
+            refused.map(|(name, counters)| (Arc::clone(name), counters.refused)).collect();
+        refusals.look(&refused, reasons);
+        let services = bounded.look(services, refusals);
         let mut refusing = BTreeMap::new();
         for reason in reasons.values() {
             *refusing.entry(*reason).or_default() += 1;
         }
-        Self { figures, counted, tcp, refused, refusing, age: None, ready: false }
+        Self { figures, services, torn, packets, refusing, age: None, ready: false }
     }
 
     /// Encodes the scrape.
@@ -122,14 +123,23 @@ impl Scrape {
     }
 }
 
-/// The labels of the Service port `namespace/name:port`, and one more.
+/// The labels of a Service port, and one more.
 fn labels<'a>(
-    name: &'a str,
+    name: Option<&'a str>,
     key: &'static str,
     value: &'static str,
 ) -> [(&'static str, &'a str); 4] {
-    let [namespace, service, port] = parts(name);
+    let [namespace, service, port] = shown_parts(name);
     [("namespace", namespace), ("service", service), ("port", port), (key, value)]
+}
+
+/// `namespace`, `service` and `port` of all Service ports without series of their own. No name in
+/// Kubernetes has parentheses.
+const OTHERS: &str = "(others)";
+
+/// Namespace, Service and port of a Service port, or of all others.
+pub(super) fn shown_parts(name: Option<&str>) -> [&str; 3] {
+    name.map_or([OTHERS; 3], parts)
 }
 
 /// Namespace, Service and port of `namespace/name:port`.
@@ -180,7 +190,7 @@ impl Families<'_, '_> {
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         self.traffic(&mut encoder)?;
-        tcp::encode(&self.tcp, &mut encoder)?;
+        tcp::encode(&self.services, &mut encoder)?;
         self.maps(&mut encoder)?;
         self.health_checks(&mut encoder)?;
         self.agent(&mut Families(&mut encoder))
@@ -194,7 +204,7 @@ impl Scrape {
                     had any";
         let mut family =
             encoder.encode_descriptor("connections", help, None, MetricType::Counter)?;
-        for (name, counters) in &self.counted.connections {
+        for (name, counters) in &self.services.connections {
             for (locality, value) in [
                 ("node", counters.same_node),
                 ("zone", counters.same_zone),
@@ -202,7 +212,7 @@ impl Scrape {
                 ("elsewhere", counters.elsewhere),
             ] {
                 if value > 0 {
-                    counter(&mut family, &labels(name, "locality", locality), value)?;
+                    counter(&mut family, &labels(name.as_deref(), "locality", locality), value)?;
                 }
             }
         }
@@ -210,8 +220,8 @@ impl Scrape {
                     at the time of the scrape that first saw them";
         let mut family =
             encoder.encode_descriptor("refused_connections", help, None, MetricType::Counter)?;
-        for (name, reason, value) in &self.refused {
-            counter(&mut family, &labels(name, "reason", reason.into()), *value)?;
+        for ((name, reason), value) in &self.services.refused {
+            counter(&mut family, &labels(name.as_deref(), "reason", reason.into()), *value)?;
         }
         let help = "Service ports that refuse connections of this node now, by reason";
         let mut family =
@@ -224,10 +234,10 @@ impl Scrape {
                     being replaced in each of three attempts to read it";
         encoder
             .encode_descriptor("torn_reads", help, None, MetricType::Counter)?
-            .encode_counter::<NoLabelSet, u64, f64>(&self.counted.torn, None)?;
+            .encode_counter::<NoLabelSet, u64, f64>(&self.torn, None)?;
         let help = "Packets on the devices of guests and of clients outside by what became of them";
         let mut family = encoder.encode_descriptor("packets", help, None, MetricType::Counter)?;
-        for (direction, packets) in &self.counted.packets {
+        for (direction, packets) in &self.packets {
             for outcome in Outcome::ALL {
                 let labels = [("direction", direction.into()), ("outcome", outcome.label())];
                 counter(&mut family, &labels, packets.of(outcome))?;

@@ -8,18 +8,14 @@ use prometheus_client::registry::Unit;
 use topo_lb_common::backend::Locality;
 use topo_lb_common::totals::{Failure, RTT_LIMITS, Totals};
 
-use super::bounded::Tcp;
-use super::scrape::{counter, parts};
+use super::bounded::Shown;
+use super::scrape::{counter, shown_parts};
 use crate::datapath::maps::totals::Group;
-
-/// `namespace`, `service` and `port` of all Service ports without series of their own. No name in
-/// Kubernetes has parentheses.
-const OTHERS: &str = "(others)";
 
 const MICROS: f64 = 1_000_000.0;
 
 /// Encodes all of them.
-pub(super) fn encode(tcp: &Tcp, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+pub(super) fn encode(shown: &Shown, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     type Value = fn(&Totals) -> u64;
     let moved: [(&str, &str, Value); 3] = [
         (
@@ -41,7 +37,7 @@ pub(super) fn encode(tcp: &Tcp, encoder: &mut DescriptorEncoder<'_>) -> fmt::Res
     ];
     for (name, help, value) in moved {
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for (group, totals) in &tcp.groups {
+        for (group, totals) in &shown.tcp {
             each(&mut family, group, None, value(totals))?;
         }
     }
@@ -50,12 +46,12 @@ pub(super) fn encode(tcp: &Tcp, encoder: &mut DescriptorEncoder<'_>) -> fmt::Res
                 after a retransmitted SYN, or answered as unreachable";
     let mut family =
         encoder.encode_descriptor("connect_failures", help, None, MetricType::Counter)?;
-    for (group, totals) in &tcp.groups {
+    for (group, totals) in &shown.tcp {
         for failure in Failure::ALL {
             each(&mut family, group, Some(failure), totals.failures[failure as usize])?;
         }
     }
-    round_trips(tcp, encoder)
+    round_trips(shown, encoder)
 }
 
 /// A counter of a group, unless it is zero.
@@ -68,10 +64,7 @@ fn each(
     if value == 0 {
         return Ok(());
     }
-    let [namespace, service, port] = match &group.service {
-        Some(name) => parts(name),
-        None => [OTHERS; 3],
-    };
+    let [namespace, service, port] = shown_parts(group.service.as_deref());
     let tier = group.tier.map_or_else(|| "none".to_owned(), |tier| tier.to_string());
     let mut labels = vec![
         ("namespace", namespace),
@@ -84,14 +77,14 @@ fn each(
     counter(family, &labels, value)
 }
 
-fn round_trips(tcp: &Tcp, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+fn round_trips(shown: &Shown, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let help = "Last smoothed round trips of TCP connections of this node to Services that ended, by \
                 locality of the endpoint";
     let unit = Some(&Unit::Seconds);
     let mut family = encoder.encode_descriptor("tcp_rtt", help, unit, MetricType::Histogram)?;
     let limits: Vec<f64> = RTT_LIMITS.iter().map(|limit| f64::from(*limit) / MICROS).collect();
     for locality in Locality::ALL {
-        let Some(totals) = tcp.by_locality.get(&locality) else { continue };
+        let Some(totals) = shown.by_locality.get(&locality) else { continue };
         let places = limits.iter().copied().chain([f64::INFINITY]).zip(totals.rtt);
         let places: Vec<(f64, u64)> = places.collect();
         let count = totals.rtt.iter().sum();

@@ -16,6 +16,7 @@ use topo_lb_common::backend::Locality;
 
 use super::scraped;
 use super::traffic::{Moment, Totals, Traffic};
+use crate::metrics::bounded::Counts;
 use crate::metrics::scrape::{Counted, parts};
 use crate::source::kube::{KubeTarget, Server, connect};
 
@@ -94,7 +95,7 @@ impl Source {
         let at = Instant::now();
         let nodes = match self {
             Self::Maps(pin_dir) => {
-                let counted = Counted::read(pin_dir).map(|counted| of_maps(&counted));
+                let counted = Counted::read(pin_dir).map(|counted| of_maps(&counted.services));
                 BTreeMap::from([("this node".into(), counted.map_err(|error| error.to_string()))])
             }
             Self::Agents(agents) => ask(agents).await,
@@ -112,13 +113,13 @@ impl Source {
 
 /// The totals of the maps, by Service. Without the TCP connections of Services for which the map has no
 /// room.
-fn of_maps(counted: &Counted) -> Traffic {
+fn of_maps(counts: &Counts) -> Traffic {
     let mut traffic = Traffic::new();
     let mut totals = |port: &str, add: &dyn Fn(&mut Totals)| {
         let [namespace, service, _] = parts(port);
         add(traffic.entry(format!("{namespace}/{service}").into()).or_default());
     };
-    for (port, counters) in &counted.connections {
+    for (port, counters) in &counts.connections {
         totals(port, &|totals| {
             for locality in Locality::ALL {
                 totals.connections[locality as usize] += *{ *counters }.at(locality) as f64;
@@ -126,7 +127,7 @@ fn of_maps(counted: &Counted) -> Traffic {
             totals.refused += counters.refused as f64;
         });
     }
-    for (group, tcp) in &counted.tcp {
+    for (group, tcp) in &counts.tcp {
         let Some(port) = &group.service else { continue };
         totals(port, &|totals| {
             totals.bytes[group.locality as usize] += (tcp.sent + tcp.received) as f64;
@@ -191,12 +192,11 @@ mod tests {
             (Group { service: service.map(Into::into), locality: Locality::Zone, tier }, tcp)
         };
         let port = Some("default/web:80");
-        let counted = Counted {
+        let counts = Counts {
             connections: ["default/web:80", "default/web:http"]
                 .map(|it| (it.into(), counters))
                 .into(),
             tcp: [group(port, Some(0)), group(port, None), group(None, None)].into(),
-            ..Counted::default()
         };
         let wanted = Totals {
             connections: [2.0, 0.0, 0.0, 4.0],
@@ -204,6 +204,6 @@ mod tests {
             failed: 6.0,
             bytes: [0.0, 22.0, 0.0, 0.0],
         };
-        assert_eq!(of_maps(&counted), Traffic::from([("default/web".into(), wanted)]));
+        assert_eq!(of_maps(&counts), Traffic::from([("default/web".into(), wanted)]));
     }
 }

@@ -1,7 +1,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use topo_lb_common::backend::Locality;
-use topo_lb_common::totals::Failure;
+use topo_lb_common::counters::Counters;
+use topo_lb_common::totals::{Failure, Totals};
+
+use crate::datapath::maps::totals::Group;
 
 use super::*;
 
@@ -21,15 +24,17 @@ fn scrape() -> Scrape {
     moved.failures = [4, 0, 1, 0];
     (moved.rtt[3], moved.rtt[15], moved.rtt_micros) = (5, 1, 1_600_000);
     let counted = Counted {
-        connections: BTreeMap::from([
-            ("default/web:http".into(), counters),
-            ("kube-system/dns:53".into(), some),
-        ]),
+        services: Counts {
+            connections: BTreeMap::from([
+                ("default/web:http".into(), counters),
+                ("kube-system/dns:53".into(), some),
+            ]),
+            tcp: BTreeMap::from([
+                (group(Some(0)), moved),
+                (group(None), Totals { sent: 7, ..Totals::default() }),
+            ]),
+        },
         torn: 3,
-        tcp: BTreeMap::from([
-            (group(Some(0)), moved),
-            (group(None), Totals { sent: 7, ..Totals::default() }),
-        ]),
         packets: Direction::BOTH
             .map(|direction| (direction, Packets { translated: 9, ..Packets::default() }))
             .to_vec(),
@@ -40,7 +45,7 @@ fn scrape() -> Scrape {
         counted,
         &reasons,
         &mut Refusals::default(),
-        &mut Bounded::default(),
+        &mut Bounded::since(Counts::default(), 500),
     );
     scrape.age = Some(Duration::from_millis(1_500));
     scrape.ready = true;
