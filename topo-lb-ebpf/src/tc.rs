@@ -186,10 +186,9 @@ pub(crate) fn stray<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let service = look_up::<F>(&frontend, is_outside(skb));
     if !service.is_ours {
         fragment::leave(&header, hook)
-    } else if service.drops {
-        denied(hook)
-    } else if service.routes || transport.flags & RST != 0 {
-        // Perhaps of a connection that another program translates.
+    } else if is_outside(skb) || service.routes || transport.flags & RST != 0 {
+        // Perhaps of a connection that another program translates. From outside, perhaps an answer to a
+        // connection of this node: masquerading may have given it a node port as its source.
         next(hook, Outcome::Unknown)
     } else {
         Verdict::Unreachable

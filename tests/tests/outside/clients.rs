@@ -2,11 +2,13 @@
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 use topo_lb_tests::manifest::{endpoint, service, slice};
+use topo_lb_tests::process::printed;
 use topo_lb_tests::scene::{ALL, FOLLOWS, HERE, Scene, WEB4, WEB6, at};
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::{patient, until};
@@ -239,5 +241,51 @@ fn without_an_endpoint_anywhere_clients_outside_are_refused_at_once() -> Result<
         let tally = client.call(Via::Http, WEB[0].1.parse()?, 20)?;
         ensure!(tally.is_at_once(), "{} us", tally.median_us);
         Ok(())
+    })
+}
+
+/// Has the node masquerade pod connections to ports 7 and 8 outside, by the source port 30080.
+/// That is `web`'s node port: the kernel chooses such ports by chance, for a network plugin's rule.
+fn masquerade_by_a_node_port(scene: &Scene<'_>) -> Result<()> {
+    let rules = "add table inet plugin
+        add chain inet plugin leave { type nat hook postrouting priority 50; }
+        add rule inet plugin leave tcp dport 7-8 masquerade to :30080";
+    let node = scene.cluster.node_netns(HERE)?;
+    node.run(|| printed(Command::new("nft").arg(rules))).map(drop)
+}
+
+#[test]
+fn answers_to_a_connection_by_a_node_port_pass_while_its_service_is_refused_or_dropped()
+-> Result<()> {
+    play(|scene, client| {
+        wait_at_each(client, &ALL)?;
+        masquerade_by_a_node_port(scene)?;
+        let limit = patient(Duration::from_secs(2));
+        let expect_answers = |scene: &Scene<'_>, port| {
+            for own in OUTSIDE {
+                let own: SocketAddr = (own.parse::<IpAddr>()?, port).into();
+                let server = scene.cluster.fabric().run(|| Ok(TcpListener::bind(own)?))?;
+                let pod = scene.cluster.pod("a")?.netns();
+                let stream = pod.run(|| Ok(TcpStream::connect_timeout(&own, limit)));
+                let mut stream = stream?.with_context(|| format!("pod a to {own}"))?;
+                stream.set_read_timeout(Some(limit))?;
+                let (mut accepted, source) = server.accept()?;
+                ensure!(source.port() == 30_080, "{source}");
+                accepted.write_all(b"!")?;
+                stream.read_exact(&mut [0])?;
+            }
+            Ok(())
+        };
+        scene.set_endpoints("web", &[])?;
+        client.wait_for(Via::Http, WEB[0].1.parse()?, &[], FOLLOWS)?;
+        client.wait_for(Via::Http, WEB[3].1.parse()?, &[], FOLLOWS)?;
+        expect_answers(scene, 7).context("refused")?;
+
+        scene.change(|it| set(it, "externalTrafficPolicy", json!("Local")))?;
+        scene.set_endpoints("web", &["b"])?;
+        scene.wait_for(Via::Http, WEB[0].1.parse()?, &["b"])?;
+        expect_dropped(scene, WEB[0].1.parse()?)?;
+        expect_dropped(scene, WEB[3].1.parse()?)?;
+        expect_answers(scene, 8).context("dropped")
     })
 }
