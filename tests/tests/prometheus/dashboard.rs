@@ -27,9 +27,11 @@ use crate::rules::{rendered, rules};
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// A Service with a pod at every distance, and one that no node may use.
+/// A Service with a pod at every distance, one that no node may use, and one at whose port no pod
+/// listens.
 const WEB: &str = "10.96.5.1";
 const STRICT: &str = "10.96.5.2";
+const CLOSED: &str = "10.96.5.3";
 
 /// Nodes, each with its number, zone and region.
 const NODES: [(&str, u8, &str, &str); 4] = [
@@ -48,12 +50,16 @@ fn metrics(number: u8) -> SocketAddr {
 /// Creates the nodes, the Services, and Pods for the pods of the lab.
 fn describe(plane: &ControlPlane<'_>) -> Result<()> {
     let nodes = NODES.map(|(name, _, zone, region)| node(name, &[(ZONE, zone), (REGION, region)]));
-    let services = [("web", WEB, None), ("strict", STRICT, Some((KEYS, "example.com/nobody")))];
-    let services = services.map(|(name, address, keys)| {
+    let services = [
+        ("web", WEB, 9376, None),
+        ("strict", STRICT, 9376, Some((KEYS, "example.com/nobody"))),
+        ("closed", CLOSED, 9, None),
+    ];
+    let services = services.map(|(name, address, target, keys)| {
         let keys: Vec<_> = keys.into_iter().collect();
         let mut service = service(name, &[address], &[("http", 80, "TCP")], &keys);
         service["spec"]["selector"] = json!({"app": "web"});
-        service["spec"]["ports"][0]["targetPort"] = 9376.into();
+        service["spec"]["ports"][0]["targetPort"] = target.into();
         service
     });
     plane.create(nodes.into_iter().chain(services))
@@ -95,7 +101,7 @@ fn queries() -> Result<Vec<Query>> {
             for (variable, value) in [
                 ("$__rate_interval", "20s"),
                 ("$namespace", "default"),
-                ("$service", "web|strict"),
+                ("$service", "web|strict|closed"),
                 ("$node", "here|beyond"),
             ] {
                 expr = expr.replace(variable, value);
@@ -114,6 +120,7 @@ fn queries() -> Result<Vec<Query>> {
 fn act(plane: &ControlPlane<'_>, client: &mut Client, ready: &mut bool) -> Result<()> {
     client.call(Via::Http, at(WEB)?, 20)?;
     client.call(Via::Http, at(STRICT)?, 5)?;
+    client.call(Via::Http, at(CLOSED)?, 5)?;
     *ready = !*ready;
     plane.set_ready(&["c"], *ready)
 }

@@ -100,6 +100,80 @@ pub(super) const ROWS: &[Row] = &[
         ],
     },
     Row {
+        title: "TCP",
+        panels: &[
+            Panel {
+                title: "Bytes by locality",
+                description: "What clients sent and received by TCP, without headers and \
+                              retransmissions. UDP has no such count.",
+                unit: "Bps",
+                stacked: true,
+                queries: &[query(
+                    "{{locality}}",
+                    r#"sum by (locality) (rate(topo_lb_tcp_sent_bytes_total{$services}[$__rate_interval]) + rate(topo_lb_tcp_received_bytes_total{$services}[$__rate_interval]))"#,
+                )],
+            },
+            Panel {
+                title: "Share of bytes that leave their zone",
+                description: "",
+                unit: "percentunit",
+                stacked: false,
+                queries: &[query(
+                    "cross-zone",
+                    r#"(sum(rate(topo_lb_tcp_sent_bytes_total{$services,locality=~"region|elsewhere"}[$__rate_interval]) + rate(topo_lb_tcp_received_bytes_total{$services,locality=~"region|elsewhere"}[$__rate_interval])) or vector(0)) / sum(rate(topo_lb_tcp_sent_bytes_total{$services}[$__rate_interval]) + rate(topo_lb_tcp_received_bytes_total{$services}[$__rate_interval]))"#,
+                )],
+            },
+            Panel {
+                title: "Bytes that leave their zone",
+                description: "The 20 Services with most of them.",
+                unit: "Bps",
+                stacked: false,
+                queries: &[query(
+                    "{{namespace}}/{{service}}",
+                    r#"topk(20, sum by (namespace, service) (rate(topo_lb_tcp_sent_bytes_total{$services,locality=~"region|elsewhere"}[$__rate_interval]) + rate(topo_lb_tcp_received_bytes_total{$services,locality=~"region|elsewhere"}[$__rate_interval])))"#,
+                )],
+            },
+            Panel {
+                title: "Round trips by locality",
+                description: "The last smoothed round trip of each connection, at its end: median \
+                              and p99.",
+                unit: "s",
+                stacked: false,
+                queries: &[
+                    query(
+                        "{{locality}} p50",
+                        r#"histogram_quantile(0.5, sum by (le, locality) (rate(topo_lb_tcp_rtt_seconds_bucket{$nodes}[$__rate_interval])))"#,
+                    ),
+                    query(
+                        "{{locality}} p99",
+                        r#"histogram_quantile(0.99, sum by (le, locality) (rate(topo_lb_tcp_rtt_seconds_bucket{$nodes}[$__rate_interval])))"#,
+                    ),
+                ],
+            },
+            Panel {
+                title: "Failed connections",
+                description: "By Service and reason; docs/metrics.md lists the reasons. Without \
+                              those that topo-lb refused.",
+                unit: "cps",
+                stacked: false,
+                queries: &[query(
+                    "{{namespace}}/{{service}} {{reason}}",
+                    r#"topk(20, sum by (namespace, service, reason) (rate(topo_lb_connect_failures_total{$services}[$__rate_interval])))"#,
+                )],
+            },
+            Panel {
+                title: "Segments sent again",
+                description: "A sign of loss on the way to endpoints.",
+                unit: "pps",
+                stacked: false,
+                queries: &[query(
+                    "sent again",
+                    r#"sum(rate(topo_lb_tcp_retransmitted_segments_total{$services}[$__rate_interval])) or vector(0)"#,
+                )],
+            },
+        ],
+    },
+    Row {
         title: "Agents",
         panels: &[
             Panel {
