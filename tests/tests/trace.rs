@@ -270,6 +270,8 @@ fn only_the_service_and_the_pod_that_were_asked_for_are_told() -> Result<()> {
                 has(&row, &json!({ "outcome": "refused" }))?;
                 ensure!(row["pod"]["uid"] == UID, "{row}");
             }
+            tracer.signal(Signal::INT)?;
+            ensure!(tracer.end()?.0, "{asked}");
         }
         Ok(())
     })
