@@ -15,6 +15,7 @@ use super::pinned::{PerCpu, data, open, sum};
 use crate::datapath::attach::link::DIRECTORY;
 use crate::datapath::error::causes;
 use crate::datapath::host::lock::{Lock, LockError};
+use crate::datapath::host::memlock;
 use crate::datapath::host::syscall::{inner_map, remove_inner, update};
 
 /// Why nothing can be traced.
@@ -76,6 +77,8 @@ impl Ring {
         let lock = lock(pin_dir)?;
         let lost = open(pin_dir, maps::TRACE_LOST, Map::PerCpuArray)?;
         let lost_before = sum(&lost, maps::TRACE_LOST, 0)?;
+        // Before Linux 5.11 it counts as locked memory.
+        memlock::lift_limit();
         let ring = ring(bytes).map_err(|error| TraceError::Ring(bytes, causes(&error)))?;
         update(slot.fd().as_fd(), ring.as_fd())
             .map_err(|error| TraceError::Ring(bytes, error.to_string()))?;
