@@ -101,12 +101,14 @@ const IN_SOCKETS: [&str; 2] = ["connected", "flows"];
 
 /// Maps of one entry, that programs index by constants, or with a size that matters: tests keep
 /// their sizes.
-const FIXED: [&str; 13] = [
+const FIXED: [&str; 15] = [
     maps::RANGE,
     maps::EXCLUSION,
     maps::REVISION,
     maps::PACKETS,
     maps::TORN,
+    maps::TRACE,
+    maps::TRACE_LOST,
     maps::TOTALS,
     maps::DEVICES,
     maps::QUOTA,

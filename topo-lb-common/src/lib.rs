@@ -30,4 +30,5 @@ pub mod selection;
 pub mod sources;
 pub mod stress;
 pub mod totals;
+pub mod trace;
 pub mod unprogrammed;

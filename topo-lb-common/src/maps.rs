@@ -38,6 +38,10 @@ pub const COUNTERS: &str = "counters";
 pub const TOTALS: &str = "totals";
 /// Look-ups of Services that found another frontend's record each time, per CPU.
 pub const TORN: &str = "torn";
+/// The ring buffer for [`Decision`](crate::trace::Decision)s while somebody traces.
+pub const TRACE: &str = "trace";
+/// Decisions for which the ring buffer had no room, per CPU.
+pub const TRACE_LOST: &str = "trace_lost";
 /// Service index → `namespace/name:port`, for people and for the agent after a restart.
 pub const NAMES: &str = "names";
 /// Unprogrammed Services: those that lack room in the maps above; for people.
@@ -80,7 +84,7 @@ pub const SOURCES4: &str = "sources4";
 pub const SOURCES6: &str = "sources6";
 
 /// Every pinned map, in the order of creation.
-pub const ALL: [&str; 35] = [
+pub const ALL: [&str; 37] = [
     RANGE,
     SERVICES4,
     SERVICES6,
@@ -99,6 +103,8 @@ pub const ALL: [&str; 35] = [
     COUNTERS,
     TOTALS,
     TORN,
+    TRACE,
+    TRACE_LOST,
     NAMES,
     UNPROGRAMMED,
     EXCLUDED,
@@ -118,9 +124,9 @@ pub const ALL: [&str; 35] = [
     SOURCES6,
 ];
 /// Maps that only tc needs, and that are pinned only with tc: those of [`ALL`] from `connections4` on.
-pub const TC: &[&str] = ALL.split_at(23).1.split_at(9).0;
+pub const TC: &[&str] = ALL.split_at(25).1.split_at(9).0;
 /// Maps that are pinned only with `--frontends all`, beside those of [`TC`].
-pub const ALL_FRONTENDS: &[&str] = ALL.split_at(32).1;
+pub const ALL_FRONTENDS: &[&str] = ALL.split_at(34).1;
 
 /// Default: frontends per address family, and Service ports of both together.
 pub const DEFAULT_SERVICES: u32 = 65_536;

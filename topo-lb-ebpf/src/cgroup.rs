@@ -8,14 +8,17 @@ use aya_ebpf::helpers::{bpf_get_netns_cookie, bpf_set_retval};
 use aya_ebpf::programs::SockAddrContext;
 use topo_lb_common::address::{TCP, UDP, service_protocol};
 use topo_lb_common::backend::Locality;
+use topo_lb_common::trace::{Hook, Outcome};
 
 use crate::family::{Family, FrontendOf, V4, V6};
+use crate::flow::Sent;
 use crate::frontend_filter::may_be_frontend;
 use crate::maps::{HAS_SET_RETVAL, HOST_NETNS, SERVES_ALL_FRONTENDS, TCP_PEER_IS_SERVICE};
-use crate::resolve::{Resolution, resolve};
+use crate::resolve::{Resolution, Resolved, resolve};
 use crate::socket::{bound4, peer_port};
+use crate::trace::TellSocket;
 use crate::words::words;
-use crate::{connected, exclusion, flow};
+use crate::{connected, exclusion, flow, trace};
 
 /// Return value: the call goes on.
 pub(crate) const PROCEED: i32 = 1;
@@ -123,7 +126,7 @@ pub(crate) fn is_mapped(ctx: &SockAddrContext) -> bool {
 
 /// `connect`: replaces a frontend with an endpoint.
 #[inline(always)]
-pub(crate) fn connect<P: Place>(ctx: &SockAddrContext) -> i32 {
+pub(crate) fn connect<P: TellSocket>(ctx: &SockAddrContext) -> i32 {
     let Some(protocol) = protocol(ctx) else {
         return PROCEED;
     };
@@ -133,20 +136,36 @@ pub(crate) fn connect<P: Place>(ctx: &SockAddrContext) -> i32 {
     }
     let frontend = P::Family::frontend(address, port, protocol);
     let resolved = resolve::<P::Family>(&frontend, false, || netns(ctx));
-    match resolved.verdict {
-        Resolution::Untouched => miss::<P>(ctx, protocol),
-        Resolution::Refuse | Resolution::Drop => refuse(),
-        Resolution::Redirect if !can_reach::<P>(ctx, address, &resolved.endpoint) => {
-            miss::<P>(ctx, protocol)
-        }
-        Resolution::Redirect => {
+    let Some(outcome) = outcome::<P>(ctx, address, &resolved) else {
+        return miss::<P>(ctx, protocol);
+    };
+    trace::socket::<P>(ctx, Hook::Connect, &resolved, outcome);
+    match outcome {
+        Outcome::Bypassed => miss::<P>(ctx, protocol),
+        Outcome::Routed => {
             redirect::<P>(ctx, P::Family::endpoint_parts(&resolved.endpoint));
             if keeps_reverse(protocol) {
                 connected::remember::<P::Family>(ctx, frontend, &resolved);
             }
             PROCEED
         }
+        _ => refuse(),
     }
+}
+
+/// What becomes of a connection; `None` if the address is no frontend.
+#[inline(always)]
+fn outcome<P: Place>(
+    ctx: &SockAddrContext,
+    address: <P::Family as Family>::Address,
+    resolved: &Resolved<P::Family>,
+) -> Option<Outcome> {
+    Some(match resolved.verdict {
+        Resolution::Untouched => return None,
+        Resolution::Refuse | Resolution::Drop => Outcome::Refused,
+        Resolution::Redirect if can_reach::<P>(ctx, address, &resolved.endpoint) => Outcome::Routed,
+        Resolution::Redirect => Outcome::Bypassed,
+    })
 }
 
 /// Whether an address and a port can be a frontend, and the calling process is served.
@@ -207,7 +226,7 @@ fn miss<P: Place>(ctx: &SockAddrContext, protocol: u8) -> i32 {
 
 /// `sendto` and `sendmsg` with an address: replaces a frontend with an endpoint.
 #[inline(always)]
-pub(crate) fn sendmsg<P: Place>(ctx: &SockAddrContext) -> i32 {
+pub(crate) fn sendmsg<P: TellSocket>(ctx: &SockAddrContext) -> i32 {
     let (address, port) = (P::address(ctx), port(ctx));
     if protocol(ctx) != Some(UDP) || !is_for_us::<P>(ctx, address, port) {
         return PROCEED;
@@ -219,14 +238,26 @@ pub(crate) fn sendmsg<P: Place>(ctx: &SockAddrContext) -> i32 {
         redirect::<P>(ctx, P::Family::endpoint_parts(&peer));
         return PROCEED;
     }
-    match flow::send::<P::Family>(ctx, &frontend) {
-        (Resolution::Untouched, _) => PROCEED,
-        (Resolution::Refuse | Resolution::Drop, _) => refuse(),
-        (Resolution::Redirect, endpoint) if !can_reach::<P>(ctx, address, &endpoint) => PROCEED,
-        (Resolution::Redirect, endpoint) => {
-            redirect::<P>(ctx, P::Family::endpoint_parts(&endpoint));
+    let resolved = match flow::send::<P::Family>(ctx, &frontend) {
+        Sent::Before(endpoint) => {
+            if can_reach::<P>(ctx, address, &endpoint) {
+                redirect::<P>(ctx, P::Family::endpoint_parts(&endpoint));
+            }
+            return PROCEED;
+        }
+        Sent::Resolved(resolved) => resolved,
+    };
+    let Some(outcome) = outcome::<P>(ctx, address, &resolved) else {
+        return PROCEED;
+    };
+    trace::socket::<P>(ctx, Hook::Send, &resolved, outcome);
+    match outcome {
+        Outcome::Bypassed => PROCEED,
+        Outcome::Routed => {
+            redirect::<P>(ctx, P::Family::endpoint_parts(&resolved.endpoint));
             PROCEED
         }
+        _ => refuse(),
     }
 }
 
@@ -276,14 +307,14 @@ fn keeps_reverse(protocol: u8) -> bool {
 
 /// The Service protocol of the context's socket.
 #[inline(always)]
-fn protocol(ctx: &SockAddrContext) -> Option<u8> {
+pub(crate) fn protocol(ctx: &SockAddrContext) -> Option<u8> {
     // SAFETY: a field of the hook's context.
     service_protocol(unsafe { field!(ctx, protocol).read_volatile() })
 }
 
 /// The context's port, in host order.
 #[inline(always)]
-fn port(ctx: &SockAddrContext) -> u16 {
+pub(crate) fn port(ctx: &SockAddrContext) -> u16 {
     // SAFETY: a field of the hook's context: a word with the port in its lower half, in network
     // order.
     u16::from_be(unsafe { field!(ctx, user_port).read_volatile() } as u16)

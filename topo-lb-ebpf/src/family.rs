@@ -82,6 +82,9 @@ pub(crate) trait Family: Sized + 'static {
     const INLINE: usize;
     /// The loopback address at which every node port has a frontend.
     const LOOPBACK: Self::Address;
+    /// The address of all zeros.
+    const NOWHERE: Self::Address;
+    const IS_V6: bool;
     /// Whether these frontends are translated; otherwise they only say which ports are node ports.
     /// kube-proxy serves node ports at 127.0.0.0/8, and not at `::1`.
     const SERVES_LOOPBACK: bool;
@@ -102,6 +105,8 @@ pub(crate) trait Family: Sized + 'static {
 
     fn bytes(address: Self::Address) -> Self::Bytes;
     fn words(bytes: Self::Bytes) -> Self::Address;
+    /// An address as two words, whose bytes in memory are in network order; IPv4: the first four.
+    fn halves(address: Self::Address) -> [u64; 2];
     /// An address folded to one word.
     fn folded(address: Self::Address) -> u32;
     fn is_loopback(address: Self::Address) -> bool;
@@ -284,6 +289,8 @@ impl Family for V4 {
     type Bytes = [u8; 4];
 
     const LOOPBACK: u32 = u32::from_ne_bytes([127, 0, 0, 1]);
+    const NOWHERE: u32 = 0;
+    const IS_V6: bool = false;
     const SERVES_LOOPBACK: bool = true;
 
     #[inline(always)]
@@ -294,6 +301,11 @@ impl Family for V4 {
     #[inline(always)]
     fn words(bytes: [u8; 4]) -> u32 {
         u32::from_ne_bytes(bytes)
+    }
+
+    #[inline(always)]
+    fn halves(address: u32) -> [u64; 2] {
+        [address.into(), 0]
     }
 
     #[inline(always)]
@@ -334,6 +346,8 @@ impl Family for V6 {
     type Bytes = [u8; 16];
 
     const LOOPBACK: [u32; 4] = [0, 0, 0, 1_u32.to_be()];
+    const NOWHERE: [u32; 4] = [0; 4];
+    const IS_V6: bool = true;
     const SERVES_LOOPBACK: bool = false;
 
     #[inline(always)]
@@ -346,6 +360,12 @@ impl Family for V6 {
     fn words(bytes: [u8; 16]) -> [u32; 4] {
         // SAFETY: both are sixteen plain bytes.
         unsafe { core::mem::transmute(bytes) }
+    }
+
+    #[inline(always)]
+    fn halves([a, b, c, d]: [u32; 4]) -> [u64; 2] {
+        let half = |first: u32, second: u32| u64::from(first) | u64::from(second) << 32;
+        [half(a, b), half(c, d)]
     }
 
     #[inline(always)]

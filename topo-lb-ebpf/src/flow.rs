@@ -12,17 +12,21 @@ use topo_lb_common::flow::{FLOWS, Flow};
 
 use crate::connection::revision;
 use crate::family::{Family, FlowOf, FlowsOf, FrontendOf};
-use crate::resolve::{Resolution, look_up, resolve};
+use crate::resolve::{Resolution, Resolved, look_up, resolve};
 use crate::socket::{socket, storage};
 use crate::words::{are_same, words};
 
-/// What to do with a datagram of the context's socket to `frontend`; the endpoint is zero unless it
-/// is redirected.
+/// What to do with a datagram.
+pub(crate) enum Sent<F: Family> {
+    /// It follows others to this endpoint.
+    Before(F::Endpoint),
+    /// It was decided now.
+    Resolved(Resolved<F>),
+}
+
+/// What to do with a datagram of the context's socket to `frontend`.
 #[inline(always)]
-pub(crate) fn send<F: Family>(
-    ctx: &SockAddrContext,
-    frontend: &FrontendOf<F>,
-) -> (Resolution, F::Endpoint) {
+pub(crate) fn send<F: Family>(ctx: &SockAddrContext, frontend: &FrontendOf<F>) -> Sent<F> {
     // The agent writes a change before it raises the revision. Read before the maps, the revision
     // is at worst too old for what they say, and the next datagram checks again.
     let revision = revision();
@@ -36,7 +40,7 @@ pub(crate) fn send<F: Family>(
     {
         touch::<F>(flows, flow);
         // SAFETY: a flow of the socket's storage.
-        return (Resolution::Redirect, unsafe { words(&raw const (*flow.as_ptr()).endpoint) });
+        return Sent::Before(unsafe { words(&raw const (*flow.as_ptr()).endpoint) });
     }
     // SAFETY: a context of this hook.
     let client = || unsafe { bpf_get_netns_cookie(ctx.as_ptr()) };
@@ -54,7 +58,7 @@ pub(crate) fn send<F: Family>(
             flow.write(Flow { endpoint, frontend, revision, turn });
         }
     }
-    (resolved.verdict, resolved.endpoint)
+    Sent::Resolved(resolved)
 }
 
 /// The frontend that the context's socket sent to, if a datagram from `address` and `port` is a

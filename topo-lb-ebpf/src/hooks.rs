@@ -13,6 +13,7 @@ use crate::packets::{Hook, dropped, next};
 use crate::reply_filter::is_no_endpoint;
 use crate::steps::Steps;
 use crate::tc::Translate;
+use crate::trace;
 use crate::transport::split_ports;
 use crate::verdict::Verdict;
 
@@ -45,7 +46,9 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff) -> Verdict {
         verdict = F::forget(skb, Hook::Ingress);
     }
     if verdict == Verdict::ChooseEndpoint {
+        trace::begin(skb);
         verdict = F::open(skb);
+        trace::packet::<F>(skb);
         if verdict == Verdict::ExpectReplies {
             verdict = F::expect_replies(skb);
         }

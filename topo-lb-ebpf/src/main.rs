@@ -42,6 +42,7 @@ mod state;
 mod steps;
 mod tc;
 mod tcp_socket;
+mod trace;
 mod transport;
 mod unreachable;
 mod verdict;

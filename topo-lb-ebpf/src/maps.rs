@@ -5,7 +5,9 @@
 
 use aya_ebpf::Global;
 use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
-use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, SkStorage};
+use aya_ebpf::btf_maps::{
+    Array, ArrayOfMaps, HashMap, LpmTrie, LruHashMap, PerCpuArray, RingBuf, SkStorage,
+};
 use aya_ebpf::macros::btf_map;
 use topo_lb_common::address::{Frontend4, Frontend6};
 use topo_lb_common::affinity::{Affinity4, Affinity6, AffinityKey};
@@ -31,6 +33,7 @@ use topo_lb_common::record::{Record4, Record6, SPARE};
 use topo_lb_common::reply_filter::{self, ReplyFilterEntry};
 use topo_lb_common::sources::{Source4, Source6};
 use topo_lb_common::totals::{MOST_TOTALS, Totals, TotalsKey};
+use topo_lb_common::trace::RING_BYTES;
 use topo_lb_common::unprogrammed::Unprogrammed;
 
 const SERVICES: usize = DEFAULT_SERVICES as usize;
@@ -108,6 +111,13 @@ pub(crate) static TOTALS: HashMap<TotalsKey, Totals, { MOST_TOTALS as usize }, O
 
 #[btf_map(name = "torn")]
 pub(crate) static TORN: PerCpuArray<u64, 1> = PerCpuArray::new();
+
+/// Its ring buffers have decisions. `()`: libbpf takes no type of values there.
+#[btf_map(name = "trace")]
+pub(crate) static TRACE: ArrayOfMaps<RingBuf<(), { RING_BYTES as usize }>, 1> = ArrayOfMaps::new();
+
+#[btf_map(name = "trace_lost")]
+pub(crate) static TRACE_LOST: PerCpuArray<u64, 1> = PerCpuArray::new();
 
 /// No program uses it: the object has it so that the kernel gets its BTF.
 #[btf_map(name = "names")]

@@ -4,11 +4,12 @@
     reason = "what is passed by value is copied, on a stack of 512 bytes"
 )]
 
-use aya_ebpf::bindings::{BPF_ANY, BPF_NOEXIST};
+use aya_ebpf::bindings::{__sk_buff, BPF_ANY, BPF_NOEXIST};
 use aya_ebpf::helpers::bpf_get_prandom_u32;
 use topo_lb_common::address::{SCTP, TCP};
 use topo_lb_common::backend::Locality;
 use topo_lb_common::connection::{FROM_CLIENT, HAIRPIN, MASQUERADE, REPLY, TO_CLIENT, is_closed};
+use topo_lb_common::trace::Outcome;
 
 use crate::affinity::Client;
 use crate::budget;
@@ -20,6 +21,7 @@ use crate::maps::SERVES_ALL_FRONTENDS;
 use crate::outside::is_of_outside;
 use crate::reply_filter;
 use crate::resolve::{Resolution, resolve};
+use crate::trace;
 
 /// Source ports to try if the client's own is taken at the endpoint.
 const PORT_ATTEMPTS: u32 = 8;
@@ -41,10 +43,25 @@ pub(crate) enum Chosen {
     Failed,
 }
 
+impl Chosen {
+    /// What becomes of a connection to a frontend that is ours.
+    #[inline(always)]
+    const fn outcome(self) -> Outcome {
+        match self {
+            Self::Endpoint => Outcome::Routed,
+            Self::Untouched => Outcome::Bypassed,
+            Self::Refused => Outcome::Refused,
+            Self::Denied | Self::Failed => Outcome::Dropped,
+            Self::Limited => Outcome::Limited,
+        }
+    }
+}
+
 /// Chooses an endpoint for the connection that a packet opens, and writes the entry for the
-/// client's packets. `key` is the packet's, and `says` its four-tuple.
+/// client's packets. `key` is the packet's, and `says` its four-tuple. Notes it for a tracer.
 #[inline(always)]
 pub(crate) fn choose<F: Client>(
+    skb: *mut __sk_buff,
     says: &FourTuple<F>,
     key: &TupleOf<F>,
     frontend: &FrontendOf<F>,
@@ -59,18 +76,34 @@ pub(crate) fn choose<F: Client>(
     }
     let is_outside = is_of_outside::<F>(key);
     let resolved = resolve::<F>(frontend, is_outside, || F::client(client));
-    match resolved.verdict {
+    let chosen = match resolved.verdict {
         Resolution::Untouched => return Chosen::Untouched,
-        Resolution::Refuse => return Chosen::Refused,
-        Resolution::Drop => return Chosen::Denied,
-        Resolution::Redirect => {}
-    }
-    let (endpoint, port) = F::endpoint_parts(&resolved.endpoint);
+        Resolution::Refuse => Chosen::Refused,
+        Resolution::Drop => Chosen::Denied,
+        Resolution::Redirect => {
+            let new = NewEntry { now, service: resolved.service, revision, sequence, kind: 0 };
+            open::<F>(says, key, &resolved.endpoint, new)
+        }
+    };
+    trace::note::<F>(skb, &resolved, chosen.outcome());
+    chosen
+}
+
+/// Writes the entry for the client's packets of a connection to an endpoint.
+#[inline(always)]
+fn open<F: Client>(
+    says: &FourTuple<F>,
+    key: &TupleOf<F>,
+    chosen: &F::Endpoint,
+    new: NewEntry,
+) -> Chosen {
+    let is_outside = is_of_outside::<F>(key);
+    let (endpoint, port) = F::endpoint_parts(chosen);
     // SCTP's CRC32c covers the ports, and a program cannot update it.
     if key.protocol == SCTP && port != says.destination_port {
         return Chosen::Untouched;
     }
-    if !budget::may_open(budget::of::<F>(key), now) {
+    if !budget::may_open(budget::of::<F>(key), new.now) {
         return Chosen::Limited;
     }
     // The kernel forwards a packet to its own sender with another source, out of any device.
@@ -83,18 +116,17 @@ pub(crate) fn choose<F: Client>(
     };
     let kind = if is_hairpin {
         HAIRPIN
-    } else if is_outside && F::locality(&resolved.endpoint) != Locality::Node {
+    } else if is_outside && F::locality(chosen) != Locality::Node {
         MASQUERADE
     } else {
         0
     };
-    let new = NewEntry { now, service: resolved.service, revision, sequence, kind };
     let Some(draft) = F::draft() else {
         return Chosen::Failed;
     };
     // SAFETY: this CPU's element, which no other code uses meanwhile.
     let draft = unsafe {
-        draft.write(to.entry(*key, new));
+        draft.write(to.entry(*key, NewEntry { kind, ..new }));
         draft.as_ref()
     };
     match F::half_open().insert(key, draft, BPF_ANY.into()) {

@@ -3,8 +3,9 @@
 use aya_ebpf::helpers::{bpf_get_prandom_u32, bpf_get_smp_processor_id};
 use topo_lb_common::address::OUTSIDE;
 use topo_lb_common::backend::Locality;
-use topo_lb_common::record::DROPS;
+use topo_lb_common::record::{DROPS, NO_TIER};
 use topo_lb_common::selection::{Choice, Selection};
+use topo_lb_common::trace::NO_SERVICE;
 
 use crate::atomic::add;
 use crate::family::{Family, FrontendOf, RecordFields};
@@ -26,21 +27,22 @@ pub(crate) enum Resolution {
     Redirect,
 }
 
-/// The decision on a new connection. Unless redirected, the other fields are zero: the verifier
-/// checks unused values, too, and requires them to be initialised.
+/// The decision on a new connection. Unless redirected, the endpoint is zero: the verifier checks
+/// unused values, too, and requires them to be initialised.
 pub(crate) struct Resolved<F: Family> {
     pub(crate) verdict: Resolution,
     pub(crate) endpoint: F::Endpoint,
-    /// Index of the Service port.
+    /// Index of the Service port, or [`NO_SERVICE`].
     pub(crate) service: u32,
     /// The tier in force, as in the record.
     pub(crate) tier: u8,
 }
 
 impl<F: Family> Resolved<F> {
+    /// Without a record.
     #[inline(always)]
-    pub(crate) fn without_endpoint(verdict: Resolution) -> Self {
-        Self { verdict, endpoint: F::Endpoint::default(), service: 0, tier: 0 }
+    pub(crate) fn unknown(verdict: Resolution) -> Self {
+        Self { verdict, endpoint: F::Endpoint::default(), service: NO_SERVICE, tier: NO_TIER }
     }
 }
 
@@ -54,8 +56,8 @@ pub(crate) fn resolve<F: Family>(
     client: impl FnOnce() -> u64,
 ) -> Resolved<F> {
     let record = match records::find::<F>(frontend, is_outside) {
-        Found::Absent => return Resolved::without_endpoint(Resolution::Untouched),
-        Found::Torn => return Resolved::without_endpoint(Resolution::Refuse),
+        Found::Absent => return Resolved::unknown(Resolution::Untouched),
+        Found::Torn => return Resolved::unknown(Resolution::Refuse),
         Found::Record(record) => record,
     };
     let fields = RecordFields::<F>::of(record);
@@ -66,7 +68,7 @@ pub(crate) fn resolve<F: Family>(
         count(service, None);
         let drops = drops::<F>(&fields);
         let verdict = if drops { Resolution::Drop } else { Resolution::Refuse };
-        return Resolved::without_endpoint(verdict);
+        return Resolved { verdict, endpoint: F::Endpoint::default(), service, tier };
     };
     if affinity_seconds != 0 {
         // Where clients outside get other endpoints than all others, they keep none of the others'.

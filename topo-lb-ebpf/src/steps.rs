@@ -10,7 +10,7 @@ use aya_ebpf::bindings::__sk_buff;
 use crate::family::{V4, V6};
 use crate::packets::Hook;
 use crate::verdict::Verdict;
-use crate::{fragment, icmp, refuse, tc};
+use crate::{fragment, icmp, refuse, tc, trace};
 
 macro_rules! steps {
     ($(
@@ -62,6 +62,8 @@ steps! {
     stray, stray4, stray6: tc::stray;
     /// Chooses an endpoint for a packet that opens a connection.
     open, open4, open6: tc::open;
+    /// Tells a tracer what was decided for a packet.
+    tell, tell_packet4, tell_packet6: trace::of_packet;
     /// Writes the entry for the replies to a packet after choosing its endpoint.
     expect_replies, expect_replies4, expect_replies6: tc::expect_replies;
     /// Moves the connection of a packet to the established ones.

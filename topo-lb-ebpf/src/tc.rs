@@ -9,6 +9,7 @@ use core::ptr::NonNull;
 use topo_lb_common::address::{SCTP, TCP, UDP};
 use topo_lb_common::connection::{FROM_CLIENT, TO_CLIENT};
 use topo_lb_common::packets::Outcome;
+use topo_lb_common::trace::Outcome as Told;
 
 use crate::access::ETHERNET;
 use crate::affinity::Client;
@@ -23,9 +24,10 @@ use crate::header::{Header, PacketKind};
 use crate::opening::{self, Chosen};
 use crate::outside::{client_device, is_denied, is_outside, is_translated};
 use crate::packets::{Hook, count, denied, dropped, limited, next};
-use crate::resolve::look_up;
+use crate::resolve::{Resolution, Resolved, look_up};
 use crate::rewrite::{Write, rewrite};
 use crate::state;
+use crate::trace;
 use crate::transport::{FIN, RST, SYN, Transport, ports_of, split_ports, transport};
 use crate::unreachable::Unreachable;
 use crate::verdict::Verdict;
@@ -205,9 +207,10 @@ pub(crate) fn open<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let frontend = F::frontend(says.destination, says.destination_port, header.protocol);
     let key = client_key(skb, &says, header.protocol);
     if is_outside(skb) && is_denied::<F>(&frontend, says.source) {
+        trace::note::<F>(skb, &Resolved::unknown(Resolution::Drop), Told::Dropped);
         return denied(hook);
     }
-    match opening::choose::<F>(&says, &key, &frontend, transport.sequence, now()) {
+    match opening::choose::<F>(skb, &says, &key, &frontend, transport.sequence, now()) {
         Chosen::Endpoint => Verdict::ExpectReplies,
         Chosen::Untouched => fragment::leave(&header, hook),
         Chosen::Limited => limited(hook),

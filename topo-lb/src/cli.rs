@@ -6,6 +6,7 @@ pub mod name;
 mod plan;
 mod source;
 mod top;
+mod trace;
 
 use std::path::PathBuf;
 
@@ -29,6 +30,7 @@ pub use lint::LintArgs;
 pub use plan::PlanArgs;
 pub use source::{SourceArgs, kube_target};
 pub use top::TopArgs;
+pub use trace::TraceArgs;
 
 /// Where the hierarchy of cgroups is on most hosts.
 const CGROUP_ROOT: &str = "/sys/fs/cgroup";
@@ -100,6 +102,16 @@ Examples:
   topo-lb top --cluster --kubeconfig ~/.kube/config --sort bytes
   topo-lb top --once -o json --filter default/                  # one look, for scripts")]
     Top(TopArgs),
+    /// Show connections to Services as this node decides them: who dialled what, and where it goes
+    #[command(after_help = "\
+Examples:
+  topo-lb trace                                        # as root, on the node; Ctrl-C ends it
+  topo-lb trace default/web
+  topo-lb trace --pod default/client-0
+  topo-lb trace default/web --count 10 -o json         # for scripts: one object per line
+
+While nobody traces, it costs nothing but a look-up per connection.")]
+    Trace(TraceArgs),
     /// Check whether this host can run topo-lb (kernel, helpers, mounts, capabilities) and whether the hooks fire
     #[command(after_help = "\
 Examples:

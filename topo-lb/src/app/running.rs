@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use futures::StreamExt as _;
 use tokio::time::MissedTickBehavior;
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::devices::Devices;
 use super::gather::gather;
@@ -107,6 +107,9 @@ impl Running {
         }
         self.devices.attach(&mut self.datapath);
         self.terminator.end(&[]);
+        if self.datapath.forget_killed_tracer() {
+            info!("a `topo-lb trace` was killed, and connections are not told to it any more");
+        }
     }
 
     fn settle(&mut self, retry: &mut Retry) {

@@ -15,10 +15,11 @@ pub mod masquerade;
 pub mod programs;
 
 use std::fs;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use aya::Ebpf;
+use aya::maps::Map;
 use topo_lb_common::maps as names;
 use tracing::warn;
 
@@ -38,6 +39,7 @@ use maps::quota::QuotaKeeper;
 use maps::renewal::{self, Pinned, Renewal};
 use maps::reply_filter::ReplyFilter;
 use maps::spec::map_specs;
+use maps::trace::forget_killed;
 use masquerade::Masquerade;
 use programs::load::{load, load_classifiers};
 use programs::object::{AllFrontends, Constants, TcpPeer};
@@ -203,6 +205,14 @@ impl Datapath {
     #[must_use]
     pub fn maps_directory(&self) -> &Path {
         self.renewal.as_ref().map_or(&self.options.pin_dir, Renewal::directory)
+    }
+
+    /// Takes the ring buffer of a `topo-lb trace` that was killed away from the programs. Returns whether
+    /// there was one.
+    pub fn forget_killed_tracer(&self) -> bool {
+        let Some(Map::ArrayOfMaps(slot)) = self.ebpf.map(names::TRACE) else { return false };
+        // After an error, the next call tries again.
+        forget_killed(slot.fd().as_fd(), &self.options.pin_dir).unwrap_or(false)
     }
 
     /// Starts to count the connections of devices.

@@ -81,6 +81,25 @@ impl Tree {
     /// Searches the existing cgroups of Pods.
     #[must_use]
     pub fn look(&mut self) -> Found {
+        let mut found = Found::default();
+        for (top, level) in self.tops() {
+            look_into(top, *level, &mut found);
+        }
+        found
+    }
+
+    /// The UID of the Pod of each cgroup that is a Pod's, or below one.
+    #[must_use]
+    pub fn pods(&mut self) -> BTreeMap<u64, Arc<str>> {
+        let mut pods = BTreeMap::new();
+        for (top, _) in self.tops() {
+            walk(top, None, &mut pods);
+        }
+        pods
+    }
+
+    /// The paths of `kubepods`, and their levels.
+    fn tops(&mut self) -> &[(PathBuf, u32)] {
         self.tops.retain(|(path, _)| path.is_dir());
         if self.tops.is_empty() {
             if self.root.file_name().and_then(OsStr::to_str).is_some_and(is_top) {
@@ -89,11 +108,7 @@ impl Tree {
                 find_tops(&self.root, self.level, self.level + DEEPEST, &mut self.tops);
             }
         }
-        let mut found = Found::default();
-        for (top, level) in &self.tops {
-            look_into(top, *level, &mut found);
-        }
-        found
+        &self.tops
     }
 }
 
@@ -142,6 +157,20 @@ fn look_into(parent: &Path, level: u32, found: &mut Found) {
             }
             None if is_class(&name) => look_into(&path, level + 1, found),
             None => {}
+        }
+    }
+}
+
+/// Collects the cgroups below one, which is a Pod's or below one if `pod` is there.
+fn walk(parent: &Path, pod: Option<&Arc<str>>, pods: &mut BTreeMap<u64, Arc<str>>) {
+    for (name, cgroup, path) in below(parent) {
+        let own = pod.is_none().then(|| pod_uid(&name).map(Arc::from)).flatten();
+        let pod = pod.or(own.as_ref());
+        if let Some(pod) = pod {
+            pods.insert(cgroup, Arc::clone(pod));
+        }
+        if pod.is_some() || is_class(&name) {
+            walk(&path, pod, pods);
         }
     }
 }
@@ -257,6 +286,9 @@ mod tests {
         }
         let mut tree = tree(root.path());
         assert_eq!(look(&mut tree), [(UID.to_owned(), 3), ("11111111".to_owned(), 3)]);
+        let mut pods: Vec<_> = tree.pods().into_values().map(|uid| uid.to_string()).collect();
+        pods.sort();
+        assert_eq!(pods, [UID, UID, "11111111"], "a Pod's own cgroup, and its container's");
         assert_eq!(tree.look().parents.len(), 3);
         drop(root);
         assert_eq!(look(&mut tree), [], "what is gone is not found");

@@ -31,7 +31,7 @@ pub(super) struct Suite {
 pub(super) const MPTCP: &str = "mptcp";
 
 /// In the order of execution. `tc_packets` is last: its old connections need some uptime.
-pub(super) const SUITES: [Suite; 8] = [
+pub(super) const SUITES: [Suite; 9] = [
     Suite { name: "verifier", short: &[], skipped: &[], has_mptcp: false },
     Suite { name: "records", short: &[], skipped: &[], has_mptcp: false },
     Suite {
@@ -79,6 +79,16 @@ pub(super) const SUITES: [Suite; 8] = [
         short: &[
             "every_endpoint_answers_a_machine",
             "a_device_is_attached_when_it_comes_and_leaves_nothing_when_it_goes",
+        ],
+        skipped: &[],
+        has_mptcp: false,
+    },
+    Suite {
+        name: "trace",
+        short: &[
+            "what_a_process_dials_is_told_with_its_pod_its_endpoint_and_its_tier",
+            "packets_that_open_connections_are_told_with_their_client_and_device",
+            "one_tracer_at_a_time_and_a_killed_one_leaves_nothing",
         ],
         skipped: &[],
         has_mptcp: false,

@@ -225,16 +225,43 @@ pub(super) fn create_map(
 ///
 /// # Errors
 /// The kernel refuses.
-pub(super) fn update(outer: BorrowedFd<'_>, inner: BorrowedFd<'_>) -> io::Result<()> {
-    let (key, value) = (0_u32, inner.as_raw_fd() as u32);
-    let updated = bpf(bpf_cmd::BPF_MAP_UPDATE_ELEM, |attribute| {
+pub(in crate::datapath) fn update(outer: BorrowedFd<'_>, inner: BorrowedFd<'_>) -> io::Result<()> {
+    first_element(bpf_cmd::BPF_MAP_UPDATE_ELEM, outer, Some(&mut (inner.as_raw_fd() as u32)))
+}
+
+/// The id of the map in the first element of an array of maps, if there is one.
+///
+/// # Errors
+/// The kernel refuses.
+pub(in crate::datapath) fn inner_map(outer: BorrowedFd<'_>) -> io::Result<Option<u32>> {
+    let mut id = 0;
+    let found = first_element(bpf_cmd::BPF_MAP_LOOKUP_ELEM, outer, Some(&mut id));
+    Ok(some_if_found(found)?.map(|()| id))
+}
+
+/// Empties the first element of an array of maps, and waits until no program uses the map that was in it.
+///
+/// # Errors
+/// The kernel refuses.
+pub(in crate::datapath) fn remove_inner(outer: BorrowedFd<'_>) -> io::Result<()> {
+    some_if_found(first_element(bpf_cmd::BPF_MAP_DELETE_ELEM, outer, None)).map(drop)
+}
+
+/// A command about the first element of a map; one that takes no value refuses it.
+fn first_element(
+    command: bpf_cmd,
+    outer: BorrowedFd<'_>,
+    value: Option<&mut u32>,
+) -> io::Result<()> {
+    let key = 0_u32;
+    let done = bpf(command, |attribute| {
         // SAFETY: all variants are integers, and all are zero.
         let element = unsafe { &mut attribute.__bindgen_anon_2 };
         element.map_fd = outer.as_raw_fd() as u32;
         element.key = &raw const key as u64;
-        element.__bindgen_anon_1.value = &raw const value as u64;
+        element.__bindgen_anon_1.value = value.map_or(0, |value| std::ptr::from_mut(value) as u64);
     });
-    updated.map(drop)
+    done.map(drop)
 }
 
 /// The ids of the programs that run in a cgroup at a hook, in their order.

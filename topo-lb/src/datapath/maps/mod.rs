@@ -24,4 +24,5 @@ pub mod sources;
 pub(crate) mod spec;
 pub mod store;
 pub mod totals;
+pub mod trace;
 pub mod unprogrammed;

@@ -46,7 +46,7 @@ const RENAMED: [(&str, &str); 1] = [("left_out", maps::UNPROGRAMMED)];
 const GONE: [&str; 3] = ["replies4", "replies6", "refusals"];
 
 /// Maps that the programs write; they outlive a renewal if they fit.
-const STATE: [&str; 14] = [
+const STATE: [&str; 16] = [
     maps::FLOWS4,
     maps::FLOWS6,
     maps::CONNECTED4,
@@ -61,6 +61,8 @@ const STATE: [&str; 14] = [
     maps::FRAGMENTS6,
     maps::TOTALS,
     maps::TORN,
+    maps::TRACE,
+    maps::TRACE_LOST,
 ];
 
 /// The result of comparing the pinned maps with the needed ones.

@@ -56,7 +56,7 @@ pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
         let (key, value) = (size_of::<K>() as u32, size_of::<V>() as u32);
         MapSpec { name, map_type, key, value, max_entries, flags, is_pinned: true }
     }
-    use MapType::{Array, Hash, LpmTrie, LruHash, PerCpuArray, SkStorage};
+    use MapType::{Array, ArrayOfMaps, Hash, LpmTrie, LruHash, PerCpuArray, SkStorage};
     // Each connection has an entry for each direction.
     let entries = capacity.connections.saturating_mul(2).max(1);
     let Capacity { services, slots, members, flows, .. } = *capacity;
@@ -80,6 +80,8 @@ pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
         spec::<u32, Counters>(maps::COUNTERS, Array, services.saturating_mul(cpus()), MMAPABLE),
         spec::<TotalsKey, Totals>(maps::TOTALS, Hash, MOST_TOTALS, NO_PREALLOC),
         spec::<u32, u64>(maps::TORN, PerCpuArray, 1, 0),
+        spec::<u32, u32>(maps::TRACE, ArrayOfMaps, 1, 0),
+        spec::<u32, u64>(maps::TRACE_LOST, PerCpuArray, 1, 0),
         spec::<u32, Name>(maps::NAMES, Hash, services, NO_PREALLOC),
         spec::<u32, Unprogrammed>(maps::UNPROGRAMMED, Hash, maps::MOST_UNPROGRAMMED, NO_PREALLOC),
         spec::<ExcludedKey, Excluded>(maps::EXCLUDED, Hash, maps::MOST_EXCLUDED, NO_PREALLOC),

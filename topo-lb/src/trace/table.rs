@@ -1,0 +1,95 @@
+//! Rows as lines that align. Nobody knows the later rows, so a column grows when it has to.
+
+use super::Row;
+
+const HEAD: [&str; 9] =
+    ["TIME", "PROCESS", "POD", "SERVICE", "FRONTEND", "ENDPOINT", "LOCALITY", "TIER", "OUTCOME"];
+
+/// The widths of columns, in characters.
+#[derive(Debug)]
+pub(super) struct Columns([usize; HEAD.len()]);
+
+impl Columns {
+    /// As wide as most rows need.
+    pub(super) const fn new() -> Self {
+        Self([12, 18, 20, 20, 20, 16, 9, 4, 7])
+    }
+
+    /// The line above all others.
+    pub(super) fn head(&mut self) -> String {
+        self.line(&HEAD.map(str::to_owned))
+    }
+
+    /// The line of a row, red if its connection fails, yellow if topo-lb leaves it to others.
+    pub(super) fn row(&mut self, row: &Row, has_colours: bool) -> String {
+        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        let packet = || {
+            let client = row.client.map(|client| client.to_string());
+            [row.device.clone(), client].into_iter().flatten().collect::<Vec<_>>().join(" ")
+        };
+        let process = row.process.as_ref().map(|it| format!("{}[{}]", it.name, it.id));
+        let line = self.line(&[
+            row.time.strftime("%H:%M:%S.%3f").to_string(),
+            process.unwrap_or_else(packet),
+            or_dash(row.pod.as_ref().map(ToString::to_string)),
+            or_dash(row.service.as_ref().map(ToString::to_string)),
+            row.frontend.clone(),
+            or_dash(row.endpoint.map(|endpoint| endpoint.to_string())),
+            or_dash(row.locality.map(str::to_owned)),
+            or_dash(row.tier.map(|tier| tier.to_string())),
+            row.outcome.to_owned(),
+        ]);
+        match row.outcome {
+            "routed" => line,
+            _ if !has_colours => line,
+            "bypassed" => format!("\u{1b}[33m{line}\u{1b}[0m"),
+            _ => format!("\u{1b}[31m{line}\u{1b}[0m"),
+        }
+    }
+
+    fn line(&mut self, cells: &[String; HEAD.len()]) -> String {
+        let mut line = String::new();
+        for (width, cell) in self.0.iter_mut().zip(cells) {
+            *width = (*width).max(cell.chars().count());
+            line += &format!("{cell:<width$}  ", width = *width);
+        }
+        line.trim_end().to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use topo_lb_common::record::NO_TIER;
+    use topo_lb_common::trace::{Decision, Outcome};
+
+    use super::super::row::tests::{routed, row};
+    use super::*;
+
+    #[test]
+    fn lines_align_and_a_column_grows_once() {
+        let mut columns = Columns::new();
+        let head = columns.head();
+        let web = columns.row(&row(&routed(), Some("default/web:http")), false);
+        let at = |line: &str, word| line.find(word).unwrap_or_else(|| panic!("{line}: {word}"));
+        assert_eq!(at(&head, "SERVICE"), at(&web, "default/web"));
+        assert_eq!(at(&head, "OUTCOME"), at(&web, "routed"));
+        assert!(web.starts_with("00:00:01.500  curl[4711] "), "{web}");
+
+        let long = "a-namespace-with-a-name/a-service-with-a-name:port";
+        let long = columns.row(&row(&routed(), Some(long)), false);
+        let web = columns.row(&row(&routed(), Some("default/web:http")), false);
+        assert_eq!(at(&long, "routed"), at(&web, "routed"));
+        assert!(at(&web, "routed") > at(&head, "OUTCOME"));
+    }
+
+    #[test]
+    fn what_fails_is_red_unless_colours_are_off() {
+        let refused = Decision { outcome: Outcome::Refused as u8, tier: NO_TIER, ..routed() };
+        let refused = row(&refused, None);
+        let mut columns = Columns::new();
+        assert!(columns.row(&refused, true).starts_with("\u{1b}[31m"));
+        let plain = columns.row(&refused, false);
+        assert!(plain.ends_with("refused") && !plain.contains('\u{1b}'), "{plain}");
+        assert!(!columns.row(&row(&routed(), None), true).contains('\u{1b}'));
+    }
+}
