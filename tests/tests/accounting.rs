@@ -179,6 +179,44 @@ fn bytes_and_round_trips_are_told_by_locality_and_tier() -> Result<()> {
 }
 
 #[test]
+fn bytes_are_told_by_the_zones_of_both_ends_since_the_agent_started() -> Result<()> {
+    play(|scene| {
+        let mut wanted = BTreeMap::<_, Moved>::new();
+        // To pods a and b is within the zone. What went to the last endpoint is counted after it is gone.
+        for restarted in [false, true] {
+            let zones = ["zone-1", "zone-1", "zone-2", "zone-3"];
+            for (pod, zone) in scene::ALL.into_iter().zip(zones) {
+                scene.set_endpoints("web", &[pod])?;
+                scene.wait_for(Via::UdpConnected, at(WEB4)?, &[pod])?;
+                scene.wait_for(Via::UdpConnected, at(WEB6)?, &[pod])?;
+                for to in [at(WEB4)?, at(WEB6)?, mapped(WEB4)?] {
+                    let moved = transfer(scene, Via::Http, to, 1_000, Ending::HalfClose)?;
+                    *wanted.entry(zone).or_default() += moved;
+                }
+            }
+            let look = || {
+                let answer = scene.agent.get("/metrics")?;
+                let of = |direction: &str, zone: &&str| {
+                    let zones = format!("source_zone=\"zone-1\",destination_zone=\"{zone}\"");
+                    answer.sample(&format!("topo_lb_zone_{direction}_bytes_total{{{zones}}}"))
+                };
+                let now = wanted.keys().map(|zone| (of("sent", zone), of("received", zone)));
+                Ok(format!("{:?}", now.collect::<Vec<_>>()))
+            };
+            let told = wanted.values().map(|it| (Some(it.written as f64), Some(it.read as f64)));
+            let told = format!("{:?}", told.collect::<Vec<_>>());
+            until_is(&told, FOLLOWS, look, |now| *now == told)?;
+            if !restarted {
+                scene.agent.stop()?;
+                scene.agent.resume()?;
+                wanted.clear();
+            }
+        }
+        Ok(())
+    })
+}
+
+#[test]
 fn connections_that_are_never_established_are_told_by_reason() -> Result<()> {
     play(|scene| {
         scene.set_endpoints("web", &["c"])?;

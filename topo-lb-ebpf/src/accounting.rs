@@ -13,11 +13,12 @@ use aya_ebpf::bindings::{
 use aya_ebpf::programs::SockOpsContext;
 use topo_lb_common::backend::Locality;
 use topo_lb_common::connected::Seen;
+use topo_lb_common::far_endpoints::{FarEndpoint, Moved};
 use topo_lb_common::totals::{Failure, RTT_PLACES, Totals, TotalsKey, rtt_place};
 
 use crate::atomic::{add, compare_exchange};
 use crate::family::{ConnectedOf, Family, V4, V6};
-use crate::maps::TOTALS;
+use crate::maps::{FAR_ENDPOINTS, TOTALS};
 use crate::socket::{owner_of, storage};
 use crate::tcp_socket::TcpFigures;
 
@@ -132,19 +133,24 @@ pub(crate) fn count<N: Note>(dialled: &Dialled, now: &TcpFigures, totals: NonNul
     let (totals, seen) = (totals.as_ptr(), dialled.seen);
     // SAFETY: an entry of the map, to which all writers add, and the socket's own storage.
     unsafe {
-        for (to, seen, now) in [
-            (&raw mut (*totals).sent, &raw mut (*seen).sent, now.sent),
-            (&raw mut (*totals).received, &raw mut (*seen).received, now.received),
-            (
-                &raw mut (*totals).retransmitted,
-                &raw mut (*seen).retransmitted,
-                now.retransmitted.into(),
-            ),
-        ] {
+        let raised = |to, seen, now| {
             let more = if dialled.is_shared { now } else { N::raise(seen, now) };
             if more != 0 {
                 add(to, more);
             }
+            more
+        };
+        let sent = raised(&raw mut (*totals).sent, &raw mut (*seen).sent, now.sent);
+        let received = raised(&raw mut (*totals).received, &raw mut (*seen).received, now.received);
+        let segments = now.retransmitted.into();
+        raised(&raw mut (*totals).retransmitted, &raw mut (*seen).retransmitted, segments);
+        if sent | received != 0
+            && Locality::from_byte(dialled.key.locality) > Locality::Zone
+            && let Some(moved) = dialled.far_endpoint()
+        {
+            let moved = moved.as_ptr();
+            add(&raw mut (*moved).sent, sent);
+            add(&raw mut (*moved).received, received);
         }
     }
 }
@@ -152,6 +158,7 @@ pub(crate) fn count<N: Note>(dialled: &Dialled, now: &TcpFigures, totals: NonNul
 /// What a socket dialled, as its storage has it.
 pub(crate) struct Dialled {
     key: TotalsKey,
+    endpoint: FarEndpoint,
     seen: *mut Seen,
     /// Several TCP sockets have this storage: the subflows of MPTCP. Only their ends are counted.
     is_shared: bool,
@@ -166,7 +173,9 @@ impl Dialled {
             let endpoint = (&raw const (*connected).endpoint).read();
             let (service, tier) = ((*connected).service, (*connected).tier);
             let key = TotalsKey::new(service, F::locality(&endpoint), tier);
-            Self { key, seen: &raw mut (*connected).seen, is_shared: false }
+            let (address, _) = F::endpoint_parts(&endpoint);
+            let endpoint = FarEndpoint { address: F::mapped(address) };
+            Self { key, endpoint, seen: &raw mut (*connected).seen, is_shared: false }
         }
     }
 
@@ -180,6 +189,18 @@ impl Dialled {
         let _ = TOTALS.insert(self.key, Totals::default(), BPF_NOEXIST.into());
         let others = TotalsKey::others(Locality::from_byte(self.key.locality));
         NonNull::new(TOTALS.get_ptr_mut(self.key).or_else(|| TOTALS.get_ptr_mut(others))?)
+    }
+
+    /// What connections to the endpoint moved; if there is no room, to all other endpoints.
+    #[inline(always)]
+    fn far_endpoint(&self) -> Option<NonNull<Moved>> {
+        if let Some(found) = FAR_ENDPOINTS.get_ptr_mut(self.endpoint) {
+            return NonNull::new(found);
+        }
+        // Another CPU may insert it at the same time.
+        let _ = FAR_ENDPOINTS.insert(self.endpoint, Moved::default(), BPF_NOEXIST.into());
+        let found = FAR_ENDPOINTS.get_ptr_mut(self.endpoint);
+        NonNull::new(found.or_else(|| FAR_ENDPOINTS.get_ptr_mut(FarEndpoint::OTHERS))?)
     }
 }
 

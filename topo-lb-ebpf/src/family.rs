@@ -104,6 +104,8 @@ pub(crate) trait Family: Sized + 'static {
     fn draft() -> Option<NonNull<ConnectionOf<Self>>>;
 
     fn bytes(address: Self::Address) -> Self::Bytes;
+    /// As an IPv6 address; IPv4 is IPv4-mapped.
+    fn mapped(address: Self::Address) -> [u8; 16];
     fn words(bytes: Self::Bytes) -> Self::Address;
     /// An address as two words, whose bytes in memory are in network order; IPv4: the first four.
     fn halves(address: Self::Address) -> [u64; 2];
@@ -299,6 +301,12 @@ impl Family for V4 {
     }
 
     #[inline(always)]
+    fn mapped(address: u32) -> [u8; 16] {
+        let [a, b, c, d] = address.to_ne_bytes();
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
+    }
+
+    #[inline(always)]
     fn words(bytes: [u8; 4]) -> u32 {
         u32::from_ne_bytes(bytes)
     }
@@ -354,6 +362,11 @@ impl Family for V6 {
     fn bytes(address: [u32; 4]) -> [u8; 16] {
         // SAFETY: both are sixteen plain bytes.
         unsafe { core::mem::transmute(address) }
+    }
+
+    #[inline(always)]
+    fn mapped(address: Self::Address) -> [u8; 16] {
+        Self::bytes(address)
     }
 
     #[inline(always)]

@@ -19,6 +19,7 @@ use topo_lb_common::connection::{
 use topo_lb_common::counters::{Counters, Name};
 use topo_lb_common::device::{Device, Quota};
 use topo_lb_common::exclusion::{Excluded, ExcludedKey, Levels};
+use topo_lb_common::far_endpoints::{FarEndpoint, MOST_FAR_ENDPOINTS, Moved};
 use topo_lb_common::flow::{Flows4, Flows6};
 use topo_lb_common::frontend_filter;
 use topo_lb_common::maps::{
@@ -108,6 +109,14 @@ pub(crate) static COUNTERS: Array<Counters, SERVICES, MMAPABLE> = Array::new();
 #[btf_map(name = "totals")]
 pub(crate) static TOTALS: HashMap<TotalsKey, Totals, { MOST_TOTALS as usize }, ON_DEMAND> =
     HashMap::new();
+
+#[btf_map(name = "far_endpoints")]
+pub(crate) static FAR_ENDPOINTS: HashMap<
+    FarEndpoint,
+    Moved,
+    { MOST_FAR_ENDPOINTS as usize },
+    ON_DEMAND,
+> = HashMap::new();
 
 #[btf_map(name = "torn")]
 pub(crate) static TORN: PerCpuArray<u64, 1> = PerCpuArray::new();

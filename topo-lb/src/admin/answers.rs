@@ -1,6 +1,7 @@
 //! The handler of each path.
 
 use std::collections::BTreeMap;
+use std::mem::take;
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -9,18 +10,23 @@ use axum::extract::{RawQuery, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
+use tokio::runtime::Handle;
 
 use super::{Admin, plain};
 use crate::datapath::maps::error::{OpenError, ReadError};
+use crate::datapath::maps::far_endpoints;
 use crate::metrics::bounded::{Bounded, Counts};
 use crate::metrics::figures::PLANNED;
 use crate::metrics::refusals::Refusals;
 use crate::metrics::scrape::{CONTENT_TYPE, Counted, Scrape};
+use crate::metrics::zones::{Zones, named};
 use crate::readiness::{self, Condition};
 use crate::refusal::Refusal;
 use crate::stale_write_gate::in_words;
 use crate::state_query::View;
 use crate::topology::Scope;
+use crate::topology::label::ZONE;
+use crate::topology::zone::zones_of;
 
 /// The agent task counts as stuck after this time; the longest plan takes a few seconds.
 pub(crate) const STUCK: Duration = Duration::from_secs(60);
@@ -31,6 +37,9 @@ pub(super) struct Remembered {
     refusals: Refusals,
     bounded: Bounded,
     reasons: BTreeMap<Arc<str>, Refusal>,
+    zones: Zones,
+    /// This node's zone, as the last scrape that could ask for it has found it.
+    own_zone: Arc<str>,
 }
 
 impl Remembered {
@@ -38,7 +47,12 @@ impl Remembered {
     pub(super) fn at_start(pin_dir: &Path, metrics_services: usize) -> Self {
         // What cannot be read now counts as new at the first scrape.
         let before = Counts::read(pin_dir).unwrap_or_default();
-        Self { bounded: Bounded::since(before, metrics_services), ..Self::default() }
+        Self {
+            bounded: Bounded::since(before, metrics_services),
+            zones: Zones::since(far_endpoints::read(pin_dir).unwrap_or_default()),
+            own_zone: named(None).into(),
+            ..Self::default()
+        }
     }
 }
 
@@ -93,18 +107,37 @@ async fn scrape(admin: &Admin) -> Result<String, String> {
     let figures = Arc::clone(&admin.sources.figures);
     let remembered = Arc::clone(&admin.remembered);
     let pin_dir = admin.sources.pin_dir.clone();
+    let (state_query, node) = (admin.sources.state_query.clone(), Arc::clone(&admin.sources.node));
+    // Before everything is listed, the owner answers no query.
+    let is_listed = readiness.listed;
+    let runtime = Handle::current();
     in_background(move || {
-        let counted = match Counted::read(&pin_dir) {
+        let mut counted = match Counted::read(&pin_dir) {
             // Before the maps exist, nothing is counted.
             Err(ReadError::Open(OpenError::Absent(_))) => Counted::default(),
             counted => counted.map_err(|error| error.to_string())?,
         };
+        let far_endpoints = take(&mut counted.far_endpoints);
+        // Asked late, and dropped soon.
+        let view = is_listed.then(|| runtime.block_on(state_query.view()).ok()).flatten();
+        let zones = view.map(|View { state, .. }| {
+            let own = named(state.node(&node).and_then(|labels| labels.get(ZONE)).map(|it| &**it));
+            (Arc::from(own), zones_of(&state, &Zones::endpoints(&far_endpoints)))
+        });
         let mut remembered = remembered.lock().unwrap_or_else(PoisonError::into_inner);
-        let Remembered { refusals, bounded, reasons: last } = &mut *remembered;
+        let Remembered { refusals, bounded, reasons: last, zones: moved, own_zone } =
+            &mut *remembered;
         if let Some(reasons) = reasons {
             *last = reasons;
         }
         let mut scrape = Scrape::of(figures, counted, last, refusals, bounded);
+        if let Some((own, zones)) = zones {
+            *own_zone = own;
+            let gone = moved.look(far_endpoints, zones);
+            // What cannot be removed now is found again at the next scrape.
+            let _ = far_endpoints::remove(&pin_dir, &gone);
+        }
+        scrape.matrix = moved.matrix(own_zone, &scrape.services.by_locality);
         let now = SystemTime::now();
         scrape.age = readiness.age(now);
         scrape.ready = readiness.conditions(now).iter().all(|condition| condition.met);

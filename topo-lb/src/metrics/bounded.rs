@@ -193,7 +193,7 @@ fn words<V: Pod>(value: &V) -> &[u64] {
 }
 
 /// By how much a value has grown. If a number of it went back, it began anew.
-fn grown<V: Pod>(now: &V, last: Option<&V>) -> V {
+pub(super) fn grown<V: Pod>(now: &V, last: Option<&V>) -> V {
     let Some(last) = last else { return *now };
     if words(now).iter().zip(words(last)).any(|(now, last)| now < last) {
         return *now;

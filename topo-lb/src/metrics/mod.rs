@@ -6,6 +6,7 @@
 //! | `figures` | what the agent's tasks count |
 //! | `refusals` | why connections were refused |
 //! | `tcp` | what TCP connections moved |
+//! | `zones` | what they moved to each zone |
 //! | `scrape` | all of these and the kernel's counters, as text |
 
 pub mod bounded;
@@ -13,5 +14,6 @@ pub mod figures;
 pub mod refusals;
 pub mod scrape;
 mod tcp;
+pub mod zones;
 
 pub use figures::{Figures, count};

@@ -23,10 +23,11 @@ use super::bounded::{Bounded, Counts, Shown};
 use super::figures::{Figures, PLANNED};
 use super::refusals::Refusals;
 use super::tcp;
+use super::zones::{self, FarEndpoints, Matrix};
 use crate::datapath::attach::walk;
 use crate::datapath::direction::Direction;
 use crate::datapath::maps::error::ReadError;
-use crate::datapath::maps::{counters, packets, totals};
+use crate::datapath::maps::{counters, far_endpoints, packets, totals};
 use crate::refusal::Refusal;
 
 /// The `Content-Type` of the text.
@@ -37,6 +38,8 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 pub struct Counted {
     /// Of Service ports.
     pub services: Counts,
+    /// What TCP connections moved to endpoints outside of this node's zone.
+    pub far_endpoints: FarEndpoints,
     /// Look-ups of Services that gave no consistent value.
     pub torn: u64,
     /// Packets by tc hook, if there are any.
@@ -52,6 +55,7 @@ impl Counted {
         walk::run(pin_dir).map_err(|(path, error)| ReadError::Link(path, error))?;
         Ok(Self {
             services: Counts::read(pin_dir)?,
+            far_endpoints: far_endpoints::read(pin_dir)?,
             torn: counters::torn(pin_dir)?,
             packets: packets::read(pin_dir)?,
         })
@@ -81,6 +85,8 @@ pub struct Scrape {
     pub packets: Vec<(Direction, Packets)>,
     /// Service ports that refuse connections now, by reason.
     pub refusing: BTreeMap<Refusal, u64>,
+    /// What was moved to each zone.
+    pub matrix: Matrix,
     /// How old the state is, unless it is live.
     pub age: Option<Duration>,
     /// Whether every condition of readiness is met.
@@ -97,7 +103,7 @@ impl Scrape {
         refusals: &mut Refusals,
         bounded: &mut Bounded,
     ) -> Self {
-        let Counted { services, torn, packets } = counted;
+        let Counted { services, torn, packets, .. } = counted;
         let refused = services.connections.iter().filter(|(_, counters)| counters.refused > 0);
         let refused =
             refused.map(|(name, counters)| (Arc::clone(name), counters.refused)).collect();
@@ -107,7 +113,16 @@ impl Scrape {
         for reason in reasons.values() {
             *refusing.entry(*reason).or_default() += 1;
         }
-        Self { figures, services, torn, packets, refusing, age: None, ready: false }
+        Self {
+            figures,
+            services,
+            torn,
+            packets,
+            refusing,
+            matrix: Matrix::default(),
+            age: None,
+            ready: false,
+        }
     }
 
     /// Encodes the scrape.
@@ -191,6 +206,7 @@ impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         self.traffic(&mut encoder)?;
         tcp::encode(&self.services, &mut encoder)?;
+        zones::encode(&self.matrix, &mut encoder)?;
         self.maps(&mut encoder)?;
         self.health_checks(&mut encoder)?;
         self.agent(&mut Families(&mut encoder))

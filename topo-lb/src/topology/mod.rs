@@ -36,6 +36,7 @@ mod reached;
 mod route;
 pub mod spill;
 pub mod validation;
+pub mod zone;
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};

@@ -20,6 +20,7 @@ use crate::datapath::host::btf::BtfError;
 use crate::datapath::host::feature::{self, Feature};
 use crate::datapath::host::syscall;
 use crate::datapath::maps::error::{OpenError, StoreError};
+use crate::datapath::maps::far_endpoints::FarEndpointsMap;
 use crate::datapath::maps::totals::TotalsMap;
 use crate::datapath::programs::load::refused;
 use crate::datapath::programs::object::TcpPeer;
@@ -116,6 +117,9 @@ impl Datapath {
         let pin_dir = &self.options.pin_dir;
         if let Some(mut totals) = TotalsMap::open(pin_dir)? {
             totals.make_others()?;
+        }
+        if let Some(mut far_endpoints) = FarEndpointsMap::open(pin_dir)? {
+            far_endpoints.make_others()?;
         }
         let root = &self.options.cgroup_root;
         let attached = |program: &SockOps| -> Result<(), AccountingError> {

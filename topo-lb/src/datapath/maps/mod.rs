@@ -9,6 +9,7 @@ pub mod encode;
 pub mod error;
 pub mod excluded;
 pub mod family;
+pub mod far_endpoints;
 pub(crate) mod frontends;
 pub(crate) mod mapped;
 pub mod members;

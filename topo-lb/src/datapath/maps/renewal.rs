@@ -46,7 +46,7 @@ const RENAMED: [(&str, &str); 1] = [("left_out", maps::UNPROGRAMMED)];
 const GONE: [&str; 3] = ["replies4", "replies6", "refusals"];
 
 /// Maps that the programs write; they outlive a renewal if they fit.
-const STATE: [&str; 16] = [
+const STATE: [&str; 17] = [
     maps::FLOWS4,
     maps::FLOWS6,
     maps::CONNECTED4,
@@ -60,6 +60,7 @@ const STATE: [&str; 16] = [
     maps::FRAGMENTS4,
     maps::FRAGMENTS6,
     maps::TOTALS,
+    maps::FAR_ENDPOINTS,
     maps::TORN,
     maps::TRACE,
     maps::TRACE_LOST,

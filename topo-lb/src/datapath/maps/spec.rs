@@ -12,6 +12,7 @@ use topo_lb_common::connection::{
 use topo_lb_common::counters::{Counters, Name};
 use topo_lb_common::device::{Device, Quota};
 use topo_lb_common::exclusion::{Excluded, ExcludedKey, Levels};
+use topo_lb_common::far_endpoints::{FarEndpoint, MOST_FAR_ENDPOINTS, Moved};
 use topo_lb_common::flow::{Flows4, Flows6};
 use topo_lb_common::frontend_filter;
 use topo_lb_common::maps;
@@ -79,6 +80,7 @@ pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
         spec::<AffinityKey, Affinity6>(maps::AFFINITY6, LruHash, flows, 0),
         spec::<u32, Counters>(maps::COUNTERS, Array, services.saturating_mul(cpus()), MMAPABLE),
         spec::<TotalsKey, Totals>(maps::TOTALS, Hash, MOST_TOTALS, NO_PREALLOC),
+        spec::<FarEndpoint, Moved>(maps::FAR_ENDPOINTS, Hash, MOST_FAR_ENDPOINTS, NO_PREALLOC),
         spec::<u32, u64>(maps::TORN, PerCpuArray, 1, 0),
         spec::<u32, u32>(maps::TRACE, ArrayOfMaps, 1, 0),
         spec::<u32, u64>(maps::TRACE_LOST, PerCpuArray, 1, 0),

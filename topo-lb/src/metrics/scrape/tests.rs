@@ -7,6 +7,7 @@ use topo_lb_common::totals::{Failure, Totals};
 use crate::datapath::maps::totals::Group;
 
 use super::*;
+use crate::metrics::zones::Zones;
 
 /// A scrape in which every family has samples.
 fn scrape() -> Scrape {
@@ -35,6 +36,7 @@ fn scrape() -> Scrape {
             ]),
         },
         torn: 3,
+        far_endpoints: BTreeMap::new(),
         packets: Direction::BOTH
             .map(|direction| (direction, Packets { translated: 9, ..Packets::default() }))
             .to_vec(),
@@ -47,6 +49,7 @@ fn scrape() -> Scrape {
         &mut Refusals::default(),
         &mut Bounded::since(Counts::default(), 500),
     );
+    scrape.matrix = Zones::default().matrix("zone-1", &scrape.services.by_locality);
     scrape.age = Some(Duration::from_millis(1_500));
     scrape.ready = true;
     scrape
