@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use anyhow::{Context as _, Result, ensure};
-use aya::maps::{ArrayOfMaps, Map, MapData};
+use aya::maps::{ArrayOfMaps, Map, MapData, MapError};
 use fs_err as fs;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ use topo_lb_tests::scene::{
     play_with_machines,
 };
 use topo_lb_tests::traffic::Via;
-use topo_lb_tests::wait::{until, until_is};
+use topo_lb_tests::wait::until;
 
 const UID: &str = "0a1b2c3d-0000-4000-8000-000000000001";
 
@@ -50,21 +50,34 @@ fn logs(scene: &Scene<'_>) -> PathBuf {
     scene.cluster.folder().join("logs")
 }
 
-/// Whether the programs have a ring buffer.
-fn has_ring(scene: &Scene<'_>) -> Result<bool> {
+/// The kernel's id of the ring buffer that the programs have.
+fn ring(scene: &Scene<'_>) -> Result<Option<u32>> {
     let slot = MapData::from_pin(scene.agent.pins().join(maps::TRACE))?;
     let slot = ArrayOfMaps::<_, MapData>::try_from(Map::ArrayOfMaps(slot))?;
-    Ok(slot.get(&0, 0).is_ok())
+    match slot.get(&0, 0) {
+        Ok(ring) => Ok(Some(ring.info()?.id())),
+        Err(MapError::KeyNotFound) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
-fn wait_for_ring(scene: &Scene<'_>, is_there: bool) -> Result<()> {
-    let what = format!("a ring buffer to be there: {is_there}");
-    until_is(&what, FOLLOWS, || has_ring(scene), |now| *now == is_there).map(drop)
+/// Waits until the programs have another ring buffer than `before`, or, if `is_there` is not set, none.
+fn wait_for_ring(scene: &Scene<'_>, before: Option<u32>, is_there: bool) -> Result<()> {
+    until("another ring buffer, or none", FOLLOWS, || {
+        let now = ring(scene)?;
+        Ok(if now != before && now.is_some() == is_there {
+            Ok(())
+        } else {
+            Err(format!("{now:?}"))
+        })
+    })
+    .map(drop)
 }
 
 impl Tracer {
     /// Starts it, and waits until the programs know it.
     fn start(scene: &Scene<'_>, arguments: &[&str]) -> Result<Self> {
+        let before = ring(scene)?;
         let mut child = command(scene, arguments)?.spawn()?;
         let output = BufReader::new(child.stdout.take().context("a pipe")?);
         let lines = Arc::<Mutex<Vec<Value>>>::default();
@@ -76,7 +89,7 @@ impl Tracer {
             }
         });
         let mut tracer = Self { process: Running::new(child), lines, reader };
-        let started = wait_for_ring(scene, true);
+        let started = wait_for_ring(scene, before, true);
         if started.is_err() && tracer.process.ended()?.is_some() {
             let (_, said) = tracer.end()?;
             return Err(started.err().context("no ring buffer")?.context(said));
@@ -345,7 +358,7 @@ fn what_a_small_buffer_has_no_room_for_is_counted_and_said() -> Result<()> {
 #[test]
 fn one_tracer_at_a_time_and_a_killed_one_leaves_nothing() -> Result<()> {
     play(|scene| {
-        ensure!(!has_ring(scene)?, "nobody traces");
+        ensure!(ring(scene)?.is_none(), "nobody traces");
         let first = Tracer::start(scene, &[])?;
         let second = command(scene, &[])?.output()?;
         let said = String::from_utf8_lossy(&second.stderr);
@@ -355,15 +368,16 @@ fn one_tracer_at_a_time_and_a_killed_one_leaves_nothing() -> Result<()> {
         );
         scene.client.call(Via::Http, at(EMPTY4)?, 1)?;
         first.take(1)?;
+        let before = ring(scene)?;
         first.signal(Signal::KILL)?;
 
         // The agent notices.
-        wait_for_ring(scene, false)?;
+        wait_for_ring(scene, before, false)?;
         // Without an agent, the next tracer replaces it.
         scene.agent.stop()?;
         let killed = Tracer::start(scene, &[])?;
         killed.signal(Signal::KILL)?;
-        ensure!(!killed.end()?.0 && has_ring(scene)?, "nobody has noticed");
+        ensure!(!killed.end()?.0 && ring(scene)?.is_some(), "nobody has noticed");
         for signal in [Signal::TERM, Signal::HUP, Signal::INT] {
             let tracer = Tracer::start(scene, &[])?;
             scene.client.call(Via::Http, at(EMPTY4)?, 1)?;
@@ -372,7 +386,7 @@ fn one_tracer_at_a_time_and_a_killed_one_leaves_nothing() -> Result<()> {
             tracer.signal(signal)?;
             let (ok, said) = tracer.end()?;
             ensure!(ok && said.is_empty(), "{signal:?}: {said}");
-            ensure!(!has_ring(scene)?, "{signal:?}: it has ended");
+            ensure!(ring(scene)?.is_none(), "{signal:?}: it has ended");
         }
         Ok(())
     })

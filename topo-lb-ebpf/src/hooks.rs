@@ -26,6 +26,8 @@ pub(crate) fn ingress(skb: *mut __sk_buff, clients: Clients) -> i32 {
         V6::ETHER_TYPE => ingress_of::<V6>(skb),
         _ => next(Hook::Ingress, Outcome::Untouched),
     };
+    #[cfg(feature = "log")]
+    crate::log::packet(skb, true, verdict as i32);
     verdict as i32
 }
 
@@ -114,6 +116,8 @@ pub(crate) fn egress(skb: *mut __sk_buff, clients: Clients) -> i32 {
         V6::ETHER_TYPE => egress_of::<V6>(skb),
         _ => next(Hook::Egress, Outcome::Untouched),
     };
+    #[cfg(feature = "log")]
+    crate::log::packet(skb, false, verdict as i32);
     verdict as i32
 }
 

@@ -27,6 +27,8 @@ mod frontend_filter;
 mod header;
 mod hooks;
 mod icmp;
+#[cfg(feature = "log")]
+mod log;
 mod maps;
 mod object;
 mod opening;

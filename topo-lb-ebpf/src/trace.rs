@@ -11,6 +11,8 @@ use aya_ebpf::helpers::generated::{
 };
 use aya_ebpf::maps::ring_buf::RingBufEntry;
 use aya_ebpf::programs::SockAddrContext;
+#[cfg(feature = "log")]
+use aya_ebpf::programs::TcContext;
 use topo_lb_common::connection::FROM_CLIENT;
 use topo_lb_common::trace::{Decision, Hook, Outcome, THREAD_LENGTH};
 
@@ -72,18 +74,18 @@ pub(crate) fn packet<F: Steps>(skb: *mut __sk_buff) {
 
 #[inline(always)]
 fn is_on() -> bool {
-    TRACE.get(0).is_some()
+    cfg!(feature = "log") || TRACE.get(0).is_some()
 }
 
 /// A decision as words, in the order of the arguments of a global function.
 pub(crate) struct Words {
     /// The endpoint's address.
-    head: u64,
-    tail: u64,
+    pub(crate) head: u64,
+    pub(crate) tail: u64,
     /// The Service index, and the endpoint's port from bit 32 on.
-    service: u64,
+    pub(crate) service: u64,
     /// Hook, outcome, tier and locality, one byte each.
-    bytes: u32,
+    pub(crate) bytes: u32,
 }
 
 impl Words {
@@ -102,10 +104,10 @@ impl Words {
 }
 
 /// Who dialled what.
-struct Dialled<F: Family> {
-    frontend: (F::Address, u16),
+pub(crate) struct Dialled<F: Family> {
+    pub(crate) frontend: (F::Address, u16),
     client: (F::Address, u16),
-    protocol: u8,
+    pub(crate) protocol: u8,
     is_v6: bool,
     device: u32,
 }
@@ -164,6 +166,8 @@ fn of_socket<P: Place>(ctx: *mut bpf_sock_addr, words: &Words) -> u32 {
         is_v6: P::Family::IS_V6,
         device: 0,
     };
+    #[cfg(feature = "log")]
+    crate::log::decided(&ctx, words, &dialled);
     let Some(mut entry) = reserve(words, &dialled) else { return 0 };
     let decision = entry.as_mut_ptr();
     // SAFETY: as in `reserve`. The hooks have these helpers since Linux 5.7 (834ebca83162, "bpf: Enable
@@ -201,6 +205,8 @@ pub(crate) fn of_packet<F: Read>(skb: *mut __sk_buff) -> Verdict {
         is_v6: F::IS_V6,
         device: device(skb),
     };
+    #[cfg(feature = "log")]
+    crate::log::decided(&TcContext::new(skb), &words, &dialled);
     if let Some(entry) = reserve(&words, &dialled) {
         submit(entry);
     }

@@ -1,7 +1,7 @@
 //! `cargo xtask build-ebpf`: the eBPF object that is compiled into the agent.
 
 use fs_err as fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -26,8 +26,13 @@ use crate::workspace::Workspace;
 #[command(after_help = "\
 Examples:
   cargo xtask build-ebpf && cargo build -p topo-lb
-  cargo xtask build-ebpf && bpftool btf dump file target/bpf/topo-lb.o")]
-pub(crate) struct Args {}
+  cargo xtask build-ebpf && bpftool btf dump file target/bpf/topo-lb.o
+  cargo xtask build-ebpf --log                            # and run-agent --log")]
+pub(crate) struct Args {
+    /// Compile programs that say what they decide, to target/bpf/topo-lb-log.o instead
+    #[arg(long)]
+    log: bool,
+}
 
 /// The name of the package and of the object that the agent embeds.
 const PACKAGE: &str = "topo-lb-ebpf";
@@ -40,10 +45,19 @@ const TARGET: &str = "bpfel-unknown-none";
 /// The profile in the workspace's `Cargo.toml`, and the name of its folder.
 const PROFILE: &str = "bpf";
 
-pub(crate) fn run(workspace: &Workspace, _: &Args) -> Result<()> {
-    ready(workspace, &[])?;
-    progress::note(&workspace.object().display().to_string());
+pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
+    let machine = ready(workspace, &[])?;
+    let object = if args.log { with_log(workspace, &machine)? } else { workspace.object() };
+    progress::note(&object.display().to_string());
     Ok(())
+}
+
+/// Builds the object whose programs say what they decide; returns its path.
+pub(crate) fn with_log(workspace: &Workspace, machine: &Machine) -> Result<PathBuf> {
+    let place = workspace.object().with_file_name("topo-lb-log.o");
+    let built = compile(workspace, machine, "eBPF object that logs", LOG)?;
+    publish_built(&built.join(PACKAGE), &place)?;
+    Ok(place)
 }
 
 /// Prepares the machine for the needs, and builds the object.
@@ -56,35 +70,53 @@ pub(crate) fn ready(workspace: &Workspace, needs: &[Need]) -> Result<Machine> {
 
 /// Builds the object with the machine's tools.
 pub(crate) fn build(workspace: &Workspace, machine: &Machine) -> Result<()> {
-    let (compiler, linker) = object_tools(machine).context("no compiler for eBPF was found")?;
-    let mut command = cargo(workspace, compiler, linker);
-    command.arg("build").args(ARGUMENTS);
-    let title = format!("eBPF object, by {}", compiler.display());
-    run_logged(title, &mut command, &workspace.log("build-ebpf"))?;
-    let folder = build_folder(workspace).join(TARGET).join(PROFILE);
+    let folder = compile(workspace, machine, "eBPF object", &[])?;
     for (name, place) in [(PACKAGE, workspace.object()), (READS, workspace.reads_object())] {
-        let built = folder.join(name);
-        let bytes = fs::read(&built)?;
-        let bytes = without_dwarf(&bytes).with_context(|| format!("{}", built.display()))?;
-        publish(&bytes, &place)?;
+        publish_built(&folder.join(name), &place)?;
     }
     Ok(())
+}
+
+/// Compiles the objects with these further arguments of Cargo; returns their folder.
+fn compile(
+    workspace: &Workspace,
+    machine: &Machine,
+    title: &str,
+    more: &[&str],
+) -> Result<PathBuf> {
+    let (compiler, linker) = object_tools(machine).context("no compiler for eBPF was found")?;
+    let mut command = cargo(workspace, compiler, linker);
+    command.arg("build").args(ARGUMENTS).args(more);
+    let title = format!("{title}, by {}", compiler.display());
+    run_logged(title, &mut command, &workspace.log("build-ebpf"))?;
+    Ok(build_folder(workspace).join(TARGET).join(PROFILE))
+}
+
+fn publish_built(built: &Path, place: &Path) -> Result<()> {
+    let bytes = without_dwarf(&fs::read(built)?).with_context(|| format!("{}", built.display()))?;
+    publish(&bytes, place)
 }
 
 /// Runs Clippy on the eBPF programs, with warnings as errors.
 pub(crate) fn lint(workspace: &Workspace, machine: &Machine) -> Result<()> {
     let (compiler, linker) = object_tools(machine).context("no compiler for eBPF was found")?;
-    let mut command = clippy(workspace, compiler, linker);
-    command.arg("clippy").args(ARGUMENTS).args(["--", "-D", "warnings"]);
-    let title = format!("Clippy for eBPF, by {}", compiler.display());
-    run_logged(title, &mut command, &workspace.log("clippy-ebpf"))
+    for (what, more) in [("eBPF", &[][..]), ("eBPF that logs", LOG)] {
+        let mut command = clippy(workspace, compiler, linker);
+        command.arg("clippy").args(ARGUMENTS).args(more).args(["--", "-D", "warnings"]);
+        let title = format!("Clippy for {what}, by {}", compiler.display());
+        run_logged(title, &mut command, &workspace.log("clippy-ebpf"))?;
+    }
+    Ok(())
 }
+
+/// Arguments of Cargo for programs that say what they decide.
+const LOG: &[&str] = &["--features", "log"];
 
 const ARGUMENTS: &[&str] =
     &["--package", PACKAGE, "--target", TARGET, "--profile", PROFILE, "-Zbuild-std=core"];
 
 /// A separate folder: builds with other flags and compilers would discard each other's results.
-fn build_folder(workspace: &Workspace) -> std::path::PathBuf {
+fn build_folder(workspace: &Workspace) -> PathBuf {
     workspace.target.join("bpf-build")
 }
 

@@ -20,8 +20,12 @@ use crate::workspace::{Profile, Workspace, restore_environment};
 Examples:
   cargo xtask run-agent -- --manifests tests/fixtures/kubernetes-1.36.json --node-name kind-worker2
   cargo xtask run-agent -- --kubeconfig ~/.kube/config --node-name \"$(hostname)\"
+  cargo xtask run-agent --log -- --manifests cluster.yaml --node-name worker-1
   cargo xtask run-agent -- --help")]
 pub(crate) struct Args {
+    /// With programs that say what they decide: new connections, and with RUST_LOG=debug every packet of tc
+    #[arg(long)]
+    log: bool,
     /// The agent's own arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<OsString>,
@@ -32,6 +36,10 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let machine = build_ebpf::ready(workspace, &[Need::Kernel])?;
     let mut build = workspace.cargo("build");
     build.args(["--release", "--package", "topo-lb"]);
+    if args.log {
+        let object = build_ebpf::with_log(workspace, &machine)?;
+        build.args(["--features", "log"]).env("TOPO_LB_EBPF_OBJECT", object);
+    }
     run_logged("agent", &mut build, &workspace.log("build-agent"))?;
 
     // In the caller's folder: arguments may be relative paths.

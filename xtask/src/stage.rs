@@ -210,7 +210,8 @@ fn format(workspace: &Workspace) -> Result<()> {
 
 fn clippy(workspace: &Workspace) -> Result<()> {
     let mut command = suites::cargo(workspace, "clippy");
-    command.args(["--all-targets", "--", "-D", "warnings"]);
+    // The feature only adds code, so this checks all of it.
+    command.args(["--all-targets", "--features", "topo-lb/log", "--", "-D", "warnings"]);
     run_logged("cargo clippy", &mut command, &workspace.log("clippy"))?;
     // `--all-targets` omits targets that are not tested by default.
     let named = suites::CONTROL_PLANE.into_iter().chain(suites::CLUSTER);

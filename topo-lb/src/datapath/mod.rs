@@ -173,6 +173,8 @@ impl Datapath {
         if outside.is_some() {
             load_classifiers(&mut ebpf, Role::External)?;
         }
+        #[cfg(feature = "log")]
+        programs::log::start(&mut ebpf);
         let masquerade = outside.map(|it| Masquerade::new(it.masquerade_mark));
         Ok(Self {
             options,
