@@ -25,6 +25,7 @@ pub mod kube_proxy;
 pub mod lint;
 pub mod list;
 pub mod local;
+pub mod magnitude;
 pub mod metrics;
 mod netlink;
 mod nftables;
