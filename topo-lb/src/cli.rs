@@ -79,6 +79,7 @@ Examples:
   topo-lb plan --from cluster.yaml --set default/web=topology-keys:topology.kubernetes.io/zone,*
   topo-lb plan --from cluster.yaml --set default/web=topology-keys:rack --by rack
   topo-lb plan --from cluster.yaml --set default/web=spill:5% --set default/db=topology-keys-
+  topo-lb plan --from cluster.json --to changed.json --metrics metrics/   # and the bytes that would stay
   kubectl get nodes,services,endpointslices -A -o json > cluster.json    # the whole cluster
 
 Each node counts as one client, and all clients open equally many connections to each

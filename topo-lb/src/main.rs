@@ -24,7 +24,7 @@ use topo_lb::lint::Rule;
 use topo_lb::list::Listed;
 use topo_lb::plan::Capacity;
 use topo_lb::source::Listing;
-use topo_lb::what_if::{self, Proxied};
+use topo_lb::what_if::{self, Figures, Proxied};
 use topo_lb::{check, explain, heap, lint, list, source, top};
 use topo_lb_common::maps;
 
@@ -202,8 +202,14 @@ fn run_plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     if !before.nodes().chain(after.nodes()).any(|(_, labels)| labels.get(&args.by).is_some()) {
         eprintln!("topo-lb: no Node carries the label {}, so all nodes are one group", args.by);
     }
+    let scraped = block_on(source::metrics::read(&args.metrics))?.context("--metrics")?;
+    let figures = (!args.metrics.is_empty()).then(|| Figures::of(&scraped)).transpose();
+    let figures = figures.context("--metrics")?;
+    for doubt in figures.iter().flat_map(|figures| figures.doubts(&before)) {
+        eprintln!("topo-lb: --metrics: {doubt}");
+    }
     let (before, after) = (Proxied::of(before, args.scope), Proxied::of(after, args.scope));
-    let report = what_if::compare(&before, &after, &args.by, &asked);
+    let report = what_if::compare(&before, &after, &args.by, &asked, figures.as_ref());
     print(args.output, &report, || what_if::table(&report, colours()))?;
     let is_clean = faults == 0 && !report.services.iter().any(what_if::ServicePort::is_problem);
     Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
