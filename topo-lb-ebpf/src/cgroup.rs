@@ -11,7 +11,9 @@ use topo_lb_common::backend::Locality;
 
 use crate::family::{Family, FrontendOf, V4, V6};
 use crate::frontend_filter::may_be_frontend;
-use crate::maps::{HAS_SET_RETVAL, HOST_NETNS, SERVES_ALL_FRONTENDS, TCP_PEER_IS_SERVICE};
+use crate::maps::{
+    HAS_SET_RETVAL, HOST_NETNS, OBSERVES, SERVES_ALL_FRONTENDS, TCP_PEER_IS_SERVICE,
+};
 use crate::resolve::{Resolution, resolve};
 use crate::socket::{bound4, peer_port};
 use crate::words::words;
@@ -133,6 +135,9 @@ pub(crate) fn connect<P: Place>(ctx: &SockAddrContext) -> i32 {
     }
     let frontend = P::Family::frontend(address, port, protocol);
     let resolved = resolve::<P::Family>(&frontend, false, || netns(ctx));
+    if OBSERVES.load() != 0 {
+        return miss::<P>(ctx, protocol);
+    }
     match resolved.verdict {
         Resolution::Untouched => miss::<P>(ctx, protocol),
         Resolution::Refuse | Resolution::Drop => refuse(),

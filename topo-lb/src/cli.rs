@@ -1,5 +1,6 @@
 //! The command line. Every flag also reads `TOPO_LB_<FLAG>`.
 
+mod exclusive;
 mod frontends;
 mod lint;
 pub mod name;
@@ -9,7 +10,6 @@ mod top;
 
 use std::path::PathBuf;
 
-use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use topo_lb_common::maps;
 
@@ -220,6 +220,9 @@ pub struct AgentArgs {
     /// Exclude Pods with the annotation `topo-lb.io/exclude: "true"`
     #[arg(long, env = "TOPO_LB_EXCLUDE_ANNOTATED_PODS")]
     pub exclude_annotated_pods: bool,
+    /// Translate nothing: only count what would be done, beside what happens
+    #[arg(long, env = "TOPO_LB_OBSERVE")]
+    pub observe: bool,
     /// What getpeername returns for a TCP connection to a Service
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_TCP_PEER")]
     pub tcp_peer: TcpPeer,
@@ -368,28 +371,6 @@ impl AgentArgs {
             listen: self.healthz.healthz_bind_address,
             node_ports: self.frontends.nodeport_addresses.clone(),
         })
-    }
-
-    /// Checks what clap cannot.
-    ///
-    /// # Errors
-    /// Values of flags exclude each other: a usage error.
-    pub fn check(&self) -> Result<(), clap::Error> {
-        if self.terminate_tcp && self.tcp_peer == TcpPeer::Endpoint {
-            return Err(name::command(name::called()).error(
-                ErrorKind::ArgumentConflict,
-                "--terminate-tcp cannot be used with --tcp-peer endpoint: nothing records which \
-                 connections go to a Service",
-            ));
-        }
-        if self.frontends.kube_proxy_replacement && self.scope == Scope::OptIn {
-            return Err(name::command(name::called()).error(
-                ErrorKind::ArgumentConflict,
-                "--kube-proxy-replacement cannot be used with --scope opt-in: without kube-proxy, \
-                 nothing serves the Services without a policy",
-            ));
-        }
-        Ok(())
     }
 }
 

@@ -29,6 +29,7 @@ pub mod magnitude;
 pub mod metrics;
 mod netlink;
 mod nftables;
+pub mod observe;
 pub mod plan;
 pub mod rate;
 pub mod readiness;

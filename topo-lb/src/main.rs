@@ -105,6 +105,7 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
             tcp_peer: args.tcp_peer,
             accounting: args.accounting == Switch::On,
             exclusions: !exclusions.is_empty(),
+            observe: args.observe,
             serves_guests,
             tc_attach: args.tc_attach,
             all_frontends,

@@ -94,6 +94,7 @@ async fn scrape(admin: &Admin) -> Result<String, String> {
     let figures = Arc::clone(&admin.sources.figures);
     let remembered = Arc::clone(&admin.remembered);
     let pin_dir = admin.sources.pin_dir.clone();
+    let observed = admin.sources.observed.as_ref().map(|observed| observed.connections());
     in_background(move || {
         let counted = match Counted::read(&pin_dir) {
             // Before the maps exist, nothing is counted.
@@ -107,6 +108,7 @@ async fn scrape(admin: &Admin) -> Result<String, String> {
         }
         let mut scrape = Scrape::of(figures, counted, last, refusals, tcp);
         let now = SystemTime::now();
+        scrape.observed = observed;
         scrape.age = readiness.age(now);
         scrape.ready = readiness.conditions(now).iter().all(|condition| condition.met);
         scrape.text().map_err(|error| error.to_string())

@@ -82,6 +82,7 @@ fn admin() -> (Arc<Admin>, watch::Sender<Readiness>, Arc<AtomicUsize>) {
     let figures = Arc::<Figures>::default();
     figures.beat();
     let admin = Admin::new(Sources {
+        observed: None,
         node: "here".into(),
         scope: Scope::All,
         pin_dir: "/no/such/pins".into(),

@@ -31,6 +31,7 @@ use crate::datapath::direction::Direction;
 use crate::datapath::maps::error::ReadError;
 use crate::datapath::maps::totals::{self, Group};
 use crate::datapath::maps::{counters, packets};
+use crate::observe::ByServicePort;
 use crate::refusal::Refusal;
 
 /// The `Content-Type` of the text.
@@ -74,6 +75,8 @@ pub struct Scrape {
     pub counted: Counted,
     /// What TCP connections moved.
     pub tcp: Tcp,
+    /// What happened to connections while the programs only observe; `None` if they translate.
+    pub observed: Option<ByServicePort>,
     /// Refused connections: Service port, reason, number.
     pub refused: Vec<(Arc<str>, Refusal, u64)>,
     /// Service ports that refuse connections now, by reason.
@@ -106,7 +109,7 @@ impl Scrape {
         for reason in reasons.values() {
             *refusing.entry(*reason).or_default() += 1;
         }
-        Self { figures, counted, tcp, refused, refusing, age: None, ready: false }
+        Self { figures, counted, tcp, observed: None, refused, refusing, age: None, ready: false }
     }
 
     /// Encodes the scrape.
@@ -180,6 +183,7 @@ impl Families<'_, '_> {
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         self.traffic(&mut encoder)?;
+        self.observed(&mut encoder)?;
         tcp::encode(&self.tcp, &mut encoder)?;
         self.maps(&mut encoder)?;
         self.health_checks(&mut encoder)?;
@@ -189,11 +193,16 @@ impl Collector for Scrape {
 
 impl Scrape {
     fn traffic(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let help = "Connections of this node to a Service port by where they went: an endpoint on \
-                    the same node, in its zone, its region, or elsewhere. Only Service ports that \
-                    had any";
-        let mut family =
-            encoder.encode_descriptor("connections", help, None, MetricType::Counter)?;
+        // What would have been must not have the name of what has been.
+        let name = |own: &'static str, would_be: &'static str| match self.observed {
+            None => own,
+            Some(_) => would_be,
+        };
+        let help = "Connections of this node to a Service port by where they went (would_be: would \
+                    have gone): an endpoint on the same node, in its zone, its region, or \
+                    elsewhere. Only Service ports that had any";
+        let own = name("connections", "would_be_connections");
+        let mut family = encoder.encode_descriptor(own, help, None, MetricType::Counter)?;
         for (name, counters) in &self.counted.connections {
             for (locality, value) in [
                 ("node", counters.same_node),
@@ -206,16 +215,17 @@ impl Scrape {
                 }
             }
         }
-        let help = "Connections of this node to a Service port that were refused, by the reason \
-                    at the time of the scrape that first saw them";
-        let mut family =
-            encoder.encode_descriptor("refused_connections", help, None, MetricType::Counter)?;
+        let help = "Connections of this node to a Service port that were refused (would_be: would \
+                    have been), by the reason at the time of the scrape that first saw them";
+        let own = name("refused_connections", "would_be_refused_connections");
+        let mut family = encoder.encode_descriptor(own, help, None, MetricType::Counter)?;
         for (name, reason, value) in &self.refused {
             counter(&mut family, &labels(name, "reason", reason.into()), *value)?;
         }
-        let help = "Service ports that refuse connections of this node now, by reason";
-        let mut family =
-            encoder.encode_descriptor("refusing_service_ports", help, None, MetricType::Gauge)?;
+        let help = "Service ports that refuse (would_be: would refuse) connections of this node \
+                    now, by reason";
+        let own = name("refusing_service_ports", "would_be_refusing_service_ports");
+        let mut family = encoder.encode_descriptor(own, help, None, MetricType::Gauge)?;
         for reason in Refusal::ALL.into_iter().filter(|reason| *reason != Refusal::Past) {
             let value = self.refusing.get(&reason).copied().unwrap_or_default();
             family.encode_family(&[("reason", <&str>::from(reason))])?.encode_gauge(&value)?;
@@ -234,6 +244,25 @@ impl Scrape {
             }
         }
         Ok(())
+    }
+
+    fn observed(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Whether the agent only observes: it translates nothing (--observe)";
+        encoder
+            .encode_descriptor("observing", help, None, MetricType::Gauge)?
+            .encode_gauge(&u64::from(self.observed.is_some()))?;
+        let Some(observed) = &self.observed else { return Ok(()) };
+        let help = "Connections of this node to a Service port by where another proxy sent them, \
+                    while topo-lb observes";
+        let mut family =
+            encoder.encode_descriptor("observed_connections", help, None, MetricType::Counter)?;
+        for ((name, locality), value) in observed {
+            counter(&mut family, &labels(name, "locality", locality.name()), *value)?;
+        }
+        let help = "New connections that the agent could not observe, and times that the kernel \
+                    dropped some";
+        let overruns = &self.figures.observer_overruns;
+        Families(encoder).counter("observer_overruns", help, overruns)
     }
 
     fn maps(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
