@@ -15,6 +15,7 @@ use topo_lb_common::maps;
 
 use crate::admin::Listen;
 use crate::admin::probe::Probe;
+use crate::datapath::attach::mode;
 use crate::datapath::attach::pin::TcAttach;
 use crate::datapath::inspect::tolerated::Tolerated;
 use crate::datapath::programs::object::TcpPeer;
@@ -51,6 +52,7 @@ Examples:
   topo-lb agent                                            # in a DaemonSet, NODE_NAME set
   topo-lb agent --kubeconfig ~/.kube/config --node-name worker-1 --scope opt-in
   topo-lb agent --manifests ./cluster.yaml --node-name worker-1
+  topo-lb agent --observe                                  # counts what it would do, and does nothing
 
 The datapath stays in place when the agent stops: connections go on by the last known state.
 `topo-lb cleanup` removes it.")]
@@ -168,6 +170,17 @@ pub struct PinArgs {
         default_value = "/sys/fs/bpf/topo-lb"
     )]
     pub pin_dir: PathBuf,
+}
+
+impl PinArgs {
+    /// What to know before one reads the counters of these maps, if anything.
+    #[must_use]
+    pub fn caveat(&self) -> Option<&'static str> {
+        mode::observes(&self.pin_dir).then_some(
+            "the programs only observe: connections and refusals are those that would be, and nothing is \
+             translated",
+        )
+    }
 }
 
 /// Where load balancers ask whether this node forwards.

@@ -218,6 +218,7 @@ fn run_plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
 
 fn run_list(args: &ListArgs) -> anyhow::Result<ExitCode> {
     let listed = list::list(&args.pin.pin_dir, args.what)?;
+    args.pin.caveat().into_iter().for_each(|it| eprintln!("{}: {it}", name::called()));
     if let Listed::Connections { hidden: hidden @ 1.., .. } = listed {
         eprintln!(
             "{}: the UDP flows of {hidden} processes are not shown: that takes CAP_SYS_PTRACE",
@@ -236,7 +237,8 @@ fn run_top(args: &TopArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let (rows, troubles) = block_on(top::once(&options))??;
-    for trouble in troubles {
+    let caveat = args.pin.caveat().filter(|_| args.reads_maps()).map(str::to_owned);
+    for trouble in troubles.into_iter().chain(caveat) {
         eprintln!("{}: {trouble}", name::called());
     }
     print(args.output, &rows, || top::table(&rows))?;
