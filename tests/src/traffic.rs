@@ -41,7 +41,7 @@ pub enum Order {
     Open(Via, SocketAddr),
     /// One exchange through an open socket: a [`Reply`]. An unconnected one needs the address.
     Ask(Socket, Option<SocketAddr>),
-    /// Posts so many bytes through an open TCP socket, and reads them back: [`Moved`](crate::transfer::Moved).
+    /// Posts so many bytes through an open TCP socket, and reads them back: [`Moved`].
     Echo(Socket, usize),
     /// Ends a TCP connection: the number of bytes that the client still read.
     End(Socket, Ending),

@@ -31,7 +31,7 @@ pub struct PlanArgs {
     /// Metrics of agents, for the bytes that would stay in their zone: a file, the URL of an agent, or a
     /// folder with a file for each node, named after it. NODE=PATH or NODE=URL says which node it is of.
     /// Can be given more than once
-    #[arg(long, value_name = "[NODE=]PATH|URL", env = "TOPO_LB_METRICS", value_delimiter = ',')]
+    #[arg(long, value_name = "[NODE=]PATH|URL", env = "TOPO_LB_METRICS")]
     pub metrics: Vec<Origin>,
     /// Which Services are handled on all nodes
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_SCOPE")]

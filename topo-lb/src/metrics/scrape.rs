@@ -198,8 +198,8 @@ impl Scrape {
             None => own,
             Some(_) => would_be,
         };
-        let help = "Connections of this node to a Service port by where they went (would_be: would \
-                    have gone): an endpoint on the same node, in its zone, its region, or \
+        let help = "Connections of this node to a Service port by where they went (while observing: \
+                    would have gone): an endpoint on the same node, in its zone, its region, or \
                     elsewhere. Only Service ports that had any";
         let own = name("connections", "would_be_connections");
         let mut family = encoder.encode_descriptor(own, help, None, MetricType::Counter)?;
@@ -215,15 +215,15 @@ impl Scrape {
                 }
             }
         }
-        let help = "Connections of this node to a Service port that were refused (would_be: would \
-                    have been), by the reason at the time of the scrape that first saw them";
+        let help = "Connections of this node to a Service port that were refused (while observing: \
+                    would have been), by the reason at the time of the scrape that first saw them";
         let own = name("refused_connections", "would_be_refused_connections");
         let mut family = encoder.encode_descriptor(own, help, None, MetricType::Counter)?;
         for (name, reason, value) in &self.refused {
             counter(&mut family, &labels(name, "reason", reason.into()), *value)?;
         }
-        let help = "Service ports that refuse (would_be: would refuse) connections of this node \
-                    now, by reason";
+        let help = "Service ports that refuse (while observing: would refuse) connections of this \
+                    node now, by reason";
         let own = name("refusing_service_ports", "would_be_refusing_service_ports");
         let mut family = encoder.encode_descriptor(own, help, None, MetricType::Gauge)?;
         for reason in Refusal::ALL.into_iter().filter(|reason| *reason != Refusal::Past) {

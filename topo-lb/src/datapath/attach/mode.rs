@@ -1,7 +1,7 @@
 //! Whether the attached programs translate or only observe: a mark among the pins. The kernel's counters
 //! belong to one of both.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use topo_lb_common::counters::Counters;
@@ -17,8 +17,8 @@ pub(crate) const OBSERVING: &str = "observing";
 #[derive(Debug, thiserror::Error)]
 pub enum ModeError {
     /// The mark cannot be made or removed.
-    #[error("{0}")]
-    Mark(#[from] io::Error),
+    #[error("cannot make or remove {}: {}", .0.display(), .1)]
+    Mark(PathBuf, io::Error),
     /// The counters cannot be cleared.
     #[error("{0}")]
     Counters(#[from] OpenError),
@@ -43,11 +43,7 @@ impl Datapath {
             return Ok(());
         }
         MappedCounters::open(pin_dir)?.fill(&Counters::default());
-        if self.options.observe {
-            fs::create_dir(mark)?
-        } else {
-            fs::remove_dir(mark)?
-        }
-        Ok(())
+        let change = if self.options.observe { fs::create_dir } else { fs::remove_dir };
+        change(&mark).map_err(|error| ModeError::Mark(mark, error))
     }
 }
