@@ -16,7 +16,8 @@ pub fn demo(arguments: &[&str]) -> Result<Command> {
     Ok(command)
 }
 
-/// The checks of a demo. All must be ok, standard output must be JSON alone, and nothing may be left.
+/// The checks of a demo. All must be ok, the agents must have counted what the pods moved, standard output
+/// must be JSON alone, and nothing may be left.
 pub fn checks(arguments: &[&str]) -> Result<Vec<Value>> {
     let child = demo(arguments)?.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let pid = child.id();
@@ -25,6 +26,11 @@ pub fn checks(arguments: &[&str]) -> Result<Vec<Value>> {
     ensure!(output.status.success(), "{}\n{said}", String::from_utf8_lossy(&output.stdout));
     nothing_is_left_of(pid)?;
     let mut report: Value = serde_json::from_slice(&output.stdout).context("not JSON alone")?;
+    let bytes = &report["bytes"];
+    ensure!(bytes["counted"] == bytes["moved"], "{bytes}");
+    for side in ["kept", "crossed"] {
+        ensure!(bytes["counted"][side].as_u64() > Some(100_000), "{side}: {bytes}");
+    }
     let Value::Array(checks) = report["checks"].take() else { bail!("no checks: {report}") };
     for check in &checks {
         ensure!(check["ok"] == true && check["requests"] == 200, "{check}");

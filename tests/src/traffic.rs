@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::dial::Dial;
 use crate::requirements::kernel;
-use crate::transfer::Ending;
+use crate::transfer::{Ending, Moved};
 use crate::wait::patient;
 
 /// How a client connects. The family of the address is the family of the socket: an IPv4-mapped
@@ -41,7 +41,7 @@ pub enum Order {
     Open(Via, SocketAddr),
     /// One exchange through an open socket: a [`Reply`]. An unconnected one needs the address.
     Ask(Socket, Option<SocketAddr>),
-    /// Posts so many bytes through an open TCP socket, and reads them back: [`Moved`](crate::transfer::Moved).
+    /// Posts so many bytes through an open TCP socket, and reads them back: [`Moved`].
     Echo(Socket, usize),
     /// Ends a TCP connection: the number of bytes that the client still read.
     End(Socket, Ending),
@@ -78,6 +78,8 @@ pub struct Reply {
     pub pod: String,
     /// For a connected socket the result of `getpeername`, otherwise the datagram's source.
     pub peer: SocketAddr,
+    /// What the client wrote and read for it, over TCP.
+    pub moved: Moved,
 }
 
 /// How often each pod answered, by the source address of its answers.
@@ -148,6 +150,8 @@ pub struct Tally {
     pub requests: u32,
     /// Answers per pod.
     pub replies: BTreeMap<String, u32>,
+    /// What the client wrote and read over TCP for these answers.
+    pub moved: BTreeMap<String, Moved>,
     /// Refusals ([`Failure::is_refusal`]), at any step.
     pub refused: u32,
     /// All failures, with their number.
@@ -173,6 +177,9 @@ impl Tally {
         self.refused += other.refused;
         for (pod, count) in &other.replies {
             *self.replies.entry(pod.clone()).or_default() += count;
+        }
+        for (pod, &moved) in &other.moved {
+            *self.moved.entry(pod.clone()).or_default() += moved;
         }
         for &(failure, count) in &other.failures {
             match self.failures.iter_mut().find(|(known, _)| *known == failure) {

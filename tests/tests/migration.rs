@@ -10,6 +10,7 @@ use topo_lb_tests::dial::Transport;
 use topo_lb_tests::external::cell::{Caller, Cell, Endpoints, Policy, Service, Target, Variant};
 use topo_lb_tests::external::scene::{ReversePath, Stage, within};
 use topo_lb_tests::traffic::{Failure, Socket, Via};
+use topo_lb_tests::wait::PATIENCE;
 
 /// A connection that stays open.
 struct Held {
@@ -91,6 +92,43 @@ impl Held {
 /// Whether a failure is an end of the connection, and not silence.
 fn is_end(failure: &Failure) -> bool {
     [Errno::CONNRESET, Errno::PIPE].iter().any(|end| failure.errno == end.raw_os_error())
+}
+
+#[test]
+fn an_agent_that_observes_counts_what_kube_proxy_does() -> Result<()> {
+    within(ReversePath::Loose, |stage| {
+        let _kube_proxy = stage.start_kube_proxy()?;
+        let agents = stage.start_agents(&[("--observe", "")])?;
+        let agent = agents.first().context("an agent on node here")?;
+        let service = Service {
+            policy: Policy::Cluster,
+            endpoints: Endpoints::Both,
+            variant: Variant::Plain,
+        };
+        let (caller, target) = (Caller::PodHere, Target::ClusterIp);
+        let mut answers = Vec::new();
+        for family in Family::BOTH {
+            let to = Cell { service, target, caller, transport: Transport::Tcp, family }.address();
+            let tally = stage.client(caller)?.call(Via::Http, to, 40)?;
+            ensure!(tally.answered() == 40, "{tally}");
+            answers.push(tally.replies);
+        }
+        let by = |pod: &str| -> u32 { answers.iter().filter_map(|it| it.get(pod)).sum() };
+        // The nodes are in different zones, and have no region.
+        let wanted = [by("a"), by("b")].map(f64::from);
+        ensure!(wanted.iter().all(|count| *count > 0.0), "kube-proxy uses both: {answers:?}");
+        agent.wait_for_answer("/metrics", PATIENCE, |answer| {
+            let of = |locality: &str| {
+                let labels = format!(
+                    "namespace=\"default\",service=\"{}\",port=\"tcp\",locality=\"{locality}\"",
+                    service.name()
+                );
+                answer.sample(&format!("topo_lb_observed_connections_total{{{labels}}}"))
+            };
+            ["node", "elsewhere"].map(of) == wanted.map(Some)
+        })?;
+        Ok(())
+    })
 }
 
 #[test]

@@ -13,7 +13,9 @@ use topo_lb_common::trace::{Hook, Outcome};
 use crate::family::{Family, FrontendOf, V4, V6};
 use crate::flow::Sent;
 use crate::frontend_filter::may_be_frontend;
-use crate::maps::{HAS_SET_RETVAL, HOST_NETNS, SERVES_ALL_FRONTENDS, TCP_PEER_IS_SERVICE};
+use crate::maps::{
+    HAS_SET_RETVAL, HOST_NETNS, OBSERVES, SERVES_ALL_FRONTENDS, TCP_PEER_IS_SERVICE,
+};
 use crate::resolve::{Resolution, Resolved, resolve};
 use crate::socket::{bound4, peer_port};
 use crate::trace::TellSocket;
@@ -140,6 +142,9 @@ pub(crate) fn connect<P: TellSocket>(ctx: &SockAddrContext) -> i32 {
         return miss::<P>(ctx, protocol);
     };
     trace::socket::<P>(ctx, Hook::Connect, &resolved, outcome);
+    if OBSERVES.load() != 0 {
+        return miss::<P>(ctx, protocol);
+    }
     match outcome {
         Outcome::Bypassed => miss::<P>(ctx, protocol),
         Outcome::Routed => {
@@ -245,6 +250,7 @@ pub(crate) fn sendmsg<P: TellSocket>(ctx: &SockAddrContext) -> i32 {
             }
             return PROCEED;
         }
+        Sent::Observed => return PROCEED,
         Sent::Resolved(resolved) => resolved,
     };
     let Some(outcome) = outcome::<P>(ctx, address, &resolved) else {
@@ -252,6 +258,7 @@ pub(crate) fn sendmsg<P: TellSocket>(ctx: &SockAddrContext) -> i32 {
     };
     trace::socket::<P>(ctx, Hook::Send, &resolved, outcome);
     match outcome {
+        _ if OBSERVES.load() != 0 => PROCEED,
         Outcome::Bypassed => PROCEED,
         Outcome::Routed => {
             redirect::<P>(ctx, P::Family::endpoint_parts(&resolved.endpoint));

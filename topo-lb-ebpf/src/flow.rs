@@ -12,6 +12,7 @@ use topo_lb_common::flow::{FLOWS, Flow};
 
 use crate::connection::revision;
 use crate::family::{Family, FlowOf, FlowsOf, FrontendOf};
+use crate::maps::OBSERVES;
 use crate::resolve::{Resolution, Resolved, look_up, resolve};
 use crate::socket::{socket, storage};
 use crate::words::{are_same, words};
@@ -20,6 +21,8 @@ use crate::words::{are_same, words};
 pub(crate) enum Sent<F: Family> {
     /// It follows others to this endpoint.
     Before(F::Endpoint),
+    /// It follows others that were counted, and another proxy decides.
+    Observed,
     /// It was decided now.
     Resolved(Resolved<F>),
 }
@@ -36,21 +39,32 @@ pub(crate) fn send<F: Family>(ctx: &SockAddrContext, frontend: &FrontendOf<F>) -
     };
     if let Some(flows) = stored::<F>(ctx, 0)
         && let Some(flow) = youngest::<F>(flows, sends_to)
-        && serves::<F>(flow, frontend, revision)
     {
-        touch::<F>(flows, flow);
-        // SAFETY: a flow of the socket's storage.
-        return Sent::Before(unsafe { words(&raw const (*flow.as_ptr()).endpoint) });
+        if OBSERVES.load() != 0 && is_observed::<F>(flow) {
+            touch::<F>(flows, flow);
+            return Sent::Observed;
+        }
+        if serves::<F>(flow, frontend, revision) {
+            touch::<F>(flows, flow);
+            // SAFETY: a flow of the socket's storage.
+            return Sent::Before(unsafe { words(&raw const (*flow.as_ptr()).endpoint) });
+        }
     }
     // SAFETY: a context of this hook.
     let client = || unsafe { bpf_get_netns_cookie(ctx.as_ptr()) };
     let resolved = resolve::<F>(frontend, false, client);
+    // While observing, the next datagram of this flow is not counted again. A revision that is not in
+    // force makes programs that translate choose: no Service has an endpoint of zero.
+    let (endpoint, revision) = match OBSERVES.load() {
+        0 => (resolved.endpoint, revision),
+        _ => (F::Endpoint::default(), !revision),
+    };
     // If memory is short, the datagram is sent anyway. Its reply then has the endpoint's address.
     if resolved.verdict == Resolution::Redirect
         && let Some(flows) = stored::<F>(ctx, BPF_SK_STORAGE_GET_F_CREATE.into())
     {
         let flow = oldest::<F>(flows);
-        let (endpoint, frontend) = (resolved.endpoint, *frontend);
+        let frontend = *frontend;
         // SAFETY: flows of the socket's storage.
         unsafe {
             let turn = (*flows.as_ptr()).turn.wrapping_add(1);
@@ -77,6 +91,13 @@ pub(crate) fn answered<F: Family>(
     let flow = youngest::<F>(stored::<F>(ctx, 0)?, is_of)?;
     // SAFETY: a field of such a flow.
     NonNull::new(unsafe { &raw mut (*flow.as_ptr()).frontend })
+}
+
+/// Whether a flow was only counted, while programs observed.
+#[inline(always)]
+fn is_observed<F: Family>(flow: NonNull<FlowOf<F>>) -> bool {
+    // SAFETY: a flow of the socket's storage.
+    F::endpoint_parts(&unsafe { words(&raw const (*flow.as_ptr()).endpoint) }).1 == 0
 }
 
 /// Whether a flow's endpoint may still be used: no Service has changed, or it still serves.

@@ -214,6 +214,11 @@ pub(crate) static TCP_PEER_IS_SERVICE: Global<u8> = Global::new(1);
 #[unsafe(no_mangle)]
 pub(crate) static HAS_EXCLUSIONS: Global<u8> = Global::new(0);
 
+/// Whether programs only observe: they decide and count, and leave every connection as it is
+/// (`--observe`). If zero, it costs connections nothing.
+#[unsafe(no_mangle)]
+pub(crate) static OBSERVES: Global<u8> = Global::new(0);
+
 /// Whether the kernel has `bpf_set_retval` for these hooks. If zero, the verifier skips the call,
 /// because it knows the constant.
 #[unsafe(no_mangle)]

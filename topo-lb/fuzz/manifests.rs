@@ -56,7 +56,7 @@ pub(crate) fn one(bytes: &[u8]) -> bool {
 
     let [before, after] =
         [Scope::OptIn, Scope::All].map(|scope| what_if::Proxied::of(state.clone(), scope));
-    let report = what_if::compare(&before, &after, "rack", &all.iter().cloned().collect());
+    let report = what_if::compare(&before, &after, "rack", &all.iter().cloned().collect(), None);
     let _ = what_if::table(&report, true);
 
     for node in nodes {

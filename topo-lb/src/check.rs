@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::admin::Listen;
+use crate::datapath::attach::mode;
 use crate::datapath::host::capability;
 use crate::datapath::host::conntrack::Conntrack;
 use crate::datapath::host::feature::{self, FeatureGroup, GROUPS, kernel_release};
@@ -247,10 +248,13 @@ fn pin_directory(path: &Path) -> Finding {
     if !path.exists() {
         return Finding::ok(name, format!("{} is not there yet: no agent has run", path.display()));
     }
+    let mode = if mode::observes(path) { "; its programs only observe (--observe)" } else { "" };
     match Lock::take(path) {
-        Ok(_) => Finding::ok(name, format!("{} was left by an agent that stopped", path.display())),
+        Ok(_) => {
+            Finding::ok(name, format!("{} was left by an agent that stopped{mode}", path.display()))
+        }
         Err(LockError::Held(_)) => {
-            Finding::ok(name, format!("an agent runs on {}", path.display()))
+            Finding::ok(name, format!("an agent runs on {}{mode}", path.display()))
         }
         Err(error) => {
             Finding::failed(name, error.to_string(), "run it as root, or look at its owner")

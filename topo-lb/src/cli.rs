@@ -1,5 +1,6 @@
 //! The command line. Every flag also reads `TOPO_LB_<FLAG>`.
 
+mod exclusive;
 mod frontends;
 mod lint;
 pub mod name;
@@ -10,12 +11,12 @@ mod trace;
 
 use std::path::PathBuf;
 
-use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use topo_lb_common::maps;
 
 use crate::admin::Listen;
 use crate::admin::probe::Probe;
+use crate::datapath::attach::mode;
 use crate::datapath::attach::pin::TcAttach;
 use crate::datapath::inspect::tolerated::Tolerated;
 use crate::datapath::programs::object::TcpPeer;
@@ -53,6 +54,7 @@ Examples:
   topo-lb agent                                            # in a DaemonSet, NODE_NAME set
   topo-lb agent --kubeconfig ~/.kube/config --node-name worker-1 --scope opt-in
   topo-lb agent --manifests ./cluster.yaml --node-name worker-1
+  topo-lb agent --observe                                  # counts what it would do, and does nothing
 
 The datapath stays in place when the agent stops: connections go on by the last known state.
 `topo-lb cleanup` removes it.")]
@@ -81,6 +83,7 @@ Examples:
   topo-lb plan --from cluster.yaml --set default/web=topology-keys:topology.kubernetes.io/zone,*
   topo-lb plan --from cluster.yaml --set default/web=topology-keys:rack --by rack
   topo-lb plan --from cluster.yaml --set default/web=spill:5% --set default/db=topology-keys-
+  topo-lb plan --from cluster.json --to changed.json --metrics metrics/   # and the bytes that would stay
   kubectl get nodes,services,endpointslices -A -o json > cluster.json    # the whole cluster
 
 Each node counts as one client, and all clients open equally many connections to each
@@ -181,6 +184,17 @@ pub struct PinArgs {
     pub pin_dir: PathBuf,
 }
 
+impl PinArgs {
+    /// What to know before one reads the counters of these maps, if anything.
+    #[must_use]
+    pub fn caveat(&self) -> Option<&'static str> {
+        mode::observes(&self.pin_dir).then_some(
+            "the programs only observe: connections and refusals are those that would be, and nothing is \
+             translated",
+        )
+    }
+}
+
 /// Where load balancers ask whether this node forwards.
 #[derive(Debug, Args)]
 pub struct HealthzArgs {
@@ -231,6 +245,9 @@ pub struct AgentArgs {
     /// Exclude Pods with the annotation `topo-lb.io/exclude: "true"`
     #[arg(long, env = "TOPO_LB_EXCLUDE_ANNOTATED_PODS")]
     pub exclude_annotated_pods: bool,
+    /// Translate nothing: only count what would be done, beside what happens
+    #[arg(long, env = "TOPO_LB_OBSERVE")]
+    pub observe: bool,
     /// What getpeername returns for a TCP connection to a Service
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_TCP_PEER")]
     pub tcp_peer: TcpPeer,
@@ -384,28 +401,6 @@ impl AgentArgs {
             listen: self.healthz.healthz_bind_address,
             node_ports: self.frontends.nodeport_addresses.clone(),
         })
-    }
-
-    /// Checks what clap cannot.
-    ///
-    /// # Errors
-    /// Values of flags exclude each other: a usage error.
-    pub fn check(&self) -> Result<(), clap::Error> {
-        if self.terminate_tcp && self.tcp_peer == TcpPeer::Endpoint {
-            return Err(name::command(name::called()).error(
-                ErrorKind::ArgumentConflict,
-                "--terminate-tcp cannot be used with --tcp-peer endpoint: nothing records which \
-                 connections go to a Service",
-            ));
-        }
-        if self.frontends.kube_proxy_replacement && self.scope == Scope::OptIn {
-            return Err(name::command(name::called()).error(
-                ErrorKind::ArgumentConflict,
-                "--kube-proxy-replacement cannot be used with --scope opt-in: without kube-proxy, \
-                 nothing serves the Services without a policy",
-            ));
-        }
-        Ok(())
     }
 }
 

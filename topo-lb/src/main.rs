@@ -24,7 +24,7 @@ use topo_lb::lint::Rule;
 use topo_lb::list::Listed;
 use topo_lb::plan::Capacity;
 use topo_lb::source::Listing;
-use topo_lb::what_if::{self, Proxied};
+use topo_lb::what_if::{self, Figures, Proxied};
 use topo_lb::{check, explain, heap, lint, list, source, top, trace};
 use topo_lb_common::maps;
 
@@ -107,6 +107,7 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
             tcp_peer: args.tcp_peer,
             accounting: args.accounting == Switch::On,
             exclusions: !exclusions.is_empty(),
+            observe: args.observe,
             serves_guests,
             tc_attach: args.tc_attach,
             all_frontends,
@@ -204,8 +205,14 @@ fn run_plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     if !before.nodes().chain(after.nodes()).any(|(_, labels)| labels.get(&args.by).is_some()) {
         eprintln!("topo-lb: no Node carries the label {}, so all nodes are one group", args.by);
     }
+    let scraped = block_on(source::metrics::read(&args.metrics))?.context("--metrics")?;
+    let figures = (!args.metrics.is_empty()).then(|| Figures::of(&scraped)).transpose();
+    let figures = figures.context("--metrics")?;
+    for doubt in figures.iter().flat_map(|figures| figures.doubts(&before)) {
+        eprintln!("topo-lb: --metrics: {doubt}");
+    }
     let (before, after) = (Proxied::of(before, args.scope), Proxied::of(after, args.scope));
-    let report = what_if::compare(&before, &after, &args.by, &asked);
+    let report = what_if::compare(&before, &after, &args.by, &asked, figures.as_ref());
     print(args.output, &report, || what_if::table(&report, colours()))?;
     let is_clean = faults == 0 && !report.services.iter().any(what_if::ServicePort::is_problem);
     Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -213,6 +220,7 @@ fn run_plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
 
 fn run_list(args: &ListArgs) -> anyhow::Result<ExitCode> {
     let listed = list::list(&args.pin.pin_dir, args.what)?;
+    args.pin.caveat().into_iter().for_each(|it| eprintln!("{}: {it}", name::called()));
     if let Listed::Connections { hidden: hidden @ 1.., .. } = listed {
         eprintln!(
             "{}: the UDP flows of {hidden} processes are not shown: that takes CAP_SYS_PTRACE",
@@ -231,7 +239,8 @@ fn run_top(args: &TopArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let (rows, troubles) = block_on(top::once(&options))??;
-    for trouble in troubles {
+    let caveat = args.pin.caveat().filter(|_| args.reads_maps()).map(str::to_owned);
+    for trouble in troubles.into_iter().chain(caveat) {
         eprintln!("{}: {trouble}", name::called());
     }
     print(args.output, &rows, || top::table(&rows))?;

@@ -75,13 +75,14 @@ impl Netlink {
     }
 }
 
-/// A non-blocking socket that receives the notifications of these groups (`RTMGRP_*`).
+/// A non-blocking socket that receives the notifications of these groups, one bit each. `None` is
+/// `NETLINK_ROUTE` (`RTMGRP_*`), as in [`Netlink::open`].
 ///
 /// # Errors
 /// The kernel opens no such socket.
-pub(crate) fn listen(groups: u32) -> io::Result<OwnedFd> {
+pub(crate) fn listen(protocol: Option<Protocol>, groups: u32) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol)?;
     bind(&socket, &SocketAddrNetlink::new(0, groups))?;
     Ok(socket)
 }
@@ -99,6 +100,12 @@ fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
     header.emit(&mut bytes);
     bytes.extend(body);
     bytes
+}
+
+/// Calls `each` with the kind and the body of each notification of a datagram.
+pub(crate) fn notifications(datagram: &[u8], mut each: impl FnMut(u16, &[u8])) {
+    // A notification acknowledges nothing.
+    let _ = take(datagram, None, &mut each);
 }
 
 /// Reads a datagram's messages; returns whether the answer ends there: with any acknowledgement, or

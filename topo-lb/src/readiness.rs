@@ -37,6 +37,8 @@ pub struct Readiness {
     pub stuck: Option<String>,
     /// How fresh the state is.
     pub freshness: Freshness,
+    /// The programs translate nothing, as they are asked to.
+    pub observes: bool,
 }
 
 /// One condition of readiness.
@@ -81,6 +83,8 @@ impl Readiness {
         // An edge node without its API server must serve; the sentence warns people.
         let old = self.age(now).map(|age| format!("serving the state of {} ago", in_words(age)));
         let fresh = Ok(old.as_deref().unwrap_or("changes are heard of as they happen"));
+        let observes = "topo-lb only observes, and translates nothing (--observe)";
+        let mode = self.observes.then_some(("mode", Ok(observes)));
         [
             ("hooks", hooks),
             ("precedence", precedence),
@@ -89,11 +93,13 @@ impl Readiness {
             ("programmed", programmed),
             ("fresh", fresh),
         ]
+        .into_iter()
+        .chain(mode)
         .map(|(name, result)| {
             let (Ok(sentence) | Err(sentence)) = result;
             Condition { name, met: result.is_ok(), sentence: sentence.to_owned() }
         })
-        .into()
+        .collect()
     }
 
     /// How old the state is; `None` if it is live.
@@ -122,7 +128,7 @@ pub fn report(conditions: &[Condition], verbose: bool) -> (bool, String) {
     }
     let told: Vec<_> = conditions
         .iter()
-        .filter(|condition| if ready { condition.is_stale() } else { !condition.met })
+        .filter(|condition| if ready { condition.is_told() } else { !condition.met })
         .map(|condition| condition.sentence.as_str())
         .collect();
     let _ = match told.as_slice() {
@@ -134,8 +140,8 @@ pub fn report(conditions: &[Condition], verbose: bool) -> (bool, String) {
 
 impl Condition {
     /// Whether it is met but its sentence should still be shown.
-    fn is_stale(&self) -> bool {
-        self.name == "fresh" && self.sentence.starts_with("serving")
+    fn is_told(&self) -> bool {
+        self.name == "mode" || self.name == "fresh" && self.sentence.starts_with("serving")
     }
 }
 
@@ -181,6 +187,11 @@ mod tests {
                 Readiness { stuck, ..ready() },
                 false,
                 "not ready: the last plan was not carried out: no memory\n",
+            ),
+            (
+                Readiness { observes: true, ..ready() },
+                true,
+                "ready: topo-lb only observes, and translates nothing (--observe)\n",
             ),
             // An old state is ready.
             (

@@ -90,6 +90,11 @@ impl Telemetry {
         self.health = Some(checks);
     }
 
+    /// Records that the agent only observes.
+    pub fn observe(&self) {
+        self.change(|readiness| readiness.observes = true);
+    }
+
     /// A handle for queries.
     #[must_use]
     pub fn state_query(&self) -> StateQueryHandle {

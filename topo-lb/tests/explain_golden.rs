@@ -146,23 +146,23 @@ fn plan_says_of_every_change_what_it_always_said() {
                 "default/svc-zone-strict=handle:false",
             ],
         );
-        let report = what_if::compare(&before, &after, ZONE, &asked);
+        let report = what_if::compare(&before, &after, ZONE, &asked, None);
         wrong.extend(golden(&format!("plan-{version}.txt"), &what_if::table(&report, false)).err());
         wrong.extend(golden(&format!("plan-{version}.json"), &json(&report)).err());
     }
     let keys = "demo/lone-pod=topology-keys:kubernetes.io/hostname,topology.kubernetes.io/zone";
     let (before, after) = planned(REASONS, &[keys]);
-    let report = what_if::compare(&before, &after, ZONE, &BTreeSet::new());
+    let report = what_if::compare(&before, &after, ZONE, &BTreeSet::new(), None);
     wrong.extend(golden("plan-reasons.txt", &what_if::table(&report, false)).err());
     let everything = Proxied::of(state(REASONS, ""), Scope::OptIn);
     let nothing = BTreeSet::new();
-    let report = what_if::compare(&before, &everything, "example.com/rack", &nothing);
+    let report = what_if::compare(&before, &everything, "example.com/rack", &nothing, None);
     wrong.extend(golden("plan-opt-in.txt", &what_if::table(&report, false)).err());
     let [newer, older] = ["1.36", "1.20"].map(|version| {
         let path = format!("../tests/fixtures/kubernetes-{version}.json");
         Proxied::of(state(&path, ""), Scope::All)
     });
-    let report = what_if::compare(&newer, &older, ZONE, &nothing);
+    let report = what_if::compare(&newer, &older, ZONE, &nothing, None);
     wrong.extend(golden("plan-two-clusters.txt", &what_if::table(&report, false)).err());
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

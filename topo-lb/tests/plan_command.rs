@@ -70,6 +70,53 @@ fn json_has_the_assumption_and_the_loads() {
     assert_eq!(*load, serde_json::json!({"before": 2.0, "after": 1.0}));
 }
 
+const METRICS: &str = "\
+# TYPE topo_lb_tcp_sent_bytes counter
+topo_lb_tcp_sent_bytes_total{namespace=\"default\",service=\"web\",port=\"80\",locality=\"NEAR\",tier=\"none\"} 1000
+topo_lb_tcp_received_bytes_total{namespace=\"default\",service=\"web\",port=\"80\",locality=\"NEAR\",tier=\"none\"} 3000
+# EOF
+";
+
+#[test]
+fn metrics_of_a_folder_say_how_many_bytes_would_cross() {
+    let folder = tempfile::tempdir().unwrap();
+    write(&folder.path().join("n1"), &METRICS.replace("NEAR", "node"));
+    write(&folder.path().join("n2.prom"), &METRICS.replace("NEAR", "elsewhere"));
+    let metrics = folder.path().to_str().unwrap();
+    // Node n2 has no endpoint in its zone.
+    let strict = "default/web=topology-keys:topology.kubernetes.io/zone";
+    let done = plan(&["--from", "-", "--set", strict, "--metrics", metrics], CLUSTER);
+    let bytes = "  bytes     8.0 kB moved, 4.0 kB left the zone; expected out of the zone: \
+                 4.0 kB → 0 B; without an endpoint: 0 B → 4.0 kB\n";
+    assert!(text(&done.stdout).contains(bytes), "{}", text(&done.stdout));
+    assert!(text(&done.stdout).contains("Of its bytes: 8.0 kB moved"), "{}", text(&done.stdout));
+    assert!(text(&done.stdout).contains("Assumed: the bytes of a node's clients follow"));
+    assert_eq!(text(&done.stderr), "");
+}
+
+#[test]
+fn metrics_that_cannot_be_used_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("n1");
+    let path = path.to_str().unwrap();
+    let strict = "default/web=topology-keys:topology.kubernetes.io/zone";
+    let with =
+        |metrics: &str| plan(&["--from", "-", "--set", strict, "--metrics", metrics], CLUSTER);
+    let missing = with(path);
+    assert_eq!(code(&missing), Some(1));
+    assert!(text(&missing.stderr).contains(&format!("--metrics: the file {path}: No such file")));
+    write(Path::new(path), "<html>");
+    let other = with(path);
+    assert_eq!((code(&other), text(&other.stdout)), (Some(1), ""));
+    assert!(text(&other.stderr).contains("it has no metric of topo-lb"), "{}", text(&other.stderr));
+    write(Path::new(path), &METRICS.replace("web", "gone").replace("NEAR", "node"));
+    let gone = with(&format!("n9={path}"));
+    assert!(text(&gone.stdout).contains("1 of 1 Service port changes"));
+    for doubt in ["no Node has the name n9", "not in --from: default/gone"] {
+        assert!(text(&gone.stderr).contains(doubt), "{doubt}: {}", text(&gone.stderr));
+    }
+}
+
 #[test]
 fn two_files_are_compared_and_settings_count_after_that() {
     let folder = tempfile::tempdir().unwrap();

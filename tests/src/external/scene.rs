@@ -267,6 +267,17 @@ impl<'a> Stage<'a> {
 
     /// Starts topo-lb in place of kube-proxy on both nodes.
     pub fn start_topo_lb(&mut self) -> Result<Vec<Agent<'a>>> {
+        self.start_agents(&[
+            ("--kube-proxy-replacement", ""),
+            ("--external-ip-ranges", EXTERNAL_IPS),
+        ])
+    }
+
+    /// Starts agents with these flags on both nodes.
+    pub fn start_agents(
+        &mut self,
+        flags: &[(&'static str, &'static str)],
+    ) -> Result<Vec<Agent<'a>>> {
         let cluster = self.cluster;
         let binary = Binary::new(requirements::agent()?);
         let mut manifests = Manifests::new(cluster.folder())?;
@@ -277,8 +288,7 @@ impl<'a> Stage<'a> {
         let mut agents = Vec::new();
         for node in [HERE, THERE] {
             let mut agent = Agent::prepare(&binary, cluster, node, manifests.folder())?;
-            agent.set("--kube-proxy-replacement", "");
-            agent.set("--external-ip-ranges", EXTERNAL_IPS);
+            flags.iter().for_each(|(flag, value)| agent.set(flag, value));
             agent.launch()?;
             agents.push(agent);
         }

@@ -27,11 +27,12 @@ use crate::rules::{rendered, rules};
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// A Service with a pod at every distance, one that no node may use, and one at whose port no pod
-/// listens.
+/// A Service with a pod at every distance, one that no node may use, one at whose port no pod
+/// listens, and one whose first key matches nothing.
 const WEB: &str = "10.96.5.1";
 const STRICT: &str = "10.96.5.2";
 const CLOSED: &str = "10.96.5.3";
+const SECOND: &str = "10.96.5.4";
 
 /// Nodes, each with its number, zone and region.
 const NODES: [(&str, u8, &str, &str); 4] = [
@@ -54,6 +55,7 @@ fn describe(plane: &ControlPlane<'_>) -> Result<()> {
         ("web", WEB, 9376, None),
         ("strict", STRICT, 9376, Some((KEYS, "example.com/nobody"))),
         ("closed", CLOSED, 9, None),
+        ("second", SECOND, 9376, Some((KEYS, "example.com/nobody,*"))),
     ];
     let services = services.map(|(name, address, target, keys)| {
         let keys: Vec<_> = keys.into_iter().collect();
@@ -116,11 +118,26 @@ fn queries() -> Result<Vec<Query>> {
     Ok(all)
 }
 
+/// All queries of docs/cost.md: the lines of its examples without comments, with a price.
+fn queries_of_cost() -> Result<Vec<Query>> {
+    let page = fs::read_to_string(deploy("../docs/cost.md"))?;
+    let blocks = page.split("```promql\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let lines = blocks.flat_map(str::lines).filter(|line| !line.starts_with('#'));
+    let all = lines.map(|line| {
+        let expr = line.replace("$price", "0.5");
+        Query { panel: "docs/cost.md".into(), expr, labels: Vec::new() }
+    });
+    let all: Vec<_> = all.collect();
+    ensure!(all.len() >= 8, "docs/cost.md has only {} queries", all.len());
+    Ok(all)
+}
+
 /// Traffic to every locality, refusals, and a pod whose readiness changes each time.
 fn act(plane: &ControlPlane<'_>, client: &mut Client, ready: &mut bool) -> Result<()> {
     client.call(Via::Http, at(WEB)?, 20)?;
     client.call(Via::Http, at(STRICT)?, 5)?;
     client.call(Via::Http, at(CLOSED)?, 5)?;
+    client.call(Via::Http, at(SECOND)?, 5)?;
     *ready = !*ready;
     plane.set_ready(&["c"], *ready)
 }
@@ -149,7 +166,8 @@ fn mentioned(text: &str) -> BTreeSet<&str> {
 
 #[test]
 fn every_query_of_the_dashboard_and_every_rule_finds_the_metrics_of_real_agents() -> Result<()> {
-    let (rules, monitor, queries) = (rules()?, rendered("PodMonitor")?, queries()?);
+    let (rules, monitor, mut queries) = (rules()?, rendered("PodMonitor")?, queries()?);
+    queries.extend(queries_of_cost()?);
     let binary = Binary::new(requirements::agent()?);
     let pods = [vec![("client", 2), ("a", 3)], vec![("b", 2)], vec![("c", 2)], vec![("d", 2)]];
     let plan: Vec<_> = NODES

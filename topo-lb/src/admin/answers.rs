@@ -111,12 +111,15 @@ async fn scrape(admin: &Admin) -> Result<String, String> {
     // Before everything is listed, the owner answers no query.
     let is_listed = readiness.listed;
     let runtime = Handle::current();
+    let observed = admin.sources.observed.as_ref().map(|observed| observed.connections());
+    let observes = observed.is_some();
     in_background(move || {
         let mut counted = match Counted::read(&pin_dir) {
             // Before the maps exist, nothing is counted.
             Err(ReadError::Open(OpenError::Absent(_))) => Counted::default(),
             counted => counted.map_err(|error| error.to_string())?,
         };
+        counted.services.observed = observed.unwrap_or_default();
         let far_endpoints = take(&mut counted.far_endpoints);
         // Asked late, and dropped soon.
         let view = is_listed.then(|| runtime.block_on(state_query.view()).ok()).flatten();
@@ -139,6 +142,7 @@ async fn scrape(admin: &Admin) -> Result<String, String> {
         }
         scrape.matrix = moved.matrix(own_zone, &scrape.services.by_locality);
         let now = SystemTime::now();
+        scrape.observes = observes;
         scrape.age = readiness.age(now);
         scrape.ready = readiness.conditions(now).iter().all(|condition| condition.met);
         scrape.text().map_err(|error| error.to_string())

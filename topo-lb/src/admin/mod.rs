@@ -39,6 +39,7 @@ use tokio::sync::{Semaphore, watch};
 use tracing::warn;
 
 use crate::metrics::Figures;
+use crate::observe::Observed;
 use crate::readiness::Readiness;
 use crate::state_query::StateQueryHandle;
 use crate::topology::Scope;
@@ -57,6 +58,8 @@ pub struct Sources {
     pub pin_dir: PathBuf,
     /// What the agent counts.
     pub figures: Arc<Figures>,
+    /// What happens to connections while the agent only observes; `None` if it translates.
+    pub observed: Option<Arc<Observed>>,
     /// The agent's readiness.
     pub readiness: watch::Receiver<Readiness>,
     /// Sends queries to the agent task.

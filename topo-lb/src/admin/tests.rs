@@ -83,6 +83,7 @@ fn admin() -> (Arc<Admin>, watch::Sender<Readiness>, Arc<AtomicUsize>) {
     figures.beat();
     let admin = Admin::new(
         Sources {
+            observed: None,
             node: "here".into(),
             scope: Scope::All,
             pin_dir: "/no/such/pins".into(),

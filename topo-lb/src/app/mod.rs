@@ -7,6 +7,7 @@ mod first_listing;
 mod gather;
 mod guard;
 mod kernel;
+mod observer;
 mod precedence;
 mod prove;
 mod quarantine;

@@ -14,6 +14,7 @@ use super::devices::Devices;
 use super::gather::gather;
 use super::guard::{Finding, Guard};
 use super::kernel::Kernel;
+use super::observer::Observer;
 use super::prove::prove;
 use super::retry::{Retry, Turn, next_turn};
 use super::source::Events;
@@ -37,6 +38,8 @@ pub(super) struct Running {
     pub(super) wanted: WantedNodes,
     pub(super) devices: Devices,
     pub(super) terminator: SocketTerminator,
+    /// `None` if the programs translate.
+    pub(super) observer: Option<Observer>,
     pub(super) socket_file: SocketFile,
     pub(super) cgroup_root: PathBuf,
 }
@@ -109,6 +112,9 @@ impl Running {
         self.terminator.end(&[]);
         if self.datapath.forget_killed_tracer() {
             info!("a `topo-lb trace` was killed, and connections are not told to it any more");
+        }
+        if let Some(observer) = &self.observer {
+            observer.look(&self.state.reconciler);
         }
     }
 

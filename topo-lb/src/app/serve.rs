@@ -12,14 +12,20 @@ use crate::events::publish::EventPublisher;
 use crate::events::{self, counted};
 use crate::health;
 use crate::metrics::Figures;
+use crate::observe::Observed;
 use crate::source::kube::{self, KubeTarget};
 use crate::telemetry::Telemetry;
 
-/// Returns the telemetry, and the file of the probes' socket.
-pub(super) fn serve(config: &Config) -> anyhow::Result<(Telemetry, admin::SocketFile)> {
+/// Returns the telemetry, and the file of the probes' socket. `observed`: see [`admin::Sources`].
+pub(super) fn serve(
+    config: &Config,
+    observed: Option<Arc<Observed>>,
+) -> anyhow::Result<(Telemetry, admin::SocketFile)> {
     let figures = Arc::<Figures>::default();
     let mut has_listener = false;
     let publisher = match &config.source {
+        // Nobody is refused.
+        _ if observed.is_some() => EventPublisher::silent(Arc::clone(&figures)),
         // Without credentials, nobody may write Events.
         Source::Manifests(_) | Source::Kube(KubeTarget::Server(_)) => {
             EventPublisher::silent(Arc::clone(&figures))
@@ -30,6 +36,9 @@ pub(super) fn serve(config: &Config) -> anyhow::Result<(Telemetry, admin::Socket
         }
     };
     let mut telemetry = Telemetry::new(Arc::clone(&figures), publisher.clone());
+    if observed.is_some() {
+        telemetry.observe();
+    }
     if let Some(options) = &config.health {
         let leaving = match &config.source {
             // Manifests do not tell of a Node that leaves.
@@ -61,6 +70,7 @@ pub(super) fn serve(config: &Config) -> anyhow::Result<(Telemetry, admin::Socket
         scope: config.scope,
         pin_dir: config.datapath.pin_dir.clone(),
         figures,
+        observed,
         readiness: telemetry.readiness(),
         state_query: telemetry.state_query(),
     };

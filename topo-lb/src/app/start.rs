@@ -11,6 +11,7 @@ use super::config::Config;
 use super::devices::Devices;
 use super::first_listing::{UNREMARKED, first_listing};
 use super::kernel::Kernel;
+use super::observer::Observer;
 use super::prove::prove;
 use super::running::{INSPECTION, Running};
 use super::{exclusions, precedence, serve, source};
@@ -21,6 +22,7 @@ use crate::datapath::inspect::self_probe::ProbeError;
 use crate::datapath::{Datapath, Options};
 use crate::heap;
 use crate::metrics::Figures;
+use crate::observe::Observed;
 use crate::reconcile::Reconciler;
 use crate::socket::terminator::{self, SocketTerminator};
 
@@ -37,7 +39,8 @@ pub(super) async fn start(
     let reconciler =
         Reconciler::new(config.node.clone(), config.scope, lists_all).when_full(config.when_full);
     let reconciler = reconciler.exposing(config.exposing.clone());
-    let (telemetry, socket_file) = serve::serve(&config)?;
+    let observed = config.datapath.observe.then(Arc::<Observed>::default);
+    let (telemetry, socket_file) = serve::serve(&config, observed.clone())?;
     let cgroup_root = config.datapath.cgroup_root.clone();
     let proof = prove(&telemetry, &cgroup_root);
     let figures = Arc::clone(&telemetry.figures);
@@ -79,6 +82,10 @@ pub(super) async fn start(
     )
     .await?;
     datapath.attach()?;
+    if let Err(error) = datapath.mark_mode() {
+        warn!("connections of before the start count as those of this mode: {error}");
+    }
+    let observer = Observer::start(&config, observed, &figures);
     datapath.guard_node_ports();
     account(&mut datapath);
     if config.exposing.is_none() {
@@ -118,6 +125,7 @@ pub(super) async fn start(
         wanted,
         devices,
         terminator,
+        observer,
         socket_file,
         cgroup_root,
     }))

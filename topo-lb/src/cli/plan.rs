@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::Output;
+use crate::source::metrics::Origin;
 use crate::topology::Scope;
 use crate::topology::label::ZONE;
 use crate::topology::validation::label_name;
@@ -27,6 +28,11 @@ pub struct PlanArgs {
     /// Group nodes by this label
     #[arg(long, value_name = "LABEL", env = "TOPO_LB_BY", default_value = ZONE, value_parser = label)]
     pub by: String,
+    /// Metrics of agents, for the bytes that would stay in their zone: a file, the URL of an agent, or a
+    /// folder with a file for each node, named after it. NODE=PATH or NODE=URL says which node it is of.
+    /// Can be given more than once
+    #[arg(long, value_name = "[NODE=]PATH|URL", env = "TOPO_LB_METRICS")]
+    pub metrics: Vec<Origin>,
     /// Which Services are handled on all nodes
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_SCOPE")]
     pub scope: Scope,

@@ -23,6 +23,25 @@ fn connections_that_leave_no_trace_cannot_be_ended() {
 }
 
 #[test]
+fn an_agent_that_observes_translates_and_ends_nothing() {
+    let agent = |more: &[&str]| {
+        let line = [&["topo-lb", "agent", "--observe"], more].concat();
+        match Cli::try_parse_from(line).expect("clap sees nothing").command {
+            Command::Agent(args) => args.check(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(agent(&[]).is_ok());
+    for more in
+        [&["--kube-proxy-replacement"][..], &["--tc-devices", "veth*"], &["--terminate-tcp"]]
+    {
+        let error = agent(more).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains(more[0]), "{error}");
+    }
+}
+
+#[test]
 fn ten_thousand_namespaces_fit_a_flag_and_a_wrong_one_is_refused() {
     let agent = |names: &str| {
         let line = ["topo-lb", "agent", "--exclude-namespaces", names];

@@ -53,6 +53,12 @@ pub struct TopArgs {
 }
 
 impl TopArgs {
+    /// Whether the counts come from this node's maps.
+    #[must_use]
+    pub fn reads_maps(&self) -> bool {
+        self.agent.is_empty() && !self.cluster && !name::is_plugin()
+    }
+
     /// What to show. `target`: the API server of --cluster.
     #[must_use]
     pub fn options(&self, target: KubeTarget) -> Options {

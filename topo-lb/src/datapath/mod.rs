@@ -62,6 +62,8 @@ pub struct Options {
     pub accounting: bool,
     /// Whether Pods can be excluded.
     pub exclusions: bool,
+    /// Whether programs only count what they would do.
+    pub observe: bool,
     /// Set if devices of guests are served. `capacity` then has room for connections.
     pub serves_guests: bool,
     /// How programs are attached to devices.
@@ -157,6 +159,7 @@ impl Datapath {
         made.directories.extend(renewal::mark(&options.pin_dir)?);
         let constants = Constants::probe(options.tcp_peer, options.capacity.services)
             .with_exclusions(options.exclusions)
+            .with_observing(options.observe)
             .with_all_frontends(options.all_frontends);
         let (tcp_fields, no_tcp_fields) = match options.accounting.then(TcpFields::find) {
             Some(Ok(fields)) => (fields, None),

@@ -42,7 +42,7 @@ impl Changes {
     }
 
     fn of(groups: libc::c_int) -> io::Result<Self> {
-        let socket = netlink::listen(groups as u32)?;
+        let socket = netlink::listen(None, groups as u32)?;
         // SAFETY: the descriptor is the one that the `OwnedFd` keeps open as long as it lives.
         Ok(Self { socket: unsafe { AsyncFd::register(socket)? } })
     }

@@ -11,16 +11,19 @@ use topo_lb_common::totals::Totals;
 
 use super::refusals::Refusals;
 use crate::datapath::maps::totals::Group;
+use crate::observe::ByServicePort;
 use crate::refusal::Refusal;
 
 /// A Service port, as `namespace/name:port`.
 type Name = Arc<str>;
 
-/// What the kernel has counted of Service ports.
+/// What is counted of Service ports.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     /// Connections of the Service ports that had any.
     pub connections: BTreeMap<Name, Counters>,
+    /// While the programs only observe: what happened to connections.
+    pub observed: ByServicePort,
     /// What TCP connections moved.
     pub tcp: BTreeMap<Group, Totals>,
 }
@@ -31,6 +34,8 @@ pub struct Counts {
 pub struct Shown {
     /// Connections.
     pub connections: BTreeMap<Option<Name>, Counters>,
+    /// While the programs only observe: what happened to connections.
+    pub observed: BTreeMap<(Option<Name>, Locality), u64>,
     /// Refused connections.
     pub refused: BTreeMap<(Option<Name>, Refusal), u64>,
     /// What TCP connections moved.
@@ -48,6 +53,7 @@ pub struct Bounded {
     /// Those that share the series of all others.
     shared: BTreeSet<Name>,
     connections: Series<Name, (), Counters>,
+    observed: Series<(Name, Locality), Locality, u64>,
     refused: Series<(Name, Refusal), Refusal, u64>,
     /// Refusals from before the agent started, whose reasons the first look tells.
     refused_before: BTreeMap<Name, u64>,
@@ -77,6 +83,8 @@ impl Bounded {
         let own = |name: &Name| self.own.contains(name);
         let own_group = |group: &Group| group.service.as_ref().is_some_and(own);
         let connections = self.connections.look(counts.connections, own, |_| (), |_, _| {});
+        let observed =
+            self.observed.look(counts.observed, |(name, _)| own(name), |key| key.1, |_, _| {});
         let mut refused = BTreeMap::new();
         for (name, reason, times) in refusals.iter() {
             let key = (Arc::clone(name), reason);
@@ -93,6 +101,11 @@ impl Bounded {
         let of_others = |&locality: &Locality| Group { service: None, locality, tier: None };
         Shown {
             connections: self.connections.with_others(connections, Some, |()| None),
+            observed: self.observed.with_others(
+                observed,
+                |(name, locality)| (Some(name), locality),
+                |locality| (None, *locality),
+            ),
             refused: self.refused.with_others(
                 refused,
                 |(name, reason)| (Some(name), reason),
@@ -108,6 +121,9 @@ impl Bounded {
         let mut amounts = BTreeMap::<&Name, [u64; 2]>::new();
         for (name, counters) in &counts.connections {
             amounts.entry(name).or_default()[0] = words(counters).iter().sum();
+        }
+        for ((name, _), times) in &counts.observed {
+            amounts.entry(name).or_default()[0] += times;
         }
         for (group, totals) in &counts.tcp {
             if let Some(name) = &group.service {

@@ -108,6 +108,8 @@ pub struct Figures {
     pub ended_sockets: [AtomicU64; 2],
     /// Failed attempts to find or end sockets.
     pub unended_sockets: AtomicU64,
+    /// New connections that the agent could not observe, or times that the kernel dropped some.
+    pub observer_overruns: AtomicU64,
     /// How full the maps are, in the order of [`PLANNED`].
     pub uses: [Use; PLANNED.len()],
 }

@@ -5,6 +5,7 @@
 //! | `bounded` | which Service ports have series of their own |
 //! | `figures` | what the agent's tasks count |
 //! | `refusals` | why connections were refused |
+//! | `services` | connections to Service ports |
 //! | `tcp` | what TCP connections moved |
 //! | `zones` | what they moved to each zone |
 //! | `scrape` | all of these and the kernel's counters, as text |
@@ -13,6 +14,7 @@ pub mod bounded;
 pub mod figures;
 pub mod refusals;
 pub mod scrape;
+pub(crate) mod services;
 mod tcp;
 pub mod zones;
 

@@ -22,8 +22,8 @@ use topo_lb_common::packets::{Outcome, Packets};
 use super::bounded::{Bounded, Counts, Shown};
 use super::figures::{Figures, PLANNED};
 use super::refusals::Refusals;
-use super::tcp;
 use super::zones::{self, FarEndpoints, Matrix};
+use super::{services, tcp};
 use crate::datapath::attach::walk;
 use crate::datapath::direction::Direction;
 use crate::datapath::maps::error::ReadError;
@@ -68,7 +68,8 @@ impl Counts {
     /// # Errors
     /// A map cannot be opened or read.
     pub fn read(pin_dir: &Path) -> Result<Self, ReadError> {
-        Ok(Self { connections: counters::connections(pin_dir)?, tcp: totals::read(pin_dir)? })
+        let connections = counters::connections(pin_dir)?;
+        Ok(Self { connections, tcp: totals::read(pin_dir)?, ..Self::default() })
     }
 }
 
@@ -83,6 +84,8 @@ pub struct Scrape {
     pub torn: u64,
     /// Packets by tc hook, if there are any.
     pub packets: Vec<(Direction, Packets)>,
+    /// Whether the programs only observe.
+    pub observes: bool,
     /// Service ports that refuse connections now, by reason.
     pub refusing: BTreeMap<Refusal, u64>,
     /// What was moved to each zone.
@@ -118,6 +121,7 @@ impl Scrape {
             services,
             torn,
             packets,
+            observes: false,
             refusing,
             matrix: Matrix::default(),
             age: None,
@@ -136,32 +140,6 @@ impl Scrape {
         encode(&mut text, &registry)?;
         Ok(text)
     }
-}
-
-/// The labels of a Service port, and one more.
-fn labels<'a>(
-    name: Option<&'a str>,
-    key: &'static str,
-    value: &'static str,
-) -> [(&'static str, &'a str); 4] {
-    let [namespace, service, port] = shown_parts(name);
-    [("namespace", namespace), ("service", service), ("port", port), (key, value)]
-}
-
-/// `namespace`, `service` and `port` of all Service ports without series of their own. No name in
-/// Kubernetes has parentheses.
-const OTHERS: &str = "(others)";
-
-/// Namespace, Service and port of a Service port, or of all others.
-pub(super) fn shown_parts(name: Option<&str>) -> [&str; 3] {
-    name.map_or([OTHERS; 3], parts)
-}
-
-/// Namespace, Service and port of `namespace/name:port`.
-pub(crate) fn parts(name: &str) -> [&str; 3] {
-    let (service, port) = name.rsplit_once(':').unwrap_or((name, ""));
-    let (namespace, service) = service.split_once('/').unwrap_or(("", service));
-    [namespace, service, port]
 }
 
 pub(super) fn counter(
@@ -204,7 +182,8 @@ impl Families<'_, '_> {
 
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        self.traffic(&mut encoder)?;
+        services::encode(&self.services, &self.refusing, self.observes, &mut encoder)?;
+        self.programs(&mut encoder)?;
         tcp::encode(&self.services, &mut encoder)?;
         zones::encode(&self.matrix, &mut encoder)?;
         self.maps(&mut encoder)?;
@@ -214,37 +193,16 @@ impl Collector for Scrape {
 }
 
 impl Scrape {
-    fn traffic(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let help = "Connections of this node to a Service port by where they went: an endpoint on \
-                    the same node, in its zone, its region, or elsewhere. Only Service ports that \
-                    had any";
-        let mut family =
-            encoder.encode_descriptor("connections", help, None, MetricType::Counter)?;
-        for (name, counters) in &self.services.connections {
-            for (locality, value) in [
-                ("node", counters.same_node),
-                ("zone", counters.same_zone),
-                ("region", counters.same_region),
-                ("elsewhere", counters.elsewhere),
-            ] {
-                if value > 0 {
-                    counter(&mut family, &labels(name.as_deref(), "locality", locality), value)?;
-                }
-            }
-        }
-        let help = "Connections of this node to a Service port that were refused, by the reason \
-                    at the time of the scrape that first saw them";
-        let mut family =
-            encoder.encode_descriptor("refused_connections", help, None, MetricType::Counter)?;
-        for ((name, reason), value) in &self.services.refused {
-            counter(&mut family, &labels(name.as_deref(), "reason", reason.into()), *value)?;
-        }
-        let help = "Service ports that refuse connections of this node now, by reason";
-        let mut family =
-            encoder.encode_descriptor("refusing_service_ports", help, None, MetricType::Gauge)?;
-        for reason in Refusal::ALL.into_iter().filter(|reason| *reason != Refusal::Past) {
-            let value = self.refusing.get(&reason).copied().unwrap_or_default();
-            family.encode_family(&[("reason", <&str>::from(reason))])?.encode_gauge(&value)?;
+    fn programs(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Whether the agent only observes: it translates nothing (--observe)";
+        encoder
+            .encode_descriptor("observing", help, None, MetricType::Gauge)?
+            .encode_gauge(&u64::from(self.observes))?;
+        if self.observes {
+            let help = "New connections that the agent could not observe, and times that the kernel \
+                        dropped some";
+            let overruns = &self.figures.observer_overruns;
+            Families(encoder).counter("observer_overruns", help, overruns)?;
         }
         let help = "Connections and datagrams that were refused because the Service's value was \
                     being replaced in each of three attempts to read it";

@@ -9,7 +9,8 @@ use topo_lb_common::backend::Locality;
 use topo_lb_common::totals::{Failure, RTT_LIMITS, Totals};
 
 use super::bounded::Shown;
-use super::scrape::{counter, shown_parts};
+use super::scrape::counter;
+use super::services::shown_parts;
 use crate::datapath::maps::totals::Group;
 
 const MICROS: f64 = 1_000_000.0;

@@ -3,6 +3,7 @@
 mod beside;
 pub mod file;
 pub mod kube;
+pub mod metrics;
 pub mod object;
 pub mod saved;
 

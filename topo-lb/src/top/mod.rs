@@ -20,8 +20,8 @@ use tokio::runtime::Builder;
 use tokio::time::sleep;
 
 use draw::Status;
-pub use source::From;
 use source::Source;
+pub use source::{From, metrics};
 use traffic::{Moment, rates};
 pub use traffic::{Rate, Row};
 pub use view::Column;

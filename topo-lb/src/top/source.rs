@@ -17,7 +17,8 @@ use topo_lb_common::backend::Locality;
 use super::scraped;
 use super::traffic::{Moment, Totals, Traffic};
 use crate::metrics::bounded::Counts;
-use crate::metrics::scrape::{Counted, parts};
+use crate::metrics::scrape::Counted;
+use crate::metrics::services::parts;
 use crate::source::kube::{KubeTarget, Server, connect};
 
 /// The label of the agents' Pods, as the manifests set it.
@@ -72,10 +73,7 @@ impl Source {
             From::Agents(urls) => {
                 let mut agents = Vec::new();
                 for url in urls {
-                    let server = connect(&KubeTarget::Server(url.clone())).await;
-                    let server = server.with_context(|| format!("the agent {url}"))?;
-                    let path = "/metrics".to_owned();
-                    agents.push(Agent { name: url.as_str().into(), server, path });
+                    agents.push(Agent::at(url).await?);
                 }
                 Self::Agents(agents)
             }
@@ -165,14 +163,31 @@ async fn ask(agents: &[Agent]) -> BTreeMap<Arc<str>, Result<Traffic, String>> {
 }
 
 impl Agent {
+    async fn at(url: &str) -> anyhow::Result<Self> {
+        let server = connect(&KubeTarget::Server(url.to_owned())).await;
+        let server = server.with_context(|| format!("the agent {url}"))?;
+        Ok(Self { name: url.into(), server, path: "/metrics".to_owned() })
+    }
+
     async fn traffic(&self) -> Result<Traffic, String> {
+        scraped::traffic(&self.metrics().await?)
+    }
+
+    async fn metrics(&self) -> Result<String, String> {
         let request = Request::get(&self.path).body(Vec::new()).map_err(|it| it.to_string())?;
         match timeout(LIMIT, self.server.client().request_text(request)).await {
             Err(_) => Err(format!("no answer within {} s", LIMIT.as_secs())),
-            Ok(Err(error)) => Err(error.to_string()),
-            Ok(Ok(text)) => scraped::traffic(&text),
+            Ok(answer) => answer.map_err(|error| error.to_string()),
         }
     }
+}
+
+/// The metrics of the agent with this URL, such as `http://127.0.0.1:19876`.
+///
+/// # Errors
+/// It does not answer.
+pub async fn metrics(url: &str) -> anyhow::Result<String> {
+    Agent::at(url).await?.metrics().await.map_err(anyhow::Error::msg)
 }
 
 #[cfg(test)]
@@ -197,6 +212,7 @@ mod tests {
                 .map(|it| (it.into(), counters))
                 .into(),
             tcp: [group(port, Some(0)), group(port, None), group(None, None)].into(),
+            ..Counts::default()
         };
         let wanted = Totals {
             connections: [2.0, 0.0, 0.0, 4.0],

@@ -215,6 +215,20 @@ pub fn sites<'a>(
     all.into_iter().map(|one| (one.address, one.site)).collect()
 }
 
+/// How far the endpoint of a Service port at this address is from `node`; `None` if it has none there.
+#[must_use]
+pub fn locality(
+    state: &State,
+    node: &str,
+    service: &Service,
+    port: &Port,
+    endpoint: SocketAddr,
+) -> Option<Locality> {
+    let all = candidate::of(state, service, port, Family::of(endpoint.ip()));
+    let found = all.into_iter().find(|one| one.address == endpoint)?;
+    Some(found.site.locality(Here::of(state, node)))
+}
+
 /// The ignored annotations and fields of a Service, each with the rule that it broke; `None` if
 /// there are none, or the Service has no ClusterIP to translate.
 #[must_use]

@@ -7,10 +7,14 @@ use std::ops::AddAssign;
 use rayon::prelude::*;
 
 use super::load::{self, Load};
-use super::{ASSUMPTION, Both, Endpoint, Group, Proxied, Report, ServicePort, Totals};
+use super::{
+    ASSUMPTION, BYTES_ASSUMPTION, Both, Bytes, Endpoint, Figures, Group, Proxied, Report,
+    ServicePort, Totals, moved,
+};
 use crate::cluster::{Family, ServiceId, State};
 use crate::explain;
 use crate::topology::NodesByLabel;
+use crate::topology::label::ZONE;
 
 /// Loads and shares are rounded to a millionth: what differs by less is the same.
 const PRECISION: f64 = 1e6;
@@ -19,13 +23,14 @@ const PRECISION: f64 = 1e6;
 type Dialled = (u16, &'static str, Family);
 
 /// Compares all Services. `label` groups the nodes. The report has those that change, and those of
-/// `asked`.
+/// `asked`. `figures`: what agents have counted, if anybody asked them.
 #[must_use]
 pub fn compare<'a>(
     before: &'a Proxied,
     after: &'a Proxied,
     label: &'a str,
     asked: &BTreeSet<ServiceId>,
+    figures: Option<&Figures>,
 ) -> Report<'a> {
     let same_nodes = before.state.nodes().eq(after.state.nodes());
     let ids: BTreeSet<&ServiceId> = before.state.services().chain(after.state.services()).collect();
@@ -41,8 +46,15 @@ pub fn compare<'a>(
         }
         let old = load::of(before, &nodes[0], label, id);
         let new = load::of(after, &nodes[1], label, id);
+        let mut with_bytes = BTreeSet::new();
         for (dialled, pair) in pairs(old, new) {
-            let port = service_port(id, dialled, &pair, &after.state);
+            let mut port = service_port(id, dialled, &pair, &after.state);
+            if port.port.protocol == "TCP"
+                && let Some(counted) = figures.and_then(|all| all.port(id, &port.port))
+                && with_bytes.insert(port.port.port)
+            {
+                port.bytes = Some(moved::bytes(counted, &pair, label == ZONE));
+            }
             sums += Sums::of(&port, &pair);
             reported.extend((port.changes || is_asked).then_some(port));
         }
@@ -54,7 +66,8 @@ pub fn compare<'a>(
         sums += one;
         services.extend(reported);
     }
-    Report { assumption: ASSUMPTION, label, services, totals: sums.totals() }
+    let bytes_assumption = figures.map(|_| BYTES_ASSUMPTION);
+    Report { assumption: ASSUMPTION, bytes_assumption, label, services, totals: sums.totals() }
 }
 
 /// Whether nothing that a decision for this Service reads has changed, given the same Nodes.
@@ -122,6 +135,7 @@ fn service_port<'a>(
         served,
         groups,
         endpoints,
+        bytes: None,
     }
 }
 
@@ -203,6 +217,7 @@ struct Sums {
     newly_ignored: usize,
     clients: Both<usize>,
     staying: Both<f64>,
+    bytes: Option<Bytes>,
 }
 
 impl Sums {
@@ -224,6 +239,7 @@ impl Sums {
             newly_ignored: (!port.newly_ignored().is_empty()).into(),
             clients: Both { before: before.0, after: after.0 },
             staying: Both { before: before.1, after: after.1 },
+            bytes: port.bytes,
             ..unchanged
         }
     }
@@ -238,6 +254,7 @@ impl Sums {
                 before: share(self.staying.before, self.clients.before),
                 after: share(self.staying.after, self.clients.after),
             },
+            bytes: self.bytes,
         }
     }
 }
@@ -252,5 +269,9 @@ impl AddAssign for Sums {
         self.clients.after += other.clients.after;
         self.staying.before += other.staying.before;
         self.staying.after += other.staying.after;
+        match (&mut self.bytes, other.bytes) {
+            (Some(sum), Some(more)) => *sum += more,
+            (sum, more) => *sum = sum.or(more),
+        }
     }
 }

@@ -21,6 +21,17 @@ pub(super) struct Load<'a> {
     pub(super) groups: BTreeMap<Option<&'a str>, Group<'a>>,
     /// Endpoints that some node uses.
     pub(super) endpoints: BTreeMap<SocketAddr, Endpoint<'a>>,
+    /// Nodes that this Service treats alike, and what becomes of the connections of each.
+    alike: Vec<(Vec<&'a str>, Share)>,
+}
+
+/// What becomes of the connections of a node, in shares of 1. The rest stays.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Share {
+    /// They go to an endpoint with another value of the label, and on another node.
+    pub(super) crossing: f64,
+    /// They get no endpoint.
+    pub(super) stopped: f64,
 }
 
 /// Nodes that share their value of the label.
@@ -79,6 +90,7 @@ pub(super) fn of<'a>(
                 },
                 groups: BTreeMap::new(),
                 endpoints: sites.map(endpoint).collect(),
+                alike: Vec::new(),
             });
         }
     }
@@ -103,14 +115,32 @@ pub(super) fn of<'a>(
 }
 
 impl<'a> Load<'a> {
+    /// What becomes of the connections of a node; `None` if it is not there.
+    pub(super) fn share(&self, node: &str) -> Option<Share> {
+        let mut alike = self.alike.iter();
+        // Sorted by name: `NodesByLabel::alike`.
+        alike.find(|(nodes, _)| nodes.binary_search(&node).is_ok()).map(|(_, share)| *share)
+    }
+
+    /// What becomes of all nodes' connections.
+    pub(super) fn mean(&self) -> Share {
+        let nodes = self.alike.iter().map(|(nodes, _)| nodes.len()).sum::<usize>().max(1) as f64;
+        self.alike.iter().fold(Share::default(), |sum, (alike, share)| Share {
+            crossing: sum.crossing + share.crossing * alike.len() as f64 / nodes,
+            stopped: sum.stopped + share.stopped * alike.len() as f64 / nodes,
+        })
+    }
+
     /// Adds the connections of `nodes`, which share this value and this route.
     fn add(&mut self, value: Option<&'a str>, nodes: &[&'a str], route: &Route) {
         let group = self.groups.entry(value).or_default();
         group.nodes += nodes.len();
         if route.verdict != Verdict::Route {
             group.refused.extend(nodes);
+            self.alike.push((nodes.to_vec(), Share { crossing: 0.0, stopped: 1.0 }));
             return;
         }
+        let before = group.staying;
         let spilled = match route.wider.len() {
             0 => 0.0,
             _ => f64::from(route.spill) / f64::from(SPILL_ONE),
@@ -129,5 +159,9 @@ impl<'a> Load<'a> {
                 }
             }
         }
+        let staying = (group.staying - before) / nodes.len() as f64;
+        // Sums of shares may exceed 1 by what floating-point numbers lose.
+        let crossing = (1.0 - staying).clamp(0.0, 1.0);
+        self.alike.push((nodes.to_vec(), Share { crossing, stopped: 0.0 }));
     }
 }

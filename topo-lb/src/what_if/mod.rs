@@ -7,15 +7,20 @@
 //! | `proxied` | a cluster in which kube-proxy serves what topo-lb leaves to it |
 //! | `load` | what nodes get from a Service port, and what its endpoints get from them |
 //! | `compare` | the same before and after |
+//! | `figures` | what agents have counted of Service ports |
+//! | `moved` | how many of those bytes would leave their zone |
 //! | `table` | the report as text |
 
 mod compare;
+mod figures;
 mod load;
+mod moved;
 mod proxied;
 mod setting;
 mod table;
 
 use std::net::IpAddr;
+use std::ops::AddAssign;
 
 use serde::Serialize;
 
@@ -23,6 +28,7 @@ use crate::cluster::State;
 use crate::explain::{Policy, Port};
 
 pub use compare::compare;
+pub use figures::{Figures, NoMetrics, Scraped};
 pub use proxied::Proxied;
 pub use setting::{Setting, SettingError, apply};
 pub use table::table;
@@ -30,6 +36,10 @@ pub use table::table;
 /// How clients are counted. Nothing in manifests says how many connections a node opens.
 pub const ASSUMPTION: &str = "each node counts as one client, and all clients open equally many \
                               connections to each Service port";
+
+/// How bytes are attributed. Metrics do not say which endpoint got which bytes.
+pub const BYTES_ASSUMPTION: &str = "the bytes of a node's clients follow their connections; those of \
+                                    a node that is not named, or is gone, follow all connections";
 
 /// Manifests are not of a whole cluster: without these objects, every Service would seem to be refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -70,6 +80,9 @@ pub struct Both<T> {
 pub struct Report<'a> {
     /// How clients are counted: [`ASSUMPTION`].
     pub assumption: &'static str,
+    /// How bytes are attributed: [`BYTES_ASSUMPTION`]; `None` without figures.
+    #[serde(skip_serializing_if = "Option::is_none", rename = "bytesAssumption")]
+    pub bytes_assumption: Option<&'static str>,
     /// The Node label that groups nodes.
     pub label: &'a str,
     /// Service ports that change, and those asked for; by namespace, name, port, protocol, family.
@@ -97,6 +110,23 @@ pub struct ServicePort<'a> {
     pub groups: Vec<Group<'a>>,
     /// Every endpoint that some node uses, before or after, by address and port.
     pub endpoints: Vec<Endpoint<'a>>,
+    /// The bytes of its clients; `None` if agents have counted none. Metrics do not tell address families
+    /// apart: those of both are at the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<Bytes>,
+}
+
+/// What clients moved over TCP in both directions, in bytes, and where it would go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Bytes {
+    /// All that agents have counted.
+    pub moved: f64,
+    /// How many of them have left their zone; `None` if nodes are not grouped by zone.
+    pub crossed: Option<f64>,
+    /// How many of them are expected to leave their zone (or other group).
+    pub crossing: Both<f64>,
+    /// How many of them are of clients that get no endpoint.
+    pub stopped: Both<f64>,
 }
 
 /// How a Service is served.
@@ -164,6 +194,21 @@ pub struct Totals {
     pub newly_ignored: usize,
     /// Share of the connections to those that change, 0–1, that stays; `None` if all are refused.
     pub staying: Both<Option<f64>>,
+    /// The bytes of clients of those that change; `None` if agents have counted none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<Bytes>,
+}
+
+impl AddAssign for Bytes {
+    fn add_assign(&mut self, more: Self) {
+        self.moved += more.moved;
+        self.crossed = self.crossed.zip(more.crossed).map(|(one, other)| one + other);
+        for (sum, more) in [(&mut self.crossing, more.crossing), (&mut self.stopped, more.stopped)]
+        {
+            sum.before += more.before;
+            sum.after += more.after;
+        }
+    }
 }
 
 impl ServicePort<'_> {

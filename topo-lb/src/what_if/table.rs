@@ -7,8 +7,9 @@ use std::net::SocketAddr;
 use comfy_table::{Cell, Color};
 
 use super::compare::group_changes;
-use super::{Both, Endpoint, Group, Report, Served, ServicePort, Totals};
+use super::{Both, Bytes, Endpoint, Group, Report, Served, ServicePort, Totals};
 use crate::explain::{empty, policy_text, port_text, shown, some};
+use crate::magnitude;
 use crate::topology::label::ZONE;
 
 /// Most groups, and most endpoints, that a Service port shows. JSON has all.
@@ -24,7 +25,11 @@ pub fn table(report: &Report<'_>, colour: bool) -> String {
         text += &one(port, report.label, colour);
         text.push('\n');
     }
-    text + &total(&report.totals, report.label) + &format!("Assumed: {}.\n", report.assumption)
+    text += &total(&report.totals, report.label);
+    for assumption in [Some(report.assumption), report.bytes_assumption].into_iter().flatten() {
+        let _ = writeln!(text, "Assumed: {assumption}.");
+    }
+    text
 }
 
 fn one(port: &ServicePort<'_>, label: &str, colour: bool) -> String {
@@ -76,6 +81,9 @@ fn one(port: &ServicePort<'_>, label: &str, colour: bool) -> String {
     if !again.is_empty() {
         let _ = writeln!(text, "  served    {}: {}", nodes(again.len()), some(again, NODES));
     }
+    if let Some(bytes) = &port.bytes {
+        let _ = writeln!(text, "  bytes     {}", moved(bytes, label));
+    }
     let tables = groups(&changed, port.groups.len(), label, colour)
         + &endpoints(&port.endpoints, label, colour);
     text += match &*tables {
@@ -83,6 +91,28 @@ fn one(port: &ServicePort<'_>, label: &str, colour: bool) -> String {
         tables => tables,
     };
     text
+}
+
+/// How much clients moved, how much left its zone, and what is expected.
+fn moved(bytes: &Bytes, label: &str) -> String {
+    let Bytes { moved, crossed, crossing, stopped } = bytes;
+    let mut text = format!("{} moved", magnitude::bytes(*moved));
+    if let Some(crossed) = crossed {
+        text += &format!(", {} left the zone", magnitude::bytes(*crossed));
+    }
+    // A line that shows what a change does shows both numbers, also if they look the same.
+    let both = |of: &Both<f64>| {
+        format!("{} → {}", magnitude::bytes(of.before), magnitude::bytes(of.after))
+    };
+    text += &format!("; expected out of the {}: {}", place(label), both(crossing));
+    if *stopped != Both::default() {
+        text += &format!("; without an endpoint: {}", both(stopped));
+    }
+    text
+}
+
+fn place(label: &str) -> String {
+    if label == ZONE { "zone".to_owned() } else { shown(label) }
 }
 
 fn policy(served: &Option<Served>) -> String {
@@ -192,7 +222,7 @@ const fn plural(count: usize) -> &'static str {
 }
 
 fn total(totals: &Totals, label: &str) -> String {
-    let Totals { service_ports, changed, newly_refusing, newly_ignored, staying } = totals;
+    let Totals { service_ports, changed, newly_refusing, newly_ignored, staying, .. } = totals;
     if *changed == 0 {
         return format!(
             "Nothing changes in {service_ports} Service port{}.\n",
@@ -220,10 +250,10 @@ fn total(totals: &Totals, label: &str) -> String {
     let _ = write!(
         text,
         ".\nOf the connections to what changes, {share} {}.\n",
-        match label {
-            ZONE => "stay in their zone".to_owned(),
-            _ => format!("stay in their {}", shown(label)),
-        }
+        format_args!("stay in their {}", place(label)),
     );
+    if let Some(bytes) = &totals.bytes {
+        let _ = writeln!(text, "Of its bytes: {}.", moved(bytes, label));
+    }
     text
 }

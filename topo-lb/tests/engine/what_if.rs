@@ -1,12 +1,13 @@
 //! What a change does to clients and endpoints.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use proptest::test_runner::{Config, TestRunner};
-use topo_lb::cluster::{Endpoint, Family, Frontend, Node, Service, ServiceId, State};
+use topo_lb::cluster::{Endpoint, Family, Frontend, Node, Port, Service, ServiceId, State};
 use topo_lb::topology::{self, Scope, Verdict};
-use topo_lb::what_if::{self, Both, Group, Proxied, Report, ServicePort};
+use topo_lb::what_if::{self, Both, Figures, Group, Proxied, Report, Scraped, ServicePort};
 use topo_lb_common::backend::Locality;
 use topo_lb_common::selection::SPILL_ONE;
 
@@ -24,7 +25,7 @@ fn asked() -> BTreeSet<ServiceId> {
 /// Compares by zone, and asks `check` about the only Service port.
 fn compared(before: &Cluster, after: &Cluster, check: impl FnOnce(&ServicePort<'_>)) {
     let (before, after) = (proxied(before), proxied(after));
-    let report = what_if::compare(&before, &after, Z, &asked());
+    let report = what_if::compare(&before, &after, Z, &asked(), None);
     assert_eq!(report.services.len(), 1);
     check(&report.services[0]);
 }
@@ -190,7 +191,7 @@ fn kube_proxy_follows_hints() {
     let cluster = Cluster::of(nodes(), service(), hinted());
     let opted_in = Proxied::of(cluster.state(""), Scope::OptIn);
     let asked = asked();
-    let report = what_if::compare(&opted_in, &opted_in, Z, &asked);
+    let report = what_if::compare(&opted_in, &opted_in, Z, &asked, None);
     assert_eq!(report.services[0].served.after.as_ref().unwrap().by, "kube-proxy");
     assert_eq!(group(&report.services[0], Some("a")).endpoints.after, 1);
 }
@@ -201,7 +202,7 @@ fn each_address_family_is_a_row_of_its_own() {
     dual.cluster_ips.push("fd00::1".parse().unwrap());
     let (before, after) = (proxied(&with(service())), proxied(&with(dual)));
     let asked = asked();
-    let report = what_if::compare(&before, &after, Z, &asked);
+    let report = what_if::compare(&before, &after, Z, &asked, None);
     let families: Vec<_> = report.services.iter().map(|port| (port.family, port.changes)).collect();
     assert_eq!(families, [("IPv4", false), ("IPv6", true)]);
 }
@@ -210,11 +211,11 @@ fn each_address_family_is_a_row_of_its_own() {
 fn only_what_changes_or_is_asked_for_is_reported() {
     let cluster = proxied(&with(keyed(H)));
     let nothing = BTreeSet::new();
-    let quiet = what_if::compare(&cluster, &cluster, Z, &nothing);
+    let quiet = what_if::compare(&cluster, &cluster, Z, &nothing, None);
     assert!(quiet.services.is_empty());
     assert_eq!((quiet.totals.service_ports, quiet.totals.changed), (1, 0));
     let asked = asked();
-    assert!(!what_if::compare(&cluster, &cluster, Z, &asked).services[0].changes);
+    assert!(!what_if::compare(&cluster, &cluster, Z, &asked, None).services[0].changes);
 }
 
 #[test]
@@ -237,14 +238,18 @@ struct ByHand {
 
 type Loads = BTreeMap<SocketAddr, f64>;
 
+/// What becomes of the bytes of one node, in shares of 1: out of its group, and without an endpoint.
+type Fates = BTreeMap<String, (f64, f64)>;
+
 /// Groups and loads, computed node by node without grouping nodes.
 fn by_hand(
     state: &State,
     label: &str,
     family: Family,
     place: usize,
-) -> (BTreeMap<Option<String>, ByHand>, Loads) {
+) -> (BTreeMap<Option<String>, ByHand>, Loads, Fates) {
     let (mut groups, mut loads) = (BTreeMap::<_, ByHand>::new(), Loads::new());
+    let mut fates = Fates::new();
     let service = state.service(&id("svc")).unwrap();
     let sites = topology::sites(state, service, &service.ports[place], family);
     let value_of = |address| {
@@ -261,6 +266,8 @@ fn by_hand(
                 continue;
             }
             group.refused += usize::from(route.verdict == Verdict::Refuse);
+            let fate = fates.entry(node.to_owned()).or_default();
+            fate.1 = if route.verdict == Verdict::Refuse { 1.0 } else { 0.0 };
             let spilled = f64::from(route.spill) / f64::from(SPILL_ONE);
             for (tier, share) in [(&route.endpoints, 1.0 - spilled), (&route.wider, spilled)] {
                 for one in tier {
@@ -269,25 +276,60 @@ fn by_hand(
                     let is_near = value.is_some() && value_of(one.address()) == value;
                     if is_near || one.locality == Locality::Node {
                         group.staying += each;
+                    } else {
+                        fate.0 += each;
                     }
                 }
             }
         }
     }
     loads.retain(|_, load| *load > 0.0);
-    (groups, loads)
+    (groups, loads, fates)
+}
+
+/// Metrics of these nodes: each has moved so many bytes to each port of the Service.
+fn scraped(state: &State, bytes: &BTreeMap<String, u32>) -> Vec<Scraped> {
+    let ports = &state.service(&id("svc")).unwrap().ports;
+    let label = |port: &Port| match &*port.name {
+        "" => port.port.to_string(),
+        name => name.to_owned(),
+    };
+    let text = |bytes: &u32| -> String {
+        let line = |port| {
+            format!(
+                "topo_lb_tcp_sent_bytes_total{{namespace=\"default\",service=\"svc\",\
+                 port=\"{}\",locality=\"zone\",tier=\"none\"}} {bytes}\n",
+                label(port)
+            )
+        };
+        ports.iter().map(line).collect()
+    };
+    let one = |(node, bytes): (&String, &u32)| Scraped {
+        node: Some(node.as_str().into()),
+        place: node.clone(),
+        text: text(bytes) + "topo_lb_ready 1\n",
+    };
+    bytes.iter().map(one).collect()
 }
 
 fn assert_near(one: f64, other: f64) {
     assert!((one - other).abs() < 1e-4, "{one} is not {other}");
 }
 
-fn agrees(port: &ServicePort<'_>, state: &State, label: &str) {
+fn agrees(port: &ServicePort<'_>, state: &State, label: &str, bytes: &BTreeMap<String, u32>) {
     let own = &state.service(&id("svc")).unwrap().ports;
     let place = own.iter().position(|one| one.port == port.port.port).unwrap();
     let is_own = |family: &Family| port.family == <&str>::from(*family);
     let family = Family::BOTH.into_iter().find(is_own).unwrap();
-    let (groups, loads) = by_hand(state, label, family, place);
+    let (groups, loads, fates) = by_hand(state, label, family, place);
+    if let Some(counted) = &port.bytes {
+        let sum = |of: fn(&(f64, f64)) -> f64| -> f64 {
+            fates.iter().map(|(node, fate)| f64::from(bytes[node]) * of(fate)).sum()
+        };
+        assert_near(counted.moved, bytes.values().copied().map(f64::from).sum());
+        assert_near(counted.crossing.after, sum(|fate| fate.0));
+        assert_near(counted.stopped.after, sum(|fate| fate.1));
+    }
 
     let found = port.groups.iter().filter(|group| group.nodes.after > 0);
     let found: Vec<_> = found.collect();
@@ -316,25 +358,57 @@ fn agrees(port: &ServicePort<'_>, state: &State, label: &str) {
     assert_near(sum, clients as f64);
 }
 
+#[test]
+fn bytes_of_a_node_that_nobody_names_follow_all_and_without_the_service_none_flow() {
+    let text = "topo_lb_tcp_sent_bytes_total{namespace=\"default\",service=\"svc\",port=\"http\",\
+                locality=\"elsewhere\"} 400\n";
+    let one = Scraped { node: None, place: "x".into(), text: text.into() };
+    let figures = Figures::of(&[one]).unwrap();
+    let mut without = with(service());
+    without.services.clear();
+    let [all, near, none] = [with(service()), with(keyed(Z)), without].map(|it| proxied(&it));
+    let asked = asked();
+    let bytes = |before, after, label| {
+        let report = what_if::compare(before, after, label, &asked, Some(&figures));
+        assert_eq!(report.services[0].bytes, report.totals.bytes);
+        report.services[0].bytes.unwrap()
+    };
+    // Of four nodes, three reach both endpoints, one of them in their zone; after, one is refused.
+    let strict = bytes(&all, &near, Z);
+    assert_eq!((strict.moved, strict.crossed), (400.0, Some(400.0)));
+    assert_eq!(strict.crossing, Both { before: 250.0, after: 0.0 });
+    assert_eq!(strict.stopped, Both { before: 0.0, after: 100.0 });
+    let gone = bytes(&all, &none, "rack");
+    assert_eq!(gone.crossed, None, "zones are not what nodes are grouped by");
+    assert_eq!(gone.stopped, Both { before: 0.0, after: 400.0 });
+}
+
 /// Of two random clusters with the same Service, what is `after` agrees with [`by_hand`]: so grouping
 /// changes nothing, and the loads sum to the number of nodes that are served.
 #[test]
 fn loads_are_those_of_each_node_alone_and_sum_to_the_served_nodes() {
     let config = Config { cases: 1_500, failure_persistence: None, ..Config::default() };
     let tapes = (random::tapes(280), random::tapes(280));
+    let with_bytes = Cell::new(0);
     let result = TestRunner::new(config).run(&tapes, |(one, other)| {
         let [before, after] = [one, other].map(|tape| random::cluster(&tape).0);
         let (before, after) = (proxied(&before), proxied(&after));
         let asked = asked();
+        let nodes = after.state().nodes().zip(1..);
+        let bytes: BTreeMap<_, _> = nodes.map(|((node, _), n)| (node.to_owned(), n * n)).collect();
+        let figures = Figures::of(&scraped(after.state(), &bytes)).unwrap();
         for label in [Z, H, "rack"] {
-            let report: Report<'_> = what_if::compare(&before, &after, label, &asked);
+            let report: Report<'_> =
+                what_if::compare(&before, &after, label, &asked, Some(&figures));
             for port in report.services.iter().filter(|port| port.served.after.is_some()) {
-                agrees(port, after.state(), label);
+                agrees(port, after.state(), label, &bytes);
+                with_bytes.set(with_bytes.get() + usize::from(port.bytes.is_some()));
             }
         }
         Ok(())
     });
     result.unwrap_or_else(|error| panic!("{error}"));
+    assert!(with_bytes.get() > 1_000, "only {} ports had figures", with_bytes.get());
 }
 
 #[test]
@@ -344,7 +418,7 @@ fn nothing_changes_from_a_cluster_to_itself() {
         let (cluster, _) = random::cluster(&tape);
         let (before, after) = (proxied(&cluster), proxied(&cluster));
         let asked = asked();
-        let report = what_if::compare(&before, &after, Z, &asked);
+        let report = what_if::compare(&before, &after, Z, &asked, None);
         assert!(report.services.iter().all(|port| !port.changes && !port.is_problem()));
         assert_eq!(report.totals.changed, 0);
         Ok(())

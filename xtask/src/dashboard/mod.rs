@@ -46,13 +46,13 @@ mod tests {
 
     /// A test of the agent compares the names in docs/metrics.md with the metrics of a scrape.
     #[test]
-    fn every_metric_of_the_dashboard_is_documented() {
-        let path = Workspace::find().unwrap().root.join("docs/metrics.md");
-        let page = fs::read_to_string(path).unwrap();
-        let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    fn every_metric_of_the_dashboard_and_of_the_page_on_cost_is_documented() {
+        let page = |name| fs::read_to_string(Workspace::find().unwrap().root.join(name)).unwrap();
+        let metrics = page("docs/metrics.md");
+        let rows = metrics.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
         let documented: BTreeSet<&str> = rows.filter(|name| name.starts_with("topo_lb_")).collect();
         let name = Regex::new("topo_lb_[a-z0-9_]+").unwrap();
-        let text = grafana::text();
+        let text = grafana::text() + &page("docs/cost.md");
         for used in name.find_iter(&text).map(|it| it.as_str()) {
             let used = used.strip_suffix("_bucket").unwrap_or(used);
             assert!(documented.contains(used), "{used} is not in docs/metrics.md");

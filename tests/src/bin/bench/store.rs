@@ -41,6 +41,7 @@ pub(crate) fn measure(
         tcp_peer: TcpPeer::Endpoint,
         accounting: false,
         exclusions: false,
+        observe: false,
         serves_guests: false,
         tc_attach: Default::default(),
         all_frontends: None,

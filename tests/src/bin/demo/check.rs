@@ -6,6 +6,8 @@ use std::net::SocketAddr;
 use serde::Serialize;
 use topo_lb_tests::traffic::{Tally, Via};
 
+use crate::bytes::Account;
+
 /// Requests per check.
 pub(crate) const REQUESTS: u32 = 200;
 
@@ -14,11 +16,14 @@ pub(crate) const REQUESTS: u32 = 200;
 pub(crate) struct Report {
     /// In the order of execution.
     pub(crate) checks: Vec<Check>,
+    /// How much of what the pods moved stayed in its zone; `null` if the kernel cannot count it.
+    pub(crate) bytes: Option<Account>,
 }
 
 impl Report {
     pub(crate) fn is_ok(&self) -> bool {
-        self.checks.iter().all(|check| check.ok)
+        let is_exact = self.bytes.as_ref().is_none_or(Account::is_exact);
+        is_exact && self.checks.iter().all(|check| check.ok)
     }
 }
 
@@ -84,6 +89,8 @@ pub(crate) struct Question<'a> {
 
 #[cfg(test)]
 mod tests {
+    use crate::bytes::Bytes;
+
     use super::*;
 
     fn tally(replies: &[(&str, u32)], refused: u32) -> Tally {
@@ -109,6 +116,14 @@ mod tests {
     }
 
     #[test]
+    fn counts_that_differ_are_a_failure_and_a_kernel_that_cannot_count_is_none() {
+        let [one, other] = [5, 6].map(|kept| Bytes { kept, crossed: 7 });
+        let is_ok = |bytes| Report { checks: Vec::new(), bytes }.is_ok();
+        let account = |counted, moved| Some(Account { counted, moved, ..Account::default() });
+        assert!(is_ok(None) && is_ok(account(one, one)) && !is_ok(account(one, other)));
+    }
+
+    #[test]
     fn the_json_is_the_one_that_scripts_read() {
         let check = Check {
             name: "name".into(),
@@ -120,12 +135,16 @@ mod tests {
             expected: Expected::of(&["a"]),
             ok: true,
         };
-        let json = serde_json::to_string(&Report { checks: vec![check] }).expect("it is JSON");
+        let counted = Bytes { kept: 5, crossed: 7 };
+        let bytes = Some(Account { counted, moved: counted, ..Account::default() });
+        let report = Report { checks: vec![check], bytes };
+        let json = serde_json::to_string(&report).expect("it is JSON");
         assert_eq!(
             json,
             "{\"checks\":[{\"name\":\"name\",\"service\":\"default/web\",\"from\":\"client\",\
              \"requests\":200,\"replies\":{\"a\":200},\"refused\":0,\
-             \"expected\":{\"pods\":[\"a\"],\"refused\":0},\"ok\":true}]}"
+             \"expected\":{\"pods\":[\"a\"],\"refused\":0},\"ok\":true}],\
+             \"bytes\":{\"counted\":{\"kept\":5,\"crossed\":7},\"moved\":{\"kept\":5,\"crossed\":7}}}"
         );
     }
 }

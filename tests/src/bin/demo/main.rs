@@ -1,5 +1,6 @@
 //! `cargo xtask demo`: the OpenYurt tutorial on one machine, and cases beyond it.
 
+mod bytes;
 mod check;
 mod files;
 mod server;
@@ -18,7 +19,6 @@ use clap::Parser;
 use topo_lb_tests::binary::Binary;
 use topo_lb_tests::interrupt::exit_code;
 
-use crate::check::Report;
 use crate::stage::Stage;
 use topo_lb_tests::progress::Progress;
 
@@ -52,8 +52,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
     let agent =
         path.canonicalize().with_context(|| format!("no agent binary at {}", path.display()))?;
     let (binary, tables) = (Binary::new(agent), !arguments.json);
-    let checks = Stage::set(&binary, arguments.api_server, progress, tables, story::tell)?;
-    let report = Report { checks };
+    let report = Stage::set(&binary, arguments.api_server, progress, tables, story::tell)?;
     let text = if arguments.json {
         serde_json::to_string(&report).context("a report is always JSON")?
     } else {

@@ -14,7 +14,8 @@ use topo_lb_tests::cluster::Cluster;
 use topo_lb_tests::kind;
 use topo_lb_tests::traffic::{Tally, Via};
 
-use crate::check::{Check, Expected, Question, REQUESTS};
+use crate::bytes::Account;
+use crate::check::{Check, Expected, Question, REQUESTS, Report};
 use crate::files::Files;
 use crate::server::Server;
 use crate::table;
@@ -37,6 +38,9 @@ pub(crate) struct Stage<'a> {
     progress: Progress,
     tables: bool,
     rows: Vec<Row>,
+    agents: Vec<Agent<'a>>,
+    /// `None` if the kernel cannot count.
+    account: Option<Account>,
 }
 
 /// A check with further details for people.
@@ -71,7 +75,7 @@ impl Stage<'_> {
         progress: Progress,
         tables: bool,
         tell: impl FnOnce(&mut Stage<'_>) -> Result<()>,
-    ) -> Result<Vec<Check>> {
+    ) -> Result<Report> {
         let cluster = progress.step(
             "three nodes and eight pods, as namespaces and cgroups of this machine",
             || Cluster::make(&kind::plan()),
@@ -105,16 +109,27 @@ impl Stage<'_> {
             let (flag, source) = world.source()?;
             Agent::start_all_from(binary, &cluster, (flag, &source))
         })?;
-        let rows = Vec::new();
-        let mut stage = Stage { binary, cluster: &cluster, world, clients, progress, tables, rows };
+        let counts = agents.iter().all(|agent| agent.pins().join("links/accounting").exists());
+        let mut stage = Stage {
+            binary,
+            cluster: &cluster,
+            world,
+            clients,
+            progress,
+            tables,
+            rows: Vec::new(),
+            agents,
+            account: counts.then(Account::default),
+        };
         tell(&mut stage)?;
+        let bytes = stage.account.take();
         let checks = std::mem::take(&mut stage.rows).into_iter().map(|row| row.check).collect();
         progress.step("agents ended, hooks and maps taken away", || {
-            drop((agents, servers, stage));
+            drop((servers, stage));
             Ok(())
         })?;
         progress.step("nothing left behind", || cluster.remove())?;
-        Ok(checks)
+        Ok(Report { checks, bytes })
     }
 
     /// Prints a chapter: title, introduction, and the table of the checks that `body` makes.
@@ -125,6 +140,13 @@ impl Stage<'_> {
         body: impl FnOnce(&mut Self) -> Result<String>,
     ) -> Result<()> {
         let progress = self.progress;
+        let body = |stage: &mut Self| {
+            let moral = body(stage)?;
+            if let Some(account) = &mut stage.account {
+                account.catch_up(&stage.agents)?;
+            }
+            Ok(moral)
+        };
         if !self.tables {
             return progress.step(title, || body(self)).map(drop);
         }
@@ -155,7 +177,7 @@ impl Stage<'_> {
         loop {
             let asked = begun.elapsed();
             // With four pods, 32 requests miss one with a probability of 1 in 2,500.
-            let tally = self.client(question.from)?.call(question.via, question.to, 32)?;
+            let tally = self.call(question, 32)?;
             // `asked` is the time of the first of the 32 requests, which already went right.
             if expected.fits(&tally) || asked > self.world.patience() {
                 return Ok(asked);
@@ -171,7 +193,7 @@ impl Stage<'_> {
 
     /// Makes a check of [`REQUESTS`] requests.
     pub(crate) fn ask(&mut self, question: &Question<'_>) -> Result<bool> {
-        let tally = self.client(question.from)?.call(question.via, question.to, REQUESTS)?;
+        let tally = self.call(question, REQUESTS)?;
         let expected = Expected::of(question.pods);
         let ok = expected.fits(&tally) && tally.requests == REQUESTS;
         let node = match (question.node, question.from) {
@@ -202,8 +224,23 @@ impl Stage<'_> {
         }
     }
 
-    fn client(&mut self, pod: &str) -> Result<&mut Client> {
-        self.clients.get_mut(pod).with_context(|| format!("there is no client in {pod}"))
+    fn call(&mut self, question: &Question<'_>, requests: u32) -> Result<Tally> {
+        let client = self.clients.get_mut(question.from);
+        let client = client.with_context(|| format!("no client in {}", question.from))?;
+        let tally = client.call(question.via, question.to, requests)?;
+        // Accounting counts sockets; agents see only packets of the other clients.
+        if let Some(account) = &mut self.account
+            && ![MACHINE, OUTSIDE].contains(&question.from)
+        {
+            let node = &self.cluster.pod(question.from)?.node;
+            for (pod, moved) in &tally.moved {
+                let is_near = self.cluster.pod(pod)?.node == *node;
+                let sides = &mut account.moved;
+                *(if is_near { &mut sides.kept } else { &mut sides.crossed }) +=
+                    moved.written + moved.read;
+            }
+        }
+        Ok(tally)
     }
 
     fn decision(&self, question: &Question<'_>, node: &str) -> Result<Decision> {

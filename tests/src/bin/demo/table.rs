@@ -10,6 +10,7 @@ use topo_lb_tests::kind::{
 };
 use topo_lb_tests::traffic::Via;
 
+use crate::bytes::Account;
 use crate::check::{REQUESTS, Report};
 use crate::stage::Row;
 use topo_lb_tests::paint::{BOLD, CYAN, DIM, GREEN, RED, YELLOW, paint};
@@ -73,17 +74,31 @@ fn show(row: &Row) -> String {
     text
 }
 
-/// The last line.
+/// The last lines.
 pub(crate) fn summary(report: &Report, took: Duration) -> String {
     let (all, ok) = (report.checks.len(), report.checks.iter().filter(|check| check.ok).count());
     let requests: u32 = report.checks.iter().map(|check| check.requests).sum();
     let verdict = format!("{ok} of {all} checks ok");
     let verdict = if ok == all { paint(GREEN, &verdict) } else { paint(RED, &verdict) };
     format!(
-        "\n{}: {requests} real requests in {:.1} s, and nothing is left behind.",
+        "\n{}: {requests} real requests in {:.1} s, and nothing is left behind.\n{}",
         paint(BOLD, &verdict),
-        took.as_secs_f64()
+        took.as_secs_f64(),
+        bytes(report.bytes.as_ref())
     )
+}
+
+fn bytes(account: Option<&Account>) -> String {
+    match account {
+        None => {
+            "Bytes are not counted: this kernel lacks what accounting takes (topo-lb check).".into()
+        }
+        Some(account) if account.is_exact() => account.sentence(),
+        Some(Account { counted, moved, .. }) => paint(
+            RED,
+            &format!("The agents counted {counted:?}, but the pods' programs moved {moved:?}."),
+        ),
+    }
 }
 
 fn frontend(row: &Row) -> String {

@@ -31,6 +31,7 @@ fn call(via: Via, to: SocketAddr, requests: u32) -> Tally {
         times.push(start.elapsed());
         match outcome {
             Ok(reply) => {
+                *tally.moved.entry(reply.pod.clone()).or_default() += reply.moved;
                 *tally.replies.entry(reply.pod).or_default() += 1;
                 tally.peers.insert(reply.peer);
             }

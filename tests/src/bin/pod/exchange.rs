@@ -72,17 +72,17 @@ impl Open {
         match self.via {
             Via::Http | Via::HttpMptcp => {
                 let peer = self.peer()?;
-                http::ask(&self.socket).map_err(at(Step::Send))?;
-                let body = http::answer(&self.socket).map_err(at(Step::Receive))?;
-                let pod = body.ok_or(Failure { step: Step::Receive, errno: 0 })?;
-                Ok(Reply { pod, peer })
+                let written = http::ask(&self.socket).map_err(at(Step::Send))?;
+                let answer = http::answer(&self.socket).map_err(at(Step::Receive))?;
+                let (pod, read) = answer.ok_or(Failure { step: Step::Receive, errno: 0 })?;
+                Ok(Reply { pod, peer, moved: Moved { written, read } })
             }
             Via::UdpConnected => {
                 let peer = self.peer()?;
                 (&self.socket).write(b"who?").map_err(at(Step::Send))?;
                 let mut buffer = [0; 512];
                 let length = (&self.socket).read(&mut buffer).map_err(at(Step::Receive))?;
-                Ok(Reply { pod: text(&buffer[..length]), peer })
+                Ok(Reply { pod: text(&buffer[..length]), peer, moved: Moved::default() })
             }
             Via::Udp => {
                 self.send(to)?;
@@ -104,7 +104,7 @@ impl Open {
             .map_err(|errno| at(Step::Receive)(errno.into()))?;
         let peer = from.and_then(|from| from.try_into().ok());
         let peer = peer.ok_or(Failure { step: Step::Receive, errno: 0 })?;
-        Ok(Reply { pod: text(&buffer[..length]), peer })
+        Ok(Reply { pod: text(&buffer[..length]), peer, moved: Moved::default() })
     }
 
     /// Posts so many bytes, and reads them back.
@@ -121,7 +121,7 @@ impl Open {
     pub(crate) fn hear(&self) -> Result<Reply, Failure> {
         let mut buffer = [0; 512];
         let length = (&self.socket).read(&mut buffer).map_err(at(Step::Receive))?;
-        Ok(Reply { pod: text(&buffer[..length]), peer: self.peer()? })
+        Ok(Reply { pod: text(&buffer[..length]), peer: self.peer()?, moved: Moved::default() })
     }
 
     /// `getpeername`.

@@ -2,13 +2,17 @@
 
 use std::io::{self, Read, Write};
 
-/// Sends `GET /`.
-pub(crate) fn ask(mut to: impl Write) -> io::Result<()> {
-    to.write_all(b"GET / HTTP/1.1\r\nHost: lab\r\n\r\n")
+/// What a client sends.
+const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: lab\r\n\r\n";
+
+/// Sends `GET /`, and returns how many bytes that took.
+pub(crate) fn ask(mut to: impl Write) -> io::Result<u64> {
+    to.write_all(REQUEST).map(|()| REQUEST.len() as u64)
 }
 
-/// Reads one response, and returns its body; `None` if the response is not valid.
-pub(crate) fn answer(mut from: impl Read) -> io::Result<Option<String>> {
+/// Reads one response, and returns its body and the number of bytes of the whole; `None` if the response
+/// is not valid.
+pub(crate) fn answer(mut from: impl Read) -> io::Result<Option<(String, u64)>> {
     let mut read = Vec::with_capacity(512);
     let mut chunk = [0; 512];
     loop {
@@ -18,7 +22,7 @@ pub(crate) fn answer(mut from: impl Read) -> io::Result<Option<String>> {
         }
         read.extend_from_slice(&chunk[..count]);
         if let Some(body) = body(&read) {
-            return Ok(Some(body));
+            return Ok(Some((body, read.len() as u64)));
         }
     }
 }
@@ -52,7 +56,8 @@ mod tests {
             }
         }
         let sent = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nx: y\r\n\r\npod";
-        assert_eq!(answer(Bytes(sent)).expect("bytes do not fail"), Some("pod".into()));
+        let whole = Some(("pod".into(), sent.len() as u64));
+        assert_eq!(answer(Bytes(sent)).expect("bytes do not fail"), whole);
         assert_eq!(answer(Bytes(&sent[..40])).expect("bytes do not fail"), None);
     }
 

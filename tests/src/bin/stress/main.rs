@@ -86,6 +86,7 @@ fn run(arguments: &Arguments) -> Result<Report> {
         tcp_peer: TcpPeer::Endpoint,
         accounting: false,
         exclusions: false,
+        observe: false,
         serves_guests: false,
         tc_attach: Default::default(),
         all_frontends: arguments

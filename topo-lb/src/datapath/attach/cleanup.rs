@@ -9,6 +9,7 @@ use super::devices;
 use super::guards;
 use super::link::{DIRECTORY, pin_path, pin_path_new};
 use super::masquerade;
+use super::mode;
 use crate::datapath::error::CleanupError;
 use crate::datapath::hook::Hook;
 use crate::datapath::host::lock::Lock;
@@ -70,6 +71,7 @@ pub fn cleanup(pin_dir: &Path) -> Result<Report, CleanupError> {
     }
     renewal::remove_all(pin_dir).map_err(|(path, error)| CleanupError::Remove(path, error))?;
     remove_empty(&pin_dir.join(DIRECTORY))?;
+    remove_empty(&pin_dir.join(mode::OBSERVING))?;
     report.directory = remove_empty(pin_dir)?;
     Ok(report)
 }

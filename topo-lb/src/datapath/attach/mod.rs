@@ -10,6 +10,7 @@ pub mod hooks;
 pub mod link;
 mod mark;
 mod masquerade;
+pub mod mode;
 pub mod pin;
 pub(crate) mod place;
 pub mod repair;

@@ -30,6 +30,16 @@ impl MappedCounters {
         Ok(Self { memory: Mapped::open(pin_dir, maps::COUNTERS)?, row })
     }
 
+    /// Writes the same value for all Service ports and CPUs. What programs count meanwhile may be lost.
+    pub(crate) fn fill(&self, value: &Counters) {
+        for index in 0..self.memory.entries() {
+            // Pages that nobody has used stay unused.
+            if self.memory.get(index).is_ok_and(|now| now != *value) {
+                let _ = self.memory.set(index, value);
+            }
+        }
+    }
+
     /// The sum over all CPUs. Reads memory, without system calls.
     pub(crate) fn of(&self, index: u32) -> Result<Counters, StoreError> {
         let mut all = Vec::new();

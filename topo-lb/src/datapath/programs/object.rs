@@ -31,6 +31,7 @@ pub struct Constants {
     service_ports: u32,
     tcp_peer_is_service: u8,
     has_exclusions: u8,
+    observes: u8,
     has_set_retval: u8,
     has_mptcp_sock: u8,
     has_coarse_clock: u8,
@@ -71,6 +72,7 @@ impl Constants {
             service_ports,
             tcp_peer_is_service: u8::from(tcp_peer == TcpPeer::Service),
             has_exclusions: 0,
+            observes: 0,
             has_set_retval: is_there(Feature::SET_RETVAL),
             has_mptcp_sock: is_there(Feature::MPTCP_SOCK),
             has_coarse_clock: is_there(Feature::COARSE_CLOCK),
@@ -85,6 +87,12 @@ impl Constants {
     #[must_use]
     pub const fn with_exclusions(self, has_exclusions: bool) -> Self {
         Self { has_exclusions: has_exclusions as u8, ..self }
+    }
+
+    /// The same, with programs that translate nothing, if `observes`.
+    #[must_use]
+    pub const fn with_observing(self, observes: bool) -> Self {
+        Self { observes: observes as u8, ..self }
     }
 
     /// The same, with programs that serve frontends of all kinds, if given.
@@ -113,6 +121,7 @@ impl Constants {
         for (name, value) in [
             ("TCP_PEER_IS_SERVICE", &self.tcp_peer_is_service),
             ("HAS_EXCLUSIONS", &self.has_exclusions),
+            ("OBSERVES", &self.observes),
             ("HAS_SET_RETVAL", &self.has_set_retval),
             ("HAS_MPTCP_SOCK", &self.has_mptcp_sock),
             ("HAS_COARSE_CLOCK", &self.has_coarse_clock),

@@ -26,6 +26,7 @@ fn scrape() -> Scrape {
     (moved.rtt[3], moved.rtt[15], moved.rtt_micros) = (5, 1, 1_600_000);
     let counted = Counted {
         services: Counts {
+            observed: BTreeMap::new(),
             connections: BTreeMap::from([
                 ("default/web:http".into(), counters),
                 ("kube-system/dns:53".into(), some),
@@ -198,6 +199,27 @@ fn a_round_trip_is_in_the_bucket_of_its_limit_in_seconds() {
     assert_eq!(of("_sum", None), 1.6);
 }
 
+/// The same of an agent that only observes.
+fn observing() -> Scrape {
+    let mut scrape = Scrape { observes: true, ..scrape() };
+    scrape.services.observed.insert((Some("default/web:http".into()), Locality::Zone), 5);
+    scrape
+}
+
+#[test]
+fn what_would_have_been_never_has_the_name_of_what_has_been() {
+    let [translating, observing] =
+        [scrape(), observing()].map(|scrape| read(&scrape.text().unwrap()));
+    for name in ["connections", "refused_connections", "refusing_service_ports"] {
+        let [own, would_be] = [format!("topo_lb_{name}"), format!("topo_lb_would_be_{name}")];
+        assert!(translating.contains_key(&own) && !translating.contains_key(&would_be));
+        assert!(observing.contains_key(&would_be) && !observing.contains_key(&own));
+        assert_eq!(translating[&own].samples.len(), observing[&would_be].samples.len());
+    }
+    let (_, labels, value) = &observing["topo_lb_observed_connections"].samples[0];
+    assert_eq!((labels["locality"].as_str(), *value), ("zone", 5.0));
+}
+
 #[test]
 fn the_documentation_lists_what_there_is() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
@@ -211,7 +233,8 @@ fn the_documentation_lists_what_there_is() {
         documented.insert(name, (cells[2].to_owned(), labels));
     }
     let mut exported = BTreeMap::new();
-    for (name, family) in read(&scrape().text().unwrap()) {
+    let both = [scrape(), observing()].map(|scrape| read(&scrape.text().unwrap()));
+    for (name, family) in both.into_iter().flatten() {
         let name = match family.kind.as_str() {
             "counter" => format!("{name}_total"),
             "info" => format!("{name}_info"),

@@ -1,0 +1,50 @@
+//! Flags of the agent that exclude each other, with the reason.
+
+use clap::error::ErrorKind;
+
+use super::{AgentArgs, name};
+use crate::datapath::programs::object::TcpPeer;
+use crate::topology::Scope;
+
+impl AgentArgs {
+    /// Checks what clap cannot.
+    ///
+    /// # Errors
+    /// Values of flags exclude each other: a usage error.
+    pub fn check(&self) -> Result<(), clap::Error> {
+        let replaces = self.frontends.kube_proxy_replacement;
+        for (is_wrong, sentence) in [
+            (
+                self.terminate_tcp && self.tcp_peer == TcpPeer::Endpoint,
+                "--terminate-tcp cannot be used with --tcp-peer endpoint: nothing records which \
+                 connections go to a Service",
+            ),
+            (
+                replaces && self.scope == Scope::OptIn,
+                "--kube-proxy-replacement cannot be used with --scope opt-in: without kube-proxy, \
+                 nothing serves the Services without a policy",
+            ),
+            (
+                self.observe && replaces,
+                "--observe cannot be used with --kube-proxy-replacement: an agent that observes \
+                 serves nobody",
+            ),
+            (
+                self.observe && !self.tc_devices.is_empty(),
+                "--observe cannot be used with --tc-devices: packets of devices are translated or \
+                 not counted",
+            ),
+            (
+                self.observe && self.terminate_tcp,
+                "--observe cannot be used with --terminate-tcp: an agent that observes ends no \
+                 connection",
+            ),
+        ] {
+            if is_wrong {
+                let mut command = name::command(name::called());
+                return Err(command.error(ErrorKind::ArgumentConflict, sentence));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,50 @@
+//! What happens to connections to Services while topo-lb only observes (`--observe`): another proxy
+//! translates them, and the kernel's connection tracking tells where to.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `conntrack` | a connection, as the kernel tells of it |
+//! | `listener` | the thread that hears of new connections |
+//! | `attribution` | the Service port and the locality of a connection |
+
+mod attribution;
+mod conntrack;
+mod listener;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use topo_lb_common::backend::Locality;
+
+pub use attribution::attribute;
+pub use conntrack::Connection;
+pub use listener::{ListenError, Listener};
+
+/// Connections by Service port, as `namespace/name:port`, and by locality of their endpoint.
+pub type ByServicePort = BTreeMap<(Arc<str>, Locality), u64>;
+
+/// What the agent has observed since it started. Written by the agent task once a second, read by scrapes.
+#[derive(Debug, Default)]
+pub struct Observed {
+    connections: Mutex<ByServicePort>,
+}
+
+impl Observed {
+    /// Adds to it.
+    pub fn add(&self, more: ByServicePort) {
+        let mut connections = self.lock();
+        for (key, count) in more {
+            *connections.entry(key).or_default() += count;
+        }
+    }
+
+    /// All.
+    #[must_use]
+    pub fn connections(&self) -> ByServicePort {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ByServicePort> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

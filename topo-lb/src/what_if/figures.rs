@@ -1,0 +1,208 @@
+//! What agents have counted of TCP connections, by Service port and node: read from their metrics.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use prometheus_parse::{Sample, Scrape, Value};
+
+use crate::cluster::{ServiceId, State};
+use crate::explain::{Port, shown_id, some};
+
+/// Most names in a sentence.
+const NAMED: usize = 5;
+
+/// An agent's metrics, as OpenMetrics text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scraped {
+    /// The agent's node; `None` if nobody said it.
+    pub node: Option<Arc<str>>,
+    /// Where the text is from, for messages.
+    pub place: String,
+    /// The text.
+    pub text: String,
+}
+
+/// This is not the text of an agent's metrics.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}: {1}")]
+pub struct NoMetrics(String, String);
+
+/// Bytes that clients sent and received.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Counted {
+    /// To endpoints on the client's node or in its zone, and from them.
+    pub(super) near: f64,
+    /// To all others, and from them.
+    pub(super) far: f64,
+}
+
+impl Counted {
+    pub(super) fn all(&self) -> f64 {
+        self.near + self.far
+    }
+}
+
+/// By node; `None`: of nodes that nobody named.
+pub(super) type ByNode = BTreeMap<Option<Arc<str>>, Counted>;
+
+/// What agents have counted.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Figures(BTreeMap<ServiceId, BTreeMap<Arc<str>, ByNode>>);
+
+impl Figures {
+    /// The sums of these texts.
+    ///
+    /// # Errors
+    /// A text is not that of an agent's metrics.
+    pub fn of(all: &[Scraped]) -> Result<Self, NoMetrics> {
+        let mut figures = Self::default();
+        for one in all {
+            figures.add(one).map_err(|why| NoMetrics(one.place.clone(), why.into()))?;
+        }
+        Ok(figures)
+    }
+
+    fn add(&mut self, Scraped { node, text, .. }: &Scraped) -> Result<(), &'static str> {
+        let scrape = Scrape::parse(text.lines().map(|line| Ok(line.to_owned())))
+            .map_err(|_| "this is no text of metrics")?;
+        if !scrape.samples.iter().any(|sample| sample.metric.starts_with("topo_lb_")) {
+            return Err("it has no metric of topo-lb: is it of an agent?");
+        }
+        for sample in &scrape.samples {
+            let Some((id, port, bytes, is_near)) = moved(sample) else { continue };
+            let nodes = self.0.entry(id).or_default().entry(port).or_default();
+            let counted = nodes.entry(node.clone()).or_default();
+            *(if is_near { &mut counted.near } else { &mut counted.far }) += bytes;
+        }
+        Ok(())
+    }
+
+    /// Sentences on what of them does not fit the cluster of `state`.
+    #[must_use]
+    pub fn doubts(&self, state: &State) -> Vec<String> {
+        let mut doubts = Vec::new();
+        if self.0.is_empty() {
+            doubts
+                .push("they count no bytes: is accounting on? `topo-lb check` says it".to_owned());
+        }
+        let nodes = self.0.values().flat_map(BTreeMap::values).flat_map(BTreeMap::keys).flatten();
+        let gone: BTreeSet<&str> =
+            nodes.map(AsRef::as_ref).filter(|node| state.node(node).is_none()).collect();
+        if !gone.is_empty() {
+            let names = some(gone, NAMED);
+            doubts.push(format!(
+                "no Node has the name {names}: its bytes follow the connections of all nodes"
+            ));
+        }
+        let gone = self.0.keys().filter(|id| state.service(id).is_none());
+        let gone: Vec<String> = gone.map(shown_id).collect();
+        if !gone.is_empty() {
+            let names = some(gone.iter().map(String::as_str), NAMED);
+            doubts.push(format!("these Services are not in --from: {names}; left out"));
+        }
+        doubts
+    }
+
+    /// Those of a Service port: by its name, or by its number if it has no name.
+    pub(super) fn port(&self, id: &ServiceId, port: &Port) -> Option<&ByNode> {
+        let ports = self.0.get(id)?;
+        match &*port.name {
+            "" => ports.get(port.port.to_string().as_str()),
+            name => ports.get(name),
+        }
+    }
+}
+
+/// The Service, the port's label, the bytes, and whether they stayed in their zone. `None` for other
+/// samples: an agent of another version may have more.
+fn moved(sample: &Sample) -> Option<(ServiceId, Arc<str>, f64, bool)> {
+    if !["topo_lb_tcp_sent_bytes_total", "topo_lb_tcp_received_bytes_total"]
+        .contains(&sample.metric.as_str())
+    {
+        return None;
+    }
+    let label = |name| sample.labels.get(name);
+    let is_near = match label("locality")? {
+        "node" | "zone" => true,
+        "region" | "elsewhere" => false,
+        _ => return None,
+    };
+    // OpenMetrics names the family without `_total`, so the parser does not know the type.
+    let (Value::Counter(bytes) | Value::Untyped(bytes)) = sample.value else { return None };
+    let bytes = Some(bytes).filter(|bytes| bytes.is_finite() && *bytes >= 0.0)?;
+    let (namespace, name) = (label("namespace")?.into(), label("service")?.into());
+    Some((ServiceId { namespace, name }, label("port")?.into(), bytes, is_near))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scraped(node: Option<&str>, text: &str) -> Scraped {
+        Scraped { node: node.map(Into::into), place: "a file".into(), text: text.into() }
+    }
+
+    fn line(name: &str, port: &str, locality: &str, value: &str) -> String {
+        format!(
+            "topo_lb_tcp_{name}_bytes_total{{namespace=\"shop\",service=\"web\",port=\"{port}\",\
+             locality=\"{locality}\",tier=\"0\"}} {value}\n"
+        )
+    }
+
+    fn web() -> ServiceId {
+        ServiceId { namespace: "shop".into(), name: "web".into() }
+    }
+
+    #[test]
+    fn directions_and_tiers_are_summed_by_port_and_node() {
+        let text = [
+            line("sent", "http", "node", "1"),
+            line("received", "http", "zone", "2"),
+            line("sent", "http", "region", "4"),
+            line("received", "http", "elsewhere", "8"),
+            line("sent", "81", "elsewhere", "16"),
+        ];
+        let all = [scraped(Some("n1"), &text.concat()), scraped(None, &text[0])];
+        let figures = Figures::of(&all).expect("metrics");
+        let port = |name: &str| {
+            figures.port(&web(), &Port { name: name.into(), port: 81, protocol: "TCP" })
+        };
+        let http = port("http").expect("figures");
+        assert_eq!(http[&Some("n1".into())], Counted { near: 3.0, far: 12.0 });
+        assert_eq!(http[&None], Counted { near: 1.0, far: 0.0 });
+        assert_eq!(port("").expect("figures")[&Some("n1".into())].all(), 16.0);
+        assert_eq!(port("https"), None);
+    }
+
+    #[test]
+    fn what_does_not_fit_the_cluster_is_told() {
+        let doubts = |text: &str| {
+            Figures::of(&[scraped(Some("n1"), text)]).expect("metrics").doubts(&State::default())
+        };
+        let all = doubts(&line("sent", "http", "node", "1"));
+        assert_eq!(all.len(), 2);
+        assert!(all[0].contains("n1") && all[1].contains("shop/web"), "{all:?}");
+        let all = doubts("topo_lb_ready 1\n");
+        assert!(matches!(&all[..], [one] if one.contains("no bytes")), "{all:?}");
+    }
+
+    #[test]
+    fn what_is_no_count_of_bytes_is_left_out() {
+        for (locality, value) in [("moon", "1"), ("node", "NaN"), ("node", "-1"), ("node", "+Inf")]
+        {
+            let figures = Figures::of(&[scraped(None, &line("sent", "http", locality, value))]);
+            assert_eq!(figures, Ok(Figures::default()), "{locality} {value}");
+        }
+        let other =
+            "topo_lb_connections_total{namespace=\"a\",service=\"b\",locality=\"node\"} 1\n";
+        assert_eq!(Figures::of(&[scraped(None, other)]), Ok(Figures::default()));
+    }
+
+    #[test]
+    fn a_text_that_is_not_an_agent_s_is_named() {
+        for text in ["", "<html>", "go_goroutines 7\n"] {
+            let error = Figures::of(&[scraped(None, text)]).expect_err("no metrics");
+            assert!(error.to_string().starts_with("a file: "), "{error}");
+        }
+    }
+}
