@@ -54,7 +54,7 @@ Examples:
   topo-lb agent                                            # in a DaemonSet, NODE_NAME set
   topo-lb agent --kubeconfig ~/.kube/config --node-name worker-1 --scope opt-in
   topo-lb agent --manifests ./cluster.yaml --node-name worker-1
-  topo-lb agent --observe                                  # counts what it would do, and does nothing
+  topo-lb agent --observe                                  # translates nothing, only counts
 
 The datapath stays in place when the agent stops: connections go on by the last known state.
 `topo-lb cleanup` removes it.")]
@@ -83,7 +83,7 @@ Examples:
   topo-lb plan --from cluster.yaml --set default/web=topology-keys:topology.kubernetes.io/zone,*
   topo-lb plan --from cluster.yaml --set default/web=topology-keys:rack --by rack
   topo-lb plan --from cluster.yaml --set default/web=spill:5% --set default/db=topology-keys-
-  topo-lb plan --from cluster.json --to changed.json --metrics metrics/   # and the bytes that would stay
+  topo-lb plan --from cluster.json --to changed.json --metrics metrics/  # and how many bytes stay
   kubectl get nodes,services,endpointslices -A -o json > cluster.json    # the whole cluster
 
 Each node counts as one client, and all clients open equally many connections to each
