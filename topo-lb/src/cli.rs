@@ -1,5 +1,6 @@
 //! The command line. Every flag also reads `TOPO_LB_<FLAG>`.
 
+mod check;
 mod exclusive;
 mod frontends;
 mod lint;
@@ -26,6 +27,7 @@ use crate::health;
 use crate::list::View;
 use crate::plan::WhenFull;
 use crate::topology::Scope;
+pub use check::CheckArgs;
 pub use frontends::{FrontendArgs, Frontends};
 pub use lint::LintArgs;
 pub use plan::PlanArgs;
@@ -346,29 +348,6 @@ pub struct ListArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened: PinArgs says what it is")]
     pub pin: PinArgs,
-    /// Output format
-    #[arg(short, long, value_enum, default_value_t, env = "TOPO_LB_OUTPUT")]
-    pub output: Output,
-}
-
-/// `topo-lb check`.
-#[derive(Debug, Args)]
-pub struct CheckArgs {
-    /// The cgroup (v2) that the agent would use
-    #[arg(long, value_name = "PATH", env = "TOPO_LB_CGROUP_ROOT", default_value = CGROUP_ROOT)]
-    pub cgroup_root: PathBuf,
-    #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened: PinArgs says what it is")]
-    pub pin: PinArgs,
-    /// Foreign programs that may run before topo-lb's: the value of the agent's flag of the same name
-    #[arg(long, value_name = "PATTERNS", env = "TOPO_LB_TOLERATE_PROGRAMS", value_delimiter = ',')]
-    pub tolerate_programs: Vec<Tolerated>,
-    /// The agent does all that kube-proxy does: the agent's flag of the same name
-    #[arg(long, env = "TOPO_LB_KUBE_PROXY_REPLACEMENT")]
-    pub kube_proxy_replacement: bool,
-    #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened: HealthzArgs says what it is")]
-    pub healthz: HealthzArgs,
     /// Output format
     #[arg(short, long, value_enum, default_value_t, env = "TOPO_LB_OUTPUT")]
     pub output: Output,

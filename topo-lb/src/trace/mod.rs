@@ -22,6 +22,7 @@ use topo_lb_common::counters::Name;
 use topo_lb_common::maps;
 use topo_lb_common::trace::Decision;
 
+use crate::cli::name;
 use crate::datapath::maps::encode::read_text;
 use crate::datapath::maps::pinned::{Hash, Raw, found, open};
 use crate::datapath::maps::trace::Ring;
@@ -117,7 +118,7 @@ impl Tracer {
     fn open(options: Options) -> anyhow::Result<Self> {
         let Options { pin_dir, cgroup_root, pod_logs, service, pod, .. } = &options;
         for (what, name) in [("Service", service), ("Pod", pod)] {
-            let is_name = |it: &String| it.contains('/') || what == "Pod" && it.contains('-');
+            let is_name = |it: &String| it.contains('/') || what == "Pod" && is_uid(it);
             if let Some(name) = name.as_ref().filter(|it| !is_name(it)) {
                 bail!(
                     "{name:?} is no {what}: write it as NAMESPACE/NAME, for example default/{name}"
@@ -177,7 +178,8 @@ impl Tracer {
         if lost > 0 {
             writeln!(
                 errors,
-                "{lost} connections are not shown: a larger --buffer has room for more"
+                "{}: {lost} connections are not shown: a larger --buffer has room for more",
+                name::called()
             )?;
             if self.options.is_json {
                 let line = json!({ "time": Timestamp::now(), "lost": lost });
@@ -194,8 +196,8 @@ impl Tracer {
 
     /// The row of a decision; `None` if nobody asked for it.
     fn row(&mut self, decision: &Decision) -> anyhow::Result<Option<Row>> {
-        let name = found(maps::NAMES, self.names.get(&Raw(decision.service), 0))?;
-        let service: Option<Arc<str>> = name.and_then(|name| read_text(&name.text).map(Arc::from));
+        let port = found(maps::NAMES, self.names.get(&Raw(decision.service), 0))?;
+        let service: Option<Arc<str>> = port.and_then(|port| read_text(&port.text).map(Arc::from));
         if self.options.service.as_ref().is_some_and(|wanted| !is_of(service.as_deref(), wanted)) {
             return Ok(None);
         }
@@ -207,6 +209,11 @@ impl Tracer {
         let device = if decision.device == 0 { None } else { device::name(decision.device) };
         Ok(Some(Row::of(decision, Known { service, pod, device }, self.clock)))
     }
+}
+
+/// Whether this can be the UID of a Pod: that of a static Pod has no hyphens.
+fn is_uid(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
 }
 
 /// Whether a Service port, `namespace/name:port`, is `wanted` or one of its ports.
