@@ -1,6 +1,6 @@
 //! `topo-lb trace`: what real sockets dial, as the programs decide it.
 
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -57,6 +57,10 @@ fn ring(scene: &Scene<'_>) -> Result<Option<u32>> {
     match slot.get(&0, 0) {
         Ok(ring) => Ok(Some(ring.info()?.id())),
         Err(MapError::KeyNotFound) => Ok(None),
+        // It was replaced between the look-up of its id and opening it.
+        Err(MapError::SyscallError(error)) if error.io_error.kind() == ErrorKind::NotFound => {
+            Ok(None)
+        }
         Err(error) => Err(error.into()),
     }
 }
