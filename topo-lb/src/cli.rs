@@ -6,6 +6,7 @@ pub mod name;
 mod plan;
 mod source;
 mod top;
+mod view;
 
 use std::path::PathBuf;
 
@@ -29,6 +30,7 @@ pub use lint::LintArgs;
 pub use plan::PlanArgs;
 pub use source::{SourceArgs, kube_target};
 pub use top::TopArgs;
+pub use view::ViewArgs;
 
 /// Where the hierarchy of cgroups is on most hosts.
 const CGROUP_ROOT: &str = "/sys/fs/cgroup";
@@ -100,6 +102,16 @@ Examples:
   topo-lb top --cluster --kubeconfig ~/.kube/config --sort bytes
   topo-lb top --once -o json --filter default/                  # one look, for scripts")]
     Top(TopArgs),
+    /// Serve a web page that shows zones, nodes, and the traffic between them, live
+    #[command(after_help = "\
+Examples:
+  topo-lb view                                                  # as kubectl would, then open http://127.0.0.1:19878
+  topo-lb view --kubeconfig ~/.kube/config --by rack
+  topo-lb view --manifests ./cluster.yaml --agent http://10.0.0.7:19876 --agent http://10.0.0.8:19876
+  topo-lb view --manifests ./cluster.yaml                       # decisions only
+
+The page reads and never changes anything. Ctrl-C ends it.")]
+    View(ViewArgs),
     /// Check whether this host can run topo-lb (kernel, helpers, mounts, capabilities) and whether the hooks fire
     #[command(after_help = "\
 Examples:

@@ -40,4 +40,5 @@ pub mod state_query;
 pub mod telemetry;
 pub mod top;
 pub mod topology;
+pub mod view;
 pub mod what_if;

@@ -21,10 +21,13 @@ use tokio::time::sleep;
 
 use draw::Status;
 pub use source::From;
-use source::Source;
-use traffic::{Moment, rates};
+pub(crate) use source::Source;
+pub(crate) use traffic::{Moment, rates};
+#[cfg(test)]
+pub(crate) use traffic::{Totals, Traffic};
 pub use traffic::{Rate, Row};
 pub use view::Column;
+pub(crate) use view::order;
 use view::{Key, View};
 
 /// How long a key may wait.

@@ -40,14 +40,14 @@ pub enum From {
 }
 
 /// A source that can be asked again and again.
-pub(super) enum Source {
+pub(crate) enum Source {
     Maps(PathBuf),
     Agents(Vec<Agent>),
     Cluster(Box<Cluster>),
 }
 
 /// The agents of a cluster.
-pub(super) struct Cluster {
+pub(crate) struct Cluster {
     server: Server,
     port: u16,
     agents: Vec<Agent>,
@@ -56,7 +56,7 @@ pub(super) struct Cluster {
 
 /// An agent that answers at a path of a server.
 #[derive(Clone)]
-pub(super) struct Agent {
+pub(crate) struct Agent {
     name: Arc<str>,
     server: Server,
     path: String,
@@ -65,7 +65,7 @@ pub(super) struct Agent {
 impl Source {
     /// # Errors
     /// A URL or the credentials of the API server cannot be used.
-    pub(super) async fn open(from: &From) -> anyhow::Result<Self> {
+    pub(crate) async fn open(from: &From) -> anyhow::Result<Self> {
         Ok(match from {
             From::Maps(pin_dir) => Self::Maps(pin_dir.clone()),
             From::Agents(urls) => {
@@ -90,7 +90,7 @@ impl Source {
     ///
     /// # Errors
     /// The agents' Pods cannot be listed.
-    pub(super) async fn moment(&mut self) -> anyhow::Result<Moment> {
+    pub(crate) async fn moment(&mut self) -> anyhow::Result<Moment> {
         let at = Instant::now();
         let nodes = match self {
             Self::Maps(pin_dir) => {
