@@ -34,6 +34,8 @@ pub(super) struct Line {
     /// The share of both, 0–1, that endpoints of more than one group may have got. Zero: `to` follows
     /// from the measured distance and the decision.
     pub(super) estimated: f64,
+    /// The share of both, 0–1, that left the zone of its client.
+    pub(super) far: f64,
 }
 
 /// Rates by group.
@@ -140,12 +142,15 @@ impl Lens {
                     }
                     let to = destinations(leads.map(|it| it.from(node, locality)), locality, group);
                     let estimated = if to.len() > 1 { 1.0 } else { 0.0 };
+                    let far = if locality >= Locality::Region { 1.0 } else { 0.0 };
                     for (to, share) in to {
                         let line = lines.entry((group, to)).or_default();
                         (line.from, line.to) = (group, to);
                         line.connections += connections * share;
                         line.bytes += bytes * share;
-                        line.estimated += estimated * share * weight(connections, bytes);
+                        let weight = share * weight(connections, bytes);
+                        line.estimated += estimated * weight;
+                        line.far += far * weight;
                     }
                 }
             }
@@ -153,7 +158,9 @@ impl Lens {
         flows.all_lines = lines.len();
         flows.lines = lines.into_values().collect();
         for line in &mut flows.lines {
-            line.estimated = (line.estimated / weight(line.connections, line.bytes)).min(1.0);
+            let all = weight(line.connections, line.bytes);
+            line.estimated = (line.estimated / all).min(1.0);
+            line.far = (line.far / all).min(1.0);
         }
         flows.lines.sort_by(|a, b| {
             let size = |line: &Line| weight(line.connections, line.bytes);
