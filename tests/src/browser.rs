@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::folder::Folder;
 use crate::requirements;
-use crate::wait::patient;
+use crate::wait::{patient, until};
 
 /// How long one answer may take.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -152,6 +152,14 @@ impl Browser {
     pub fn open(&mut self, url: &str) -> Result<()> {
         let opened = self.ask("Page.navigate", json!({"url": url}))?;
         ensure!(opened.get("errorText").is_none(), "cannot open {url}: {opened}");
+        let is_open = format!("document.readyState === 'complete' && location.href.startsWith({})", json!(url));
+        // A script of the page before may end in an error.
+        until("the page", LIMIT, || {
+            Ok(match self.run(&is_open) {
+                Ok(Value::Bool(true)) => Ok(()),
+                other => Err(format!("{other:?}")),
+            })
+        })?;
         Ok(())
     }
 
@@ -239,8 +247,16 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Its other processes end with it.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        // If it closes by itself, its other processes have ended, too, and write no more.
+        self.session = None;
+        let closed = self.ask("Browser.close", json!({})).and_then(|_| {
+            let ended = || Ok(self.child.try_wait()?.map(drop).ok_or("it runs"));
+            until("the end of the browser", LIMIT, ended)
+        });
+        if let Err(error) = closed {
+            eprintln!("{error:#}");
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
     }
 }

@@ -17,9 +17,8 @@ use crate::topology::{NodesByLabel, Scope};
 /// Most lines between groups that are sent: those with most traffic.
 const LINES: usize = 150;
 
-/// What one node does: connections a second, those that leave the zone, bytes a second, those that
-/// leave the zone, refused and failed connections a second.
-type OfNode = [f64; 5];
+/// What one node does, a second: connections by locality, bytes by locality, refused and failed connections.
+type OfNode = [f64; 2 * Locality::ALL.len() + 1];
 
 /// Traffic from one group to another, or within one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -128,10 +127,8 @@ impl Lens {
                 let Some((group, place)) = self.groups.place(node) else { continue };
                 flows.groups[group].add(rate);
                 if let Some(sums) = &mut flows.nodes[group][place] {
-                    let bytes = rate.bytes.iter().sum();
-                    let far = rate.all() * rate.far_share().unwrap_or_default();
-                    let failed = rate.refused + rate.failed;
-                    let more = [rate.all(), far, bytes, rate.far_bytes(), failed];
+                    let more = rate.connections.into_iter().chain(rate.bytes);
+                    let more = more.chain([rate.refused + rate.failed]);
                     sums.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
                 }
                 for locality in Locality::ALL {
@@ -155,6 +152,9 @@ impl Lens {
                 }
             }
         }
+        // A thousand nodes with 17 digits each would be most of the picture.
+        let sums = flows.nodes.iter_mut().flatten().flatten().flatten();
+        sums.for_each(|sum| *sum = (*sum * 100.0).round() / 100.0);
         flows.all_lines = lines.len();
         flows.lines = lines.into_values().collect();
         for line in &mut flows.lines {

@@ -9,6 +9,8 @@ export function number(value) {
   return Math.round(value).toLocaleString("en-US");
 }
 
+export const count = (value) => value.toLocaleString("en-US");
+
 // With the prefixes of powers of 1,000, as networks are paid for.
 export function bytes(value) {
   if (!Number.isFinite(value) || value <= 0) return "0 B/s";

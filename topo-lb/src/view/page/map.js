@@ -1,6 +1,6 @@
 // Groups of nodes, and the traffic between them. Few elements: nodes of one colour are one path.
 
-import { bar, far, html, number, percent, rate, sum, svg } from "./format.js";
+import { DISTANCES, bar, count, far, html, number, percent, rate, sum, svg } from "./format.js";
 
 // More nodes than this in a group are cells without names.
 const NAMED = 8;
@@ -12,9 +12,10 @@ let shape = null;      // where the groups are; made again only if they, or the 
 let shapeKey = "";
 let latest = null;
 
-// connections, far connections, bytes, far bytes, refused and failed
-const amount = (node, measure) => node ? (measure === "bytes" ? node[2] : node[0]) : 0;
-const away = (node, measure) => node ? (measure === "bytes" ? node[3] : node[1]) : 0;
+// Of a node: connections by distance, bytes by distance, refused and failed connections.
+const byDistance = (node, measure) => measure === "bytes" ? node.slice(4, 8) : node.slice(0, 4);
+const amount = (node, measure) => node ? sum(byDistance(node, measure)) : 0;
+const BAD = 8;
 
 export function drawMap(view) {
   latest = view;
@@ -36,10 +37,10 @@ export function drawMap(view) {
 function layout(groups, width, height) {
   const most = Math.max(1, ...groups.map((group) => group.nodes.length));
   const isNamed = most <= NAMED && groups.length <= 8;
-  const count = groups.length;
-  const onRing = count <= 12;
-  const across = onRing ? Math.min(count, count <= 4 ? 2 : 4) : Math.ceil(Math.sqrt(count * width / height));
-  const down = onRing ? (count <= 2 ? 1 : 2.6) : Math.ceil(count / across);
+  const many = groups.length;
+  const onRing = many <= 12;
+  const across = onRing ? Math.min(many, many <= 4 ? 2 : 4) : Math.ceil(Math.sqrt(many * width / height));
+  const down = onRing ? (many <= 2 ? 1 : 2.6) : Math.ceil(many / across);
   const area = (width / across) * (height / down) * 0.34;
   const cell = Math.max(3, Math.min(16, Math.floor(Math.sqrt(area / most))));
   const boxes = groups.map((group) => {
@@ -54,10 +55,13 @@ function layout(groups, width, height) {
     if (!onRing) {
       x = width * ((place % across) + 0.5) / across;
       y = height * (Math.floor(place / across) + 0.5) / down;
-    } else if (count === 2) {
+    } else if (many === 2) {
       x = width * (place ? 0.78 : 0.22);
-    } else if (count > 2) {
-      const angle = 2 * Math.PI * place / count - Math.PI / 2;
+    } else if (many === 4) {
+      x = width * (place % 2 ? 0.8 : 0.2);
+      y = height * (place < 2 ? 0.25 : 0.77);
+    } else if (many > 2) {
+      const angle = 2 * Math.PI * place / many - Math.PI / 2;
       x = middle + Math.cos(angle) * (width / 2 - box.width / 2 - 24);
       y = centre + Math.sin(angle) * (height / 2 - box.height / 2 - 12);
     }
@@ -81,12 +85,11 @@ function build(drawing, groups, label, room) {
     if (shape.isNamed) {
       group.nodes.forEach((name, row) => card.lastChild.append(
         svg("text", { class: "node-name", y: 10 + 19 * row }, shorten(name, box.width - 74)),
-        svg("rect", { class: "near", y: 13 + 19 * row, height: 3, rx: 1.5 }),
-        svg("rect", { class: "far", y: 13 + 19 * row, height: 3, rx: 1.5 }),
+        ...DISTANCES.map((distance) => svg("rect", { class: distance, y: 14 + 19 * row, height: 3 })),
         svg("text", { class: "node-rate", x: box.width - 20, y: 10 + 19 * row, "text-anchor": "end" })));
     } else {
       const shades = ["silent", "idle"];
-      for (let shade = 0; shade < SHADES; shade += 1) shades.push(`near-${shade}`, `far-${shade}`);
+      for (const hue of ["node", "region", "elsewhere"]) for (let shade = 0; shade < SHADES; shade += 1) shades.push(`${hue}-${shade}`);
       shades.push("bad");
       for (const shade of shades) card.lastChild.append(svg("path", { class: shade }));
     }
@@ -115,7 +118,7 @@ function drawGroup(view, group, place) {
   const box = shape.boxes[place];
   const near = all > 0 ? percent(1 - far(values) / all) : "";
   share.textContent = near;
-  sub.textContent = `${number(group.nodes.length)} ${group.nodes.length === 1 ? "node" : "nodes"} · ${rate(all, measure)}`;
+  sub.textContent = `${count(group.nodes.length)} ${group.nodes.length === 1 ? "node" : "nodes"} · ${rate(all, measure)}`;
   card.setAttribute("aria-label", `${group.value ?? "without the label"}: ${sub.textContent}${near ? `, ${near} stays in its zone` : ""}`);
   card.classList.toggle("bad", rates.refused + rates.failed > 0);
   const width = box.width - 20;
@@ -131,14 +134,17 @@ function drawGroup(view, group, place) {
   for (const others of flows.nodes) for (const node of others) largest = Math.max(largest, amount(node, measure));
   if (shape.isNamed) {
     nodes.forEach((node, row) => {
-      const [name, nearBar, farBar, text] = [...cells.children].slice(row * 4, row * 4 + 4);
-      const size = largest > 0 ? width * amount(node, measure) / largest : 0;
-      const part = amount(node, measure) > 0 ? away(node, measure) / amount(node, measure) : 0;
-      nearBar.setAttribute("width", size * (1 - part));
-      farBar.setAttribute("x", size * (1 - part));
-      farBar.setAttribute("width", size * part);
-      text.textContent = node ? (amount(node, measure) > 0 ? rate(amount(node, measure), measure) : "") : "no counts";
-      name.classList.toggle("bad", Boolean(node && node[4] > 0));
+      const [name, ...rest] = [...cells.children].slice(row * 6, row * 6 + 6);
+      const text = rest.pop();
+      let from = 0;
+      (node ? byDistance(node, measure) : [0, 0, 0, 0]).forEach((value, distance) => {
+        const part = largest > 0 ? width * value / largest : 0;
+        rest[distance].setAttribute("x", from);
+        rest[distance].setAttribute("width", part);
+        from += part;
+      });
+      text.textContent = !node ? "no counts" : amount(node, measure) > 0 ? rate(amount(node, measure), measure) : "";
+      name.classList.toggle("bad", Boolean(node && node[BAD] > 0));
       name.classList.toggle("silent", !node);
     });
     return;
@@ -149,8 +155,9 @@ function drawGroup(view, group, place) {
   nodes.forEach((node, index) => {
     const value = amount(node, measure);
     const shade = Math.min(SHADES - 1, Math.floor(SHADES * Math.sqrt(value / (largest || 1))));
-    const isFar = value > 0 && away(node, measure) / value > 0.5;
-    const name = !node ? "silent" : node[4] > 0 ? "bad" : value <= 0 ? "idle" : `${isFar ? "far" : "near"}-${shade}`;
+    const [, , region, elsewhere] = node ? byDistance(node, measure) : [0, 0, 0, 0];
+    const hue = region + elsewhere <= value / 2 ? "node" : elsewhere > region ? "elsewhere" : "region";
+    const name = !node ? "silent" : node[BAD] > 0 ? "bad" : value <= 0 ? "idle" : `${hue}-${shade}`;
     const [x, y] = [(index % box.columns) * cell, Math.floor(index / box.columns) * cell];
     paths.set(name, `${paths.get(name) ?? ""}M${x} ${y}h${side}v${side}h${-side}z`);
   });
@@ -180,7 +187,7 @@ function drawLines(view) {
     const [half, tip] = [width / 2, Math.max(0.4, width / 9)];
     const path = `M${edge(from.middle, from.centre, half)}Q${edge(...control, (half + tip) / 2)} ${edge(to.middle, to.centre, tip)}`
       + `L${edge(to.middle, to.centre, -tip)}Q${edge(...control, -(half + tip) / 2)} ${edge(from.middle, from.centre, -half)}z`;
-    const kind = `${line.far > 0.5 ? "far" : "near"}${line.estimated > 0.02 ? " estimated" : ""}`;
+    const kind = `${line.far > 0.5 ? "far" : "near"}${line.estimated > 0.5 ? " estimated" : ""}`;
     drawn.push(svg("path", { class: kind, d: path }));
     if (rank < LABELS) {
       const at = (a, c, b) => 0.3 * a + 0.49 * c + 0.21 * b;
@@ -208,12 +215,12 @@ function tip(event, place) {
     if (!node) lines.push("Its agent has not answered twice.");
     else {
       const all = amount(node, measure);
-      lines.push(rate(all, measure), all > 0 ? `${percent(1 - away(node, measure) / all)} stays in its zone` : "no traffic",
-        ...(node[4] > 0 ? [`${number(node[4])}/s refused or failed`] : []));
+      lines.push(rate(all, measure), all > 0 ? `${percent(1 - far(byDistance(node, measure)) / all)} stays in its zone` : "no traffic",
+        ...(node[BAD] > 0 ? [`${number(node[BAD])}/s refused or failed`] : []));
     }
   } else {
     const rates = flows.groups[place];
-    lines.push(html("strong", {}, group.value ?? "without the label"), `${number(group.nodes.length)} nodes`);
+    lines.push(html("strong", {}, group.value ?? "without the label"), `${count(group.nodes.length)} nodes`);
     if (rates) lines.push(rate(sum(rates[measure]), measure), bar(rates[measure], sum(rates[measure])));
   }
   const box2 = $("tip");

@@ -1,6 +1,6 @@
 // What the page shows, and what the reader does. Pictures come from the server; the newest one wins.
 
-import { bar, bytes, cost, far, html, money, number, percent, rate, sum, DISTANCES } from "./format.js";
+import { bar, bytes, cost, count, far, html, money, number, percent, rate, sum, DISTANCES } from "./format.js";
 import { drawMap } from "./map.js";
 import { drawService } from "./service.js";
 
@@ -44,6 +44,9 @@ export function receive(picture) {
   while (view.history.length && view.history[0].at < begin) view.history.shift();
   draw();
 }
+
+// What is shown, for tests.
+export const shown = () => view;
 
 function draw() {
   if (isDirty) return;
@@ -109,7 +112,7 @@ function drawServices() {
     button.append(bar(values, largest));
   });
   const more = matching - services.length;
-  $("matching").textContent = more > 0 ? `${number(more)} more: filter them` : matching ? "" : "No Service matches.";
+  $("matching").textContent = more > 0 ? `${count(more)} more: filter them` : matching ? "" : "No Service matches.";
 }
 
 function drawFlows() {
@@ -120,7 +123,7 @@ function drawFlows() {
     html("td", {}, name(line.from)), html("td", {}, name(line.to)), html("td", {}, bytes(line.bytes)),
     html("td", {}, number(line.connections)), html("td", {}, percent(line.far)), html("td", {}, percent(line.estimated))));
   const more = flows.all_lines - flows.lines.length;
-  if (more > 0) rows.push(html("tr", {}, html("td", { colspan: 6 }, `${number(more)} smaller flows are not shown`)));
+  if (more > 0) rows.push(html("tr", {}, html("td", { colspan: 6 }, `${count(more)} smaller flows are not shown`)));
   $("flow-rows").replaceChildren(...rows);
 }
 
@@ -140,7 +143,9 @@ function drawTime() {
   const [top, bottom, end] = [8, height - 18, view.now.at];
   const points = view.history;
   const largest = Math.max(1e-9, ...points.map((point) => sum(point[view.measure])));
-  const x = (at) => width * (1 - (end - at) / HOUR);
+  // Until there is an hour, what there is of it fills the width.
+  const span = Math.min(HOUR, Math.max(60, end - (points[0]?.at ?? end)));
+  const x = (at) => width * (1 - (end - at) / span);
   const y = (value) => bottom - (bottom - top) * value / largest;
   // Five seconds without an answer are a gap.
   const runs = [];
@@ -161,7 +166,7 @@ function drawTime() {
       base.splice(0, base.length, ...upper);
     });
     context.fillStyle = colour("bad");
-    for (const point of run) if (point.refused + point.failed > 0) context.fillRect(x(point.at), 0, Math.max(2, width * 5 / HOUR), 4);
+    for (const point of run) if (point.refused + point.failed > 0) context.fillRect(x(point.at), 0, Math.max(2, width * 5 / span), 4);
   }
   context.fillStyle = colour("quiet");
   context.strokeStyle = colour("edge");
@@ -169,10 +174,11 @@ function drawTime() {
   context.beginPath();
   context.moveTo(0, bottom + 0.5); context.lineTo(width, bottom + 0.5);
   context.stroke();
-  for (const minutes of [60, 45, 30, 15, 0]) {
-    const at = width * (1 - minutes / 60);
-    context.textAlign = minutes === 60 ? "left" : minutes === 0 ? "right" : "center";
-    context.fillText(minutes ? `${minutes} min ago` : "now", at, height - 4);
+  for (const part of [1, 0.75, 0.5, 0.25, 0]) {
+    context.textAlign = part === 1 ? "left" : part === 0 ? "right" : "center";
+    const seconds = span * part;
+    const ago = seconds < 120 ? `${Math.round(seconds)} s ago` : `${Math.round(seconds / 60)} min ago`;
+    context.fillText(part ? ago : "now", width * (1 - part), height - 4);
   }
   $("time-note").textContent = points.length ? `at most ${rate(largest, view.measure)} · all Services` : "no counts yet";
 }
@@ -181,9 +187,9 @@ function drawStatus() {
   const { asked, answered, look, all_troubles: all, troubles } = view.now;
   const when = new Date(view.now.at * 1000).toLocaleTimeString();
   $("status").textContent = look === 0 ? "No agent has been asked."
-    : `${number(answered)} of ${number(asked)} agents count · ${number(view.cluster.services)} Services · ${when}`;
+    : `${count(answered)} of ${count(asked)} agents count · ${count(view.cluster.services)} Services · ${when}`;
   const sentences = [...view.cluster.sentences, ...troubles.map(([node, why]) => `${node}: ${why}`)];
-  if (all > troubles.length) sentences.push(`${number(all - troubles.length)} more nodes have troubles.`);
+  if (all > troubles.length) sentences.push(`${count(all - troubles.length)} more nodes have troubles.`);
   if (asked > 0 && answered === 0 && !troubles.length) sentences.push("Two looks make a rate: wait for the second one.");
   const list = $("sentences");
   const text = sentences.join("\n");
@@ -196,14 +202,20 @@ function drawStatus() {
   const key = JSON.stringify(labels);
   if ($("by").dataset.key !== key) {
     $("by").dataset.key = key;
-    $("by").replaceChildren(...labels.map((label) => html("option", { value: label.name }, `${label.name} (${label.values})`)));
+    $("by").replaceChildren(...labels.map((label) => html("option", { value: label.name, title: label.name }, `${short(label.name, labels)} (${label.values})`)));
   }
   $("by").value = view.cluster.label;
 }
 
+// The part after the slash, if no other label ends so.
+function short(name, labels) {
+  const end = name.slice(name.lastIndexOf("/") + 1);
+  return labels.filter((label) => label.name.endsWith(`/${end}`) || label.name === end).length > 1 ? name : end;
+}
+
 // ---- what the reader does ----
 
-export function pick(service) {
+function pick(service) {
   view.service = service;
   view.waterfall = null;
   location.hash = service ? `service=${encodeURIComponent(service)}` : "";

@@ -1,6 +1,6 @@
 // The picked Service: what it costs, and how each node sees it.
 
-import { bar, bytes, cost, far, html, money, number, percent, rate, sum } from "./format.js";
+import { bar, cost, count, far, html, money, number, percent, rate, sum } from "./format.js";
 
 let drawnWaterfall = null;
 
@@ -44,11 +44,11 @@ function ofPort(of) {
   const { port, family, policy, refused, crossing, rows, all_rows: all } = of;
   const name = [port.protocol, port.port, port.name].filter(Boolean).join(" ");
   const facts = [
-    refused > 0 ? html("b", { class: "bad" }, `${number(refused)} ${refused === 1 ? "node is" : "nodes are"} refused`) : "no node is refused",
-    ` · ${number(crossing)} may leave ${crossing === 1 ? "its" : "their"} zone`];
+    refused > 0 ? html("b", { class: "bad" }, `${count(refused)} ${refused === 1 ? "node is" : "nodes are"} refused`) : "no node is refused",
+    ` · ${count(crossing)} may leave ${crossing === 1 ? "its" : "their"} zone`];
   const keys = policy.keys.length ? `: ${policy.keys.join(", ")}` : "";
   const list = html("ol", { class: "waterfall" }, ...rows.map((row) => alike(row, policy)));
-  if (all > rows.length) list.append(html("li", { class: "note" }, `${number(all - rows.length)} more rows are not shown`));
+  if (all > rows.length) list.append(html("li", { class: "note" }, `${count(all - rows.length)} more rows are not shown`));
   return html("section", {},
     html("h3", {}, name, " ", html("small", {}, family)),
     html("p", { class: "policy" }, policy.source === "none" ? "no policy: every usable endpoint" : `${policy.source}${keys}`),
@@ -71,10 +71,10 @@ function alike(row, policy) {
   if (!tiers.length) tiers.push(html("span", { class: "tier in-force" }, html("span", {}, policy.kind === "hints" ? "hints" : "any"), html("b", {}, String(sum(Object.values(row.endpoints))))));
   const counts = row.endpoints;
   const parts = [[counts.node, "on the node"], [counts.zone, "in the zone"], [counts.region, "in the region"], [counts.elsewhere, "elsewhere"]];
-  const places = parts.filter(([count]) => count > 0).map(([count, place]) => `${number(count)} ${place}`).join(", ");
+  const places = parts.filter(([endpoints]) => endpoints > 0).map(([endpoints, place]) => `${count(endpoints)} ${place}`).join(", ");
   const outcome = isRefused ? html("b", { class: "bad" }, "refused") : row.verdict === "bypass" ? "left to kube-proxy" : `→ ${places}`;
   return html("li", { class: isRefused ? "refused" : counts.region + counts.elsewhere > 0 ? "crossing" : "" },
-    html("div", { class: "who" }, html("strong", { title: row.nodes.join("\n") }, shown + (more > 0 ? ` and ${number(more)} more` : "")),
+    html("div", { class: "who" }, html("strong", { title: row.nodes.join("\n") }, shown + (more > 0 ? ` and ${count(more)} more` : "")),
       html("span", { class: "note" }, row.group ?? "")),
     html("div", { class: "tiers" }, ...tiers), html("div", { class: "outcome" }, outcome));
 }
