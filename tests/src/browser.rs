@@ -100,7 +100,8 @@ impl Browser {
         for domain in ["Page", "Runtime", "Log"] {
             browser.ask(&format!("{domain}.enable"), json!({}))?;
         }
-        let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
+        let size =
+            json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
         browser.ask("Emulation.setDeviceMetricsOverride", size)?;
         Ok(browser)
     }
@@ -152,7 +153,10 @@ impl Browser {
     pub fn open(&mut self, url: &str) -> Result<()> {
         let opened = self.ask("Page.navigate", json!({"url": url}))?;
         ensure!(opened.get("errorText").is_none(), "cannot open {url}: {opened}");
-        let is_open = format!("document.readyState === 'complete' && location.href.startsWith({})", json!(url));
+        let is_open = format!(
+            "document.readyState === 'complete' && location.href.startsWith({})",
+            json!(url)
+        );
         // A script of the page before may end in an error.
         until("the page", LIMIT, || {
             Ok(match self.run(&is_open) {

@@ -93,7 +93,8 @@ fn of(state: &State, demand: &Demand, id: &ServiceId) -> Counted {
     };
     let mut connections = [0.0; 4];
     for endpoint in &route.endpoints {
-        connections[endpoint.locality as usize] += demand.connections / route.endpoints.len() as f64;
+        connections[endpoint.locality as usize] +=
+            demand.connections / route.endpoints.len() as f64;
     }
     (connections, 0.0, demand.bytes)
 }
@@ -111,7 +112,8 @@ fn metrics(counted: &[(String, String, Counted)], seconds: f64) -> String {
             let half = count * bytes / 2.0;
             let _ = writeln!(text, "topo_lb_connections_total{{{labels}}} {count}");
             let _ = writeln!(text, "topo_lb_tcp_sent_bytes_total{{{labels},tier=\"0\"}} {half}");
-            let _ = writeln!(text, "topo_lb_tcp_received_bytes_total{{{labels},tier=\"0\"}} {half}");
+            let _ =
+                writeln!(text, "topo_lb_tcp_received_bytes_total{{{labels},tier=\"0\"}} {half}");
         }
         if *refused > 0.0 {
             let count = refused * seconds;

@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use topo_lb_tests::counting::{self, Demand};
 use topo_lb_tests::fake_api::FakeApi;
 
-const NEAR: &str = "kubernetes.io/hostname,topology.kubernetes.io/zone,topology.kubernetes.io/region,*";
+const NEAR: &str =
+    "kubernetes.io/hostname,topology.kubernetes.io/zone,topology.kubernetes.io/region,*";
 const ZONE: &str = "topology.kubernetes.io/zone";
 const ZONE_FIRST: &str = "topology.kubernetes.io/zone,*";
 
@@ -24,7 +25,14 @@ const SERVICES: [Of; 12] = [
     ("shop/frontend", NEAR, &["a1", "a2", "b1", "b4", "c1", "e1"], 60.0, "abce", 9e3),
     ("shop/images", ZONE_FIRST, &["a4", "b4", "c4", "e2"], 14.0, "abce", 210e3),
     ("data/postgres", ZONE, &["a5", "b5"], 6.0, "abc", 90e3),
-    ("data/cache", NEAR, &["a1", "a2", "a3", "a4", "a5", "b1", "b2", "b3", "b4", "b5", "c1", "c2", "c3", "c4"], 160.0, "abc", 3e3),
+    (
+        "data/cache",
+        NEAR,
+        &["a1", "a2", "a3", "a4", "a5", "b1", "b2", "b3", "b4", "b5", "c1", "c2", "c3", "c4"],
+        160.0,
+        "abc",
+        3e3,
+    ),
     ("data/queue", NEAR, &["a3", "b3"], 9.0, "abce", 60e3),
     ("ops/metrics", ZONE_FIRST, &["a5", "c4"], 2.0, "abce", 140e3),
     ("ops/logs", "", &["b5"], 5.0, "abce", 75e3),
@@ -42,7 +50,12 @@ fn node(zone: &str, region: &str, name: &str, place: usize) -> Value {
 }
 
 /// The objects of a Service with endpoints on these nodes, each named with its zone.
-pub(crate) fn service(index: usize, name: &str, keys: &str, endpoints: &[(String, String)]) -> [Value; 2] {
+pub(crate) fn service(
+    index: usize,
+    name: &str,
+    keys: &str,
+    endpoints: &[(String, String)],
+) -> [Value; 2] {
     let (namespace, name) = name.split_once('/').unwrap_or(("default", name));
     let mut annotations = json!({});
     if !keys.is_empty() {
@@ -72,7 +85,8 @@ pub(crate) fn start() -> Result<FakeApi> {
     let mut nodes = Vec::new();
     for (zone, region, count) in ZONES {
         let letter = zone.trim_end_matches(|it: char| !it.is_ascii_alphabetic());
-        let letter = if region == "edge" { "e" } else { letter.get(letter.len() - 1..).unwrap_or("x") };
+        let letter =
+            if region == "edge" { "e" } else { letter.get(letter.len() - 1..).unwrap_or("x") };
         for place in 0..count {
             let name = format!("{letter}{}", place + 1);
             objects.push(node(zone, region, &name, place));

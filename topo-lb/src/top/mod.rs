@@ -23,9 +23,9 @@ use draw::Status;
 pub use source::From;
 pub(crate) use source::Source;
 pub(crate) use traffic::{Moment, rates};
+pub use traffic::{Rate, Row};
 #[cfg(test)]
 pub(crate) use traffic::{Totals, Traffic};
-pub use traffic::{Rate, Row};
 pub use view::Column;
 pub(crate) use view::order;
 use view::{Key, View};

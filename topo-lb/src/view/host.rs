@@ -24,12 +24,19 @@ mod tests {
     #[test]
     fn only_addresses_localhost_and_given_names_are_meant() {
         let names = ["view.example".to_owned()];
-        for host in
-            ["127.0.0.1", "127.0.0.1:80", "[::1]:80", "LocalHost:9", "view.example", "View.Example:1"]
-        {
+        for host in [
+            "127.0.0.1",
+            "127.0.0.1:80",
+            "[::1]:80",
+            "LocalHost:9",
+            "view.example",
+            "View.Example:1",
+        ] {
             assert!(is_meant(host, &names), "{host}");
         }
-        for host in ["", "evil.example", "127.0.0.1.evil.example", "a@127.0.0.1", "localhost.", "::1 "] {
+        for host in
+            ["", "evil.example", "127.0.0.1.evil.example", "a@127.0.0.1", "localhost.", "::1 "]
+        {
             assert!(!is_meant(host, &names), "{host}");
         }
     }

@@ -151,3 +151,91 @@ async fn make(viewer: Arc<Viewer>, asked: Asked, mut sent: Sent) -> Option<(Stri
     });
     made.await.ok()?.ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use futures::StreamExt as _;
+    use http_body_util::BodyExt as _;
+    use tokio::sync::watch;
+    use tower::ServiceExt as _;
+
+    use super::*;
+    use crate::topology::Scope;
+    use crate::view::cluster::Cluster;
+    use crate::view::look::{Looks, Newest};
+
+    type Senders = (watch::Sender<Arc<Newest>>, watch::Sender<Arc<Cluster>>);
+
+    fn viewer() -> (Viewer, Senders) {
+        let (looks, newest) = watch::channel(Arc::default());
+        let (clusters, cluster) = watch::channel(Arc::default());
+        let history = Arc::default();
+        let viewer = Viewer::new(cluster, Looks { newest, history }, "zone".to_owned(), Scope::All);
+        (viewer, (looks, clusters))
+    }
+
+    async fn get(host: &str, path: &str) -> Response {
+        let request = Request::get(path).header("host", host).body(Body::empty()).unwrap();
+        router(viewer().0, Vec::new()).oneshot(request).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_name_that_somebody_else_leads_here_gets_nothing() {
+        for path in ["/", "/picture", "/pictures"] {
+            let refused = get("evil.example:19878", path).await;
+            assert_eq!(refused.status(), StatusCode::MISDIRECTED_REQUEST, "{path}");
+            assert_eq!(get("127.0.0.1:19878", path).await.status(), StatusCode::OK, "{path}");
+        }
+        let request = Request::get("/").body(Body::empty()).unwrap();
+        let refused = router(viewer().0, Vec::new()).oneshot(request).await.unwrap();
+        assert_eq!(refused.status(), StatusCode::MISDIRECTED_REQUEST, "without a name");
+    }
+
+    #[tokio::test]
+    async fn every_answer_says_how_little_a_page_may_do() {
+        for path in ["/", "/page.js", "/picture", "/nothing"] {
+            let answer = get("localhost", path).await;
+            let policy = answer.headers()[header::CONTENT_SECURITY_POLICY].to_str().unwrap();
+            assert!(policy.starts_with("default-src 'none'; script-src 'self';"), "{policy}");
+            assert!(!policy.contains("unsafe"), "{policy}");
+        }
+    }
+
+    #[test]
+    fn the_page_has_neither_inline_scripts_nor_markup_from_text_nor_other_servers() {
+        for (path, _, content) in FILES {
+            for wrong in
+                ["innerHTML", "insertAdjacentHTML", "document.write", "eval(", "onclick=", "style="]
+            {
+                assert!(!content.contains(wrong), "{path} has {wrong}");
+            }
+            let own = content.replace("http://www.w3.org/2000/svg", "");
+            assert!(!own.contains("://"), "{path} names another server");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_picture_is_json_whatever_is_asked_for() {
+        for query in ["", "?by=%00&service=/&filter=%3Cimg%3E&sort=none", "?service=a/b&by="] {
+            let answer = get("localhost", &format!("/picture{query}")).await;
+            let body = answer.into_body().collect().await.unwrap().to_bytes();
+            let picture: serde_json::Value = serde_json::from_slice(&body).unwrap();
+            assert_eq!(picture["now"]["look"], 0, "{picture}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_page_that_did_not_read_gets_the_newest_picture_and_no_other() {
+        let (viewer, (looks, _clusters)) = viewer();
+        let mut events = Box::pin(events(Arc::new(viewer), Asked::default()));
+        assert!(events.next().await.is_some());
+        for look in 1..=1_000 {
+            looks.send_replace(Arc::new(Newest { look, ..Newest::default() }));
+        }
+        let event = format!("{:?}", events.next().await.unwrap());
+        assert!(event.contains("1000"), "{event}");
+        let more = tokio::time::timeout(Duration::from_secs(60), events.next()).await;
+        assert!(more.is_err(), "nothing has changed since");
+    }
+}

@@ -66,9 +66,9 @@ fn shares(
     for decision in decisions {
         for choice in &decision.choices {
             let sites = sites(state, decision.service, decision.port, choice.family);
-            let spill = choice.wider.map_or(0.0, |wider| {
-                f64::from(wider.share.parts()) / f64::from(SPILL_ONE)
-            });
+            let spill = choice
+                .wider
+                .map_or(0.0, |wider| f64::from(wider.share.parts()) / f64::from(SPILL_ONE));
             let of_wider = choice.wider.map_or(0.0, |wider| spill / wider.endpoints as f64);
             let of_chosen = (1.0 - spill) / choice.chosen as f64;
             let of_family = decision.endpoints.iter();

@@ -84,9 +84,7 @@ impl Lens {
         }
         let (old, new) = (&self.cluster.state, &cluster.state);
         if old.nodes().eq(new.nodes()) && is_placed {
-            self.leads.retain(|service, _| {
-                id(service).is_some_and(|id| is_same(old, new, &id))
-            });
+            self.leads.retain(|service, _| id(service).is_some_and(|id| is_same(old, new, &id)));
         } else {
             self.groups = Arc::new(Groups::of(new, &self.label, agents.iter()));
             self.leads.clear();
@@ -227,8 +225,129 @@ fn is_same(old: &State, new: &State, id: &ServiceId) -> bool {
         (None, None) => true,
         _ => false,
     };
-    let same = |((a, old), (b, new)): ((_, &_), (_, &_))| a == b && (std::ptr::eq(old, new) || old == new);
+    let same =
+        |((a, old), (b, new)): ((_, &_), (_, &_))| a == b && (std::ptr::eq(old, new) || old == new);
     same_service
         && old.slices(id).count() == new.slices(id).count()
         && old.slices(id).zip(new.slices(id)).all(same)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::cluster::{Change, Update};
+    use crate::source::object::{Object, parse};
+    use crate::topology::label::ZONE;
+
+    /// Four nodes in three zones of one region, and a Service with endpoints on a1, b1 and c1.
+    fn cluster(keys: &str) -> Arc<Cluster> {
+        let node = |(name, zone)| {
+            json!({"kind": "Node", "apiVersion": "v1", "metadata": {"name": name, "labels": {
+                ZONE: zone, "topology.kubernetes.io/region": "r"}}})
+        };
+        let nodes = [("a1", "a"), ("a2", "a"), ("b1", "b"), ("c1", "c")].map(node);
+        let endpoint = |(node, last): (&str, u8)| {
+            json!({"addresses": [format!("10.0.0.{last}")], "nodeName": node,
+                   "conditions": {"ready": true}})
+        };
+        let endpoints = [("a1", 1), ("b1", 2), ("c1", 3)].map(endpoint);
+        let service = [
+            json!({"kind": "Service", "apiVersion": "v1",
+                   "metadata": {"namespace": "d", "name": "web",
+                                "annotations": {"topo-lb.io/topology-keys": keys}},
+                   "spec": {"clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"],
+                            "ports": [{"port": 80, "protocol": "TCP"}]}}),
+            json!({"kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1",
+                   "addressType": "IPv4",
+                   "metadata": {"namespace": "d", "name": "web-1",
+                                "labels": {"kubernetes.io/service-name": "web"}},
+                   "ports": [{"port": 8080, "protocol": "TCP"}],
+                   "endpoints": endpoints}),
+        ];
+        let mut state = State::default();
+        for object in nodes.into_iter().chain(service) {
+            let _ = state.apply(
+                match parse(object).expect("an object") {
+                    Object::Node(node) => Update::Node(Change::Applied(node)),
+                    Object::Service(service) => Update::Service(Change::Applied(service)),
+                    Object::Slice(slice, _) => Update::Slice(Change::Applied(slice)),
+                    other => panic!("{other:?}"),
+                },
+                "",
+            );
+        }
+        Arc::new(Cluster { revision: 1, state, sentences: Vec::new() })
+    }
+
+    fn row(node: &str, connections: [f64; 4]) -> Row {
+        let rate = Rate { connections, ..Rate::default() };
+        let nodes = BTreeMap::from([(node.into(), rate.clone())]);
+        Row { service: "d/web".into(), rate, nodes }
+    }
+
+    /// From, to, connections, the estimated share.
+    fn lines(
+        keys: &str,
+        node: &str,
+        connections: [f64; 4],
+    ) -> Vec<(usize, Option<usize>, f64, f64)> {
+        let mut lens = Lens::new(ZONE, Scope::All);
+        lens.take(&cluster(keys), &[]);
+        let flows = lens.flows([row(node, connections)].iter(), &HashSet::new());
+        let line = |it: &Line| (it.from, it.to, it.connections, it.estimated);
+        let mut lines: Vec<_> = flows.lines.iter().map(line).collect();
+        lines.sort_by_key(|line| (line.0, line.1));
+        lines
+    }
+
+    #[test]
+    fn traffic_within_the_zone_has_one_target() {
+        let all = lines("topology.kubernetes.io/zone", "a2", [0.0, 6.0, 0.0, 0.0]);
+        assert_eq!(all, [(0, Some(0), 6.0, 0.0)]);
+        // Whatever the decision is by now.
+        let all = lines("topology.kubernetes.io/zone", "a1", [5.0, 0.0, 0.0, 0.0]);
+        assert_eq!(all, [(0, Some(0), 5.0, 0.0)]);
+    }
+
+    #[test]
+    fn traffic_to_several_zones_is_divided_evenly_and_marked() {
+        let all = lines("*", "a2", [0.0, 2.0, 6.0, 0.0]);
+        assert_eq!(all, [(0, Some(0), 2.0, 0.0), (0, Some(1), 3.0, 1.0), (0, Some(2), 3.0, 1.0)]);
+    }
+
+    #[test]
+    fn traffic_that_no_decision_explains_has_no_target() {
+        let all = lines("topology.kubernetes.io/zone", "a2", [0.0, 0.0, 4.0, 1.0]);
+        assert_eq!(all, [(0, None, 5.0, 0.0)]);
+    }
+
+    #[test]
+    fn nodes_without_an_answer_have_no_numbers() {
+        let mut lens = Lens::new(ZONE, Scope::All);
+        lens.take(&cluster("*"), &["stranger".into()]);
+        let flows = lens.flows([row("a2", [1.0, 2.0, 0.0, 0.0])].iter(), &["a2".into()].into());
+        assert_eq!(flows.nodes[0][0], None);
+        assert_eq!(flows.nodes[0][1], Some([1.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]));
+        assert_eq!((flows.nodes.len(), flows.total.all()), (4, 3.0));
+        assert_eq!(lens.groups.all[3].nodes, ["stranger".into()]);
+    }
+
+    #[test]
+    fn a_changed_service_is_decided_again_and_another_is_not() {
+        let mut lens = Lens::new(ZONE, Scope::All);
+        lens.take(&cluster("*"), &[]);
+        let rows = [row("a2", [0.0, 0.0, 6.0, 0.0])];
+        let _ = lens.flows(rows.iter(), &HashSet::new());
+        assert_eq!(lens.leads.len(), 1);
+        let same = Cluster { revision: 2, ..(*cluster("*")).clone() };
+        lens.take(&Arc::new(same), &[]);
+        assert_eq!(lens.leads.len(), 1);
+        let other = Cluster { revision: 3, ..(*cluster("topology.kubernetes.io/zone")).clone() };
+        lens.take(&Arc::new(other), &[]);
+        assert!(lens.leads.is_empty());
+    }
 }

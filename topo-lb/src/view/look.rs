@@ -120,7 +120,8 @@ impl Newest {
     fn leave_out_the_impossible(&mut self) {
         let is_possible = |rate: &Rate| {
             let connections = rate.connections.iter().chain([&rate.refused, &rate.failed]);
-            connections.map(|it| (it, MOST_CONNECTIONS))
+            connections
+                .map(|it| (it, MOST_CONNECTIONS))
                 .chain(rate.bytes.iter().map(|it| (it, MOST_BYTES)))
                 .all(|(value, most)| (0.0..=most).contains(value))
         };
@@ -129,7 +130,8 @@ impl Newest {
             row.nodes.retain(|node, rate| {
                 let is_possible = is_possible(rate);
                 if !is_possible {
-                    let trouble = format!("its counts of {} are impossible and left out", row.service);
+                    let trouble =
+                        format!("its counts of {} are impossible and left out", row.service);
                     self.troubles.insert(Arc::clone(node), trouble);
                 }
                 is_possible
@@ -164,7 +166,8 @@ mod tests {
     fn what_no_node_can_have_done_is_left_out_and_said() {
         let begin = Instant::now();
         let before = moment(begin, &[("good", Ok(0.0)), ("bad", Ok(0.0)), ("below", Ok(0.0))]);
-        let after = [("good", Ok(100.0)), ("bad", Ok(1e300)), ("below", Ok(-5.0)), ("new", Ok(9.0))];
+        let after =
+            [("good", Ok(100.0)), ("bad", Ok(1e300)), ("below", Ok(-5.0)), ("new", Ok(9.0))];
         let newest = newest(Some(&before), &moment(begin + Duration::from_secs(1), &after));
         assert_eq!(newest.rows[0].rate.bytes, [100.0, 0.0, 0.0, 0.0]);
         let liars: Vec<_> = newest.troubles.keys().map(|it| &**it).collect();

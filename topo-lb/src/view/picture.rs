@@ -143,7 +143,11 @@ impl Viewer {
     }
 
     /// The newest picture. Takes long if the cluster is large: call it where that is no harm.
-    pub(super) fn picture(&self, asked: &Asked, sent: &mut Sent) -> Result<String, serde_json::Error> {
+    pub(super) fn picture(
+        &self,
+        asked: &Asked,
+        sent: &mut Sent,
+    ) -> Result<String, serde_json::Error> {
         let label = if asked.by.is_empty() { &self.by } else { &asked.by };
         let newest = Arc::clone(&self.looks.newest.borrow());
         let cluster = Arc::clone(&self.cluster.borrow());
@@ -197,7 +201,9 @@ impl Shown {
             return Arc::new(self.lens.flows(rows, answered));
         }
         match &self.flows {
-            Some((of_look, of_revision, flows)) if (*of_look, *of_revision) == (*look, revision) => {
+            Some((of_look, of_revision, flows))
+                if (*of_look, *of_revision) == (*look, revision) =>
+            {
                 Arc::clone(flows)
             }
             _ => {
@@ -211,11 +217,7 @@ impl Shown {
 
 /// The first Services by the order that was asked for, and how many match. Those that nobody has used yet
 /// are among them.
-fn services(
-    newest: &Newest,
-    cluster: &Cluster,
-    asked: &Asked,
-) -> (Vec<Listed>, usize) {
+fn services(newest: &Newest, cluster: &Cluster, asked: &Asked) -> (Vec<Listed>, usize) {
     let by = Column::from_str(&asked.sort, true).unwrap_or_default();
     let used: HashSet<&str> = newest.rows.iter().map(|row| &*row.service).collect();
     let unused = cluster.state.services().map(ToString::to_string);

@@ -55,11 +55,9 @@ impl Waterfall {
     pub(super) fn of(state: &State, label: &str, scope: Scope, id: &ServiceId) -> Self {
         let decisions = decide(state, "", scope, id);
         let alike = match decisions.first() {
-            Some(one) => NodesByLabel::of(state).alike(
-                one.service,
-                &decisions,
-                &[label, ZONE, REGION],
-            ),
+            Some(one) => {
+                NodesByLabel::of(state).alike(one.service, &decisions, &[label, ZONE, REGION])
+            }
             None => Vec::new(),
         };
         let firsts = alike.iter().filter_map(|nodes| nodes.first().copied());

@@ -195,6 +195,9 @@ function drawLines(view) {
       labels.push(svg("text", { x, y: y + 4, "text-anchor": "middle" }, rate(value(line), measure)));
     }
   }
+  const unknown = sum(flows.lines.filter((line) => line.to === null).map(value));
+  $("unknown").hidden = unknown <= 0;
+  $("unknown").textContent = `${rate(unknown, measure)} without a line: no decision that is known now leads that far.`;
   $("drawing").firstChild.replaceChildren(...drawn.reverse());
   $("drawing").lastChild.replaceChildren(...labels);
 }

@@ -93,7 +93,7 @@ function drawServices() {
   services.forEach((one, place) => {
     let item = list.children[place];
     if (!item) {
-      const button = html("button", { type: "button" }, html("span", { class: "name" }), html("span", { class: "rate" }));
+      const button = html("button", { type: "button" }, html("span", { class: "name" }), bar([0, 0, 0, 0], 0), html("span", { class: "rate" }));
       item = html("li", {}, button);
       list.append(item);
     }
@@ -105,11 +105,9 @@ function drawServices() {
     }
     button.setAttribute("aria-pressed", String(one.name === view.service));
     const values = one[view.measure];
-    const away = far(values) > 0 ? ` · ${percent(far(values) / sum(values))} away` : "";
-    button.children[1].textContent = sum(values) > 0 ? rate(sum(values), view.measure) + away : "";
+    button.lastChild.textContent = sum(values) > 0 ? rate(sum(values), view.measure) : "";
     button.classList.toggle("bad", one.refused > 0 || one.failed > 0);
-    button.children[2]?.remove();
-    button.append(bar(values, largest));
+    button.children[1].replaceWith(bar(values, largest));
   });
   const more = matching - services.length;
   $("matching").textContent = more > 0 ? `${count(more)} more: filter them` : matching ? "" : "No Service matches.";
@@ -203,8 +201,13 @@ function drawStatus() {
   if ($("by").dataset.key !== key) {
     $("by").dataset.key = key;
     $("by").replaceChildren(...labels.map((label) => html("option", { value: label.name, title: label.name }, `${short(label.name, labels)} (${label.values})`)));
+    delete $("by").dataset.label;
   }
-  $("by").value = view.cluster.label;
+  // Not with each picture: a reader may be choosing.
+  if ($("by").dataset.label !== view.cluster.label) {
+    $("by").dataset.label = view.cluster.label;
+    $("by").value = view.cluster.label;
+  }
 }
 
 // The part after the slash, if no other label ends so.
