@@ -64,7 +64,7 @@ const COUNTED: &str = "document.getElementById('sum-all').textContent.includes('
 fn shop() -> Result<(FakeApi, View, Browser)> {
     let api = shop::start()?;
     let view = View::start(&["--api-server", &api.url(), "--interval", "0.5"])?;
-    let mut browser = Browser::start(1480, 900)?;
+    let mut browser = Browser::start(1300, 800)?;
     browser.prefer("light")?;
     browser.open(&view.url)?;
     browser.until(COUNTED)?;
@@ -204,7 +204,7 @@ fn names_with_markup_are_text() -> Result<()> {
     };
     let api = counting::cluster(nodes.into_iter().chain(service).collect(), &[demand])?;
     let view = View::start(&["--api-server", &api.url(), "--interval", "0.3"])?;
-    let mut browser = Browser::start(1480, 900)?;
+    let mut browser = Browser::start(1300, 800)?;
     browser.open(&view.url)?;
     browser.until("document.querySelectorAll('.group').length === 2")?;
     browser.until("document.querySelectorAll('#services button').length === 1")?;
@@ -229,7 +229,7 @@ fn a_user_without_rights_sees_decisions_and_a_sentence_for_the_rest() -> Result<
     let api = shop::start()?;
     api.state().refuse.insert(PODS, (403, "no pods for you"));
     let view = View::start(&["--api-server", &api.url(), "--interval", "0.3"])?;
-    let mut browser = Browser::start(1480, 900)?;
+    let mut browser = Browser::start(1300, 800)?;
     browser.open(&view.url)?;
     browser
         .until("document.getElementById('sentences').textContent.includes('no pods for you')")?;
@@ -283,7 +283,7 @@ fn a_thousand_nodes_and_ten_thousand_services_are_drawn() -> Result<()> {
         .collect();
     let api = counting::cluster(objects.clone(), &demands)?;
     let view = View::start(&["--api-server", &api.url(), "--interval", "2"])?;
-    let mut browser = Browser::start(1480, 900)?;
+    let mut browser = Browser::start(1300, 800)?;
     browser.open(&view.url)?;
     browser.until(COUNTED)?;
     let all = "1,000 of 1,000 agents count · 10,000 Services";
