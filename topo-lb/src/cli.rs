@@ -107,7 +107,7 @@ Examples:
 Examples:
   topo-lb view                                                  # as kubectl would, then open http://127.0.0.1:19878
   topo-lb view --kubeconfig ~/.kube/config --by rack
-  topo-lb view --manifests ./cluster.yaml --agent http://10.0.0.7:19876 --agent http://10.0.0.8:19876
+  topo-lb view --manifests ./cluster.yaml --agent worker-1=http://10.0.0.7:19876
   topo-lb view --manifests ./cluster.yaml                       # decisions only
 
 The page reads and never changes anything. Ctrl-C ends it.")]

@@ -17,7 +17,8 @@ pub struct ViewArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened: SourceArgs says what it is")]
     pub source: SourceArgs,
-    /// Ask this agent in place of all agents of the cluster. Give it several times for several nodes
+    /// Ask this agent in place of all agents of the cluster; NODE=URL says on which node it is. Give it several
+    /// times for several nodes
     #[arg(long, value_name = "URL", env = "TOPO_LB_AGENT_URLS", value_delimiter = ',')]
     pub agent: Vec<String>,
     /// The port of the agents' --metrics-listen, when they are asked through the API server. That takes `list`

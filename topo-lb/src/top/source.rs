@@ -33,7 +33,8 @@ const LISTED: Duration = Duration::from_secs(60);
 pub enum From {
     /// The maps that are pinned in this directory of this node.
     Maps(PathBuf),
-    /// Agents with these URLs, such as `http://127.0.0.1:19876`.
+    /// Agents with these URLs, such as `http://127.0.0.1:19876`, or `worker-1=http://127.0.0.1:19876` to say
+    /// on which node.
     Agents(Vec<String>),
     /// Every agent of a cluster, through its API server; the agents' port for metrics.
     Cluster(KubeTarget, u16),
@@ -70,11 +71,11 @@ impl Source {
             From::Maps(pin_dir) => Self::Maps(pin_dir.clone()),
             From::Agents(urls) => {
                 let mut agents = Vec::new();
-                for url in urls {
-                    let server = connect(&KubeTarget::Server(url.clone())).await;
+                for (name, url) in urls.iter().map(|text| named(text)) {
+                    let server = connect(&KubeTarget::Server(url.to_owned())).await;
                     let server = server.with_context(|| format!("the agent {url}"))?;
                     let path = "/metrics".to_owned();
-                    agents.push(Agent { name: url.as_str().into(), server, path });
+                    agents.push(Agent { name: name.into(), server, path });
                 }
                 Self::Agents(agents)
             }
@@ -108,6 +109,12 @@ impl Source {
         };
         Ok(Moment { at, nodes })
     }
+}
+
+/// The name and the URL of an agent that was given as `URL` or as `NODE=URL`.
+fn named(text: &str) -> (&str, &str) {
+    let named = text.split_once('=').filter(|(name, _)| !name.contains([':', '/']));
+    named.unwrap_or((text, text))
 }
 
 /// The totals of the maps, by Service. Without the TCP connections of Services for which the map has no
@@ -181,6 +188,14 @@ mod tests {
 
     use super::*;
     use crate::datapath::maps::totals::Group;
+
+    #[test]
+    fn an_agent_has_the_name_of_its_node_if_that_is_given() {
+        assert_eq!(named("a.b-1=http://10.0.0.7:1"), ("a.b-1", "http://10.0.0.7:1"));
+        for url in ["http://10.0.0.7:1", "http://a/?b=c", "a:1?b=c", ""] {
+            assert_eq!(named(url), (url, url));
+        }
+    }
 
     #[test]
     fn ports_and_tiers_of_a_service_in_the_maps_are_summed() {
