@@ -73,9 +73,12 @@ pub struct State {
     pub finished: Option<Instant>,
 }
 
+/// A text for a path, if there is one.
+type Text = dyn Fn(&str) -> Option<String> + Send;
+
 /// Texts by path.
 #[derive(Default)]
-struct Texts(Option<Box<dyn Fn(&str) -> Option<String> + Send>>);
+struct Texts(Option<Box<Text>>);
 
 impl fmt::Debug for Texts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -13,12 +13,14 @@ use tokio::time::sleep;
 
 use crate::cluster::State;
 use crate::source::kube::{KubeTarget, connect, follow_all};
-use crate::source::{Event, file};
+use crate::source::{Event, Freshness, file};
 
 /// The pause between two publications: a busy cluster changes many times a second.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Most sentences about problems that are kept.
 const SENTENCES: usize = 8;
+const OLD: &str =
+    "The API server is silent: the cluster is shown as it was when the server last answered.";
 
 /// Where the cluster is described.
 #[derive(Clone, Debug)]
@@ -39,6 +41,8 @@ pub(super) struct Cluster {
     pub(super) state: State,
     /// Problems, and what is missing because of them; the oldest first.
     pub(super) sentences: Vec<String>,
+    /// Whether the API server sends no changes now.
+    pub(super) is_old: bool,
 }
 
 /// Follows the cluster without end. Tells `ready` first whether that is possible.
@@ -106,6 +110,16 @@ impl Cluster {
                     self.sentences.push(sentence);
                 }
             }
+            Event::Freshness(Freshness::AsOf(_)) if !self.is_old => {
+                self.is_old = true;
+                self.sentences.push(OLD.to_owned());
+            }
+            // What was wrong meanwhile may be over; what is not is said again.
+            Event::Freshness(Freshness::Live) if self.is_old => {
+                self.is_old = false;
+                self.sentences.clear();
+                said.clear();
+            }
             Event::Pods(_) | Event::Freshness(_) => {}
         }
     }
@@ -129,5 +143,19 @@ mod tests {
             cluster.take(Event::Trouble(format!("fault {number}")), &mut said);
         }
         assert_eq!(cluster.sentences.len(), SENTENCES);
+    }
+
+    #[test]
+    fn an_api_server_that_is_back_takes_its_sentences_with_it() {
+        let (mut cluster, mut said) = (Cluster::default(), BTreeSet::new());
+        let old = || Event::Freshness(Freshness::AsOf(std::time::SystemTime::UNIX_EPOCH));
+        cluster.take(Event::Trouble("one object".into()), &mut said);
+        cluster.take(Event::Freshness(Freshness::Live), &mut said);
+        assert_eq!(cluster.sentences, ["one object"], "it was never away");
+        cluster.take(old(), &mut said);
+        cluster.take(old(), &mut said);
+        assert_eq!(cluster.sentences, ["one object", OLD]);
+        cluster.take(Event::Freshness(Freshness::Live), &mut said);
+        assert!(cluster.sentences.is_empty());
     }
 }

@@ -280,7 +280,7 @@ mod tests {
                 "",
             );
         }
-        Arc::new(Cluster { revision: 1, state, sentences: Vec::new() })
+        Arc::new(Cluster { revision: 1, state, ..Cluster::default() })
     }
 
     fn row(node: &str, connections: [f64; 4]) -> Row {
