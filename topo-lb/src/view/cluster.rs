@@ -104,7 +104,7 @@ impl Cluster {
             // The page is on no node, so nothing is seen from one.
             Event::Update(update) => drop(self.state.apply(update, "")),
             // The first sentence says that nothing is known yet.
-            Event::Synced => drop(self.sentences.remove(0)),
+            Event::Synced => drop(self.sentences.drain(..self.sentences.len().min(1))),
             Event::Trouble(sentence) => {
                 if said.insert(sentence.clone()) && self.sentences.len() < SENTENCES {
                     self.sentences.push(sentence);
