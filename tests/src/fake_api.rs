@@ -2,6 +2,7 @@
 //! server seldom does, and for sizes that would take hours to fill into a real one.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -42,6 +43,8 @@ pub struct State {
     log: Vec<Changed>,
     /// Watches from an older resource version are refused as expired.
     oldest: usize,
+    /// Answers other paths with a text.
+    texts: Texts,
     /// Paths that are answered with a refusal.
     pub refuse: BTreeMap<&'static str, Refusal>,
     /// Paths whose requests for all objects are refused; those for one object are served.
@@ -68,6 +71,19 @@ pub struct State {
     pub watched: u64,
     /// When the last page of a list was sent.
     pub finished: Option<Instant>,
+}
+
+/// A text for a path, if there is one.
+type Text = dyn Fn(&str) -> Option<String> + Send;
+
+/// Texts by path.
+#[derive(Default)]
+struct Texts(Option<Box<Text>>);
+
+impl fmt::Debug for Texts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Texts")
+    }
 }
 
 /// A change for the watches.
@@ -171,6 +187,11 @@ impl FakeApi {
         state.oldest = state.log.len();
     }
 
+    /// Answers paths without objects by `text`, if that has an answer.
+    pub fn answer_texts(&self, text: impl Fn(&str) -> Option<String> + Send + 'static) {
+        self.state().texts = Texts(Some(Box::new(text)));
+    }
+
     /// Breaks all watches.
     pub fn hang_up(&self) {
         self.inner.broken.send_replace(());
@@ -224,6 +245,11 @@ async fn answer(
     } else {
         (!state.lists.contains_key(path)).then_some(UNKNOWN)
     };
+    if refusal == Some(UNKNOWN)
+        && let Some(text) = state.texts.0.as_ref().and_then(|text| text(path))
+    {
+        return text.into_response();
+    }
     if let Some(refusal) = refusal {
         let mut response = json_response(refusal.0, status(refusal).to_string().into());
         if let Some(seconds) = state.retry_after {

@@ -9,6 +9,7 @@ mod plan;
 mod source;
 mod top;
 mod trace;
+mod view;
 
 use std::path::PathBuf;
 
@@ -34,6 +35,7 @@ pub use plan::PlanArgs;
 pub use source::{SourceArgs, kube_target};
 pub use top::TopArgs;
 pub use trace::TraceArgs;
+pub use view::ViewArgs;
 
 /// Where the hierarchy of cgroups is on most hosts.
 const CGROUP_ROOT: &str = "/sys/fs/cgroup";
@@ -117,6 +119,16 @@ Examples:
 
 While nobody traces, it costs nothing but a look-up per connection.")]
     Trace(TraceArgs),
+    /// Serve a web page that shows zones, nodes, and the traffic between them, live
+    #[command(after_help = "\
+Examples:
+  topo-lb view                                                  # as kubectl would, then open http://127.0.0.1:19878
+  topo-lb view --kubeconfig ~/.kube/config --by rack
+  topo-lb view --manifests ./cluster.yaml --agent worker-1=http://10.0.0.7:19876
+  topo-lb view --manifests ./cluster.yaml                       # decisions only
+
+The page reads and never changes anything. Ctrl-C ends it.")]
+    View(ViewArgs),
     /// Check whether this host can run topo-lb (kernel, helpers, mounts, capabilities) and whether the hooks fire
     #[command(after_help = "\
 Examples:

@@ -43,4 +43,5 @@ pub mod telemetry;
 pub mod top;
 pub mod topology;
 pub mod trace;
+pub mod view;
 pub mod what_if;

@@ -12,7 +12,7 @@ use topo_lb::admin::{self, probe};
 use topo_lb::app::{self, Config, Source};
 use topo_lb::cli::{
     AgentArgs, CheckArgs, CleanupArgs, Command, ExplainArgs, LintArgs, ListArgs, LogFormat, Output,
-    PlanArgs, ProbeArgs, SourceArgs, Switch, TopArgs, TraceArgs, kube_target, name,
+    PlanArgs, ProbeArgs, SourceArgs, Switch, TopArgs, TraceArgs, ViewArgs, kube_target, name,
 };
 use topo_lb::cluster::{ServiceId, State, Update};
 use topo_lb::datapath::Options;
@@ -25,7 +25,7 @@ use topo_lb::list::Listed;
 use topo_lb::plan::Capacity;
 use topo_lb::source::Listing;
 use topo_lb::what_if::{self, Figures, Proxied};
-use topo_lb::{check, explain, heap, lint, list, source, top, trace};
+use topo_lb::{check, explain, heap, lint, list, source, top, trace, view};
 use topo_lb_common::maps;
 
 fn main() -> ExitCode {
@@ -37,6 +37,7 @@ fn main() -> ExitCode {
         Command::List(args) => run_list(&args),
         Command::Top(args) => run_top(&args),
         Command::Trace(args) => run_trace(args),
+        Command::View(args) => run_view(args),
         Command::Check(args) => run_check(&args),
         Command::Cleanup(args) => run_cleanup(&args),
         Command::Probe(args) => run_probe(&args),
@@ -251,6 +252,22 @@ fn run_trace(args: TraceArgs) -> anyhow::Result<ExitCode> {
     let (mut out, mut errors) = (std::io::stdout().lock(), std::io::stderr());
     block_on(trace::run(args.options(colours()), &mut out, &mut errors))??;
     Ok(ExitCode::SUCCESS)
+}
+
+fn run_view(args: ViewArgs) -> anyhow::Result<ExitCode> {
+    let runtime = runtime(Builder::new_multi_thread().worker_threads(2))?;
+    let served = runtime.block_on(async {
+        let ready = |address| {
+            // A page that nobody is told of is still served.
+            let _ = write(&format!("The page is at http://{address}. Ctrl-C ends it."));
+        };
+        tokio::select! {
+            served = view::serve(args.options(), ready) => served,
+            end = tokio::signal::ctrl_c() => end.context("cannot wait for Ctrl-C"),
+        }
+    });
+    runtime.shutdown_background();
+    served.map(|()| ExitCode::SUCCESS)
 }
 
 fn run_check(args: &CheckArgs) -> anyhow::Result<ExitCode> {

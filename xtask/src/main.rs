@@ -35,6 +35,7 @@ mod machine;
 mod mounts;
 mod needs;
 mod oci;
+mod pictures;
 mod plan;
 mod process;
 mod progress;
@@ -76,6 +77,7 @@ enum Command {
     E2e(e2e::Args),
     ExternalMatrix(external_matrix::Args),
     Dashboard(dashboard::Args),
+    Pictures(pictures::Args),
 }
 
 fn main() -> ExitCode {
@@ -94,6 +96,7 @@ fn main() -> ExitCode {
         Command::E2e(args) => e2e::run(&workspace, &args),
         Command::ExternalMatrix(args) => external_matrix::run(&workspace, &args),
         Command::Dashboard(args) => dashboard::run(&workspace, &args),
+        Command::Pictures(args) => pictures::run(&workspace, &args),
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,

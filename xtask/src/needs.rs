@@ -33,6 +33,8 @@ pub(crate) enum Need {
     KubeProxy,
     /// iptables, which kube-proxy calls.
     Iptables,
+    /// Chromium, which shows the page of `view`.
+    Browser,
     /// Root.
     Root,
     /// etcd, kube-apiserver and kube-controller-manager.
@@ -71,6 +73,7 @@ pub(crate) const ITEMS: &[Item] = &[
     program(Need::Lab, "ip", "iproute2"),
     program(Need::Lab, "bpftool", "bpftool"),
     program(Need::Peers, "nft", "nftables"),
+    program(Need::Browser, "chromium", "chromium"),
     program(Need::Iptables, "iptables", "iptables"),
     Item {
         need: Need::KubeProxy,

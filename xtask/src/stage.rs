@@ -94,7 +94,9 @@ impl Stage {
             Self::Clippy => &[Need::Object, Need::HostLints],
             Self::ClippyEbpf => &[Need::Object, Need::ObjectLints],
             Self::Deny => &[Need::Deny],
-            Self::Lab => &[Need::Object, Need::Kernel, Need::Lab, Need::Peers, Need::Root],
+            Self::Lab => {
+                &[Need::Object, Need::Kernel, Need::Lab, Need::Peers, Need::Browser, Need::Root]
+            }
             Self::Kernels => &[Need::Object, Need::Lab, Need::Root, Need::VirtualMachine],
             Self::ControlPlane => &[
                 Need::Object,

@@ -44,6 +44,7 @@ pub struct PlanArgs {
     pub output: Output,
 }
 
-fn label(text: &str) -> Result<String, String> {
+/// A label name.
+pub(super) fn label(text: &str) -> Result<String, String> {
     label_name(text).map(|()| text.to_owned()).map_err(|fault| format!("no label name: {fault}"))
 }

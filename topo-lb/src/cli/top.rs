@@ -15,7 +15,8 @@ pub struct TopArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened: PinArgs says what it is")]
     pub pin: PinArgs,
-    /// Ask this agent in place of this node's maps. Give it several times for several nodes
+    /// Ask this agent in place of this node's maps; NODE=URL says on which node it is. Give it several times
+    /// for several nodes
     #[arg(
         long,
         value_name = "URL",

@@ -26,7 +26,7 @@ pub struct Spread {
     pub family: &'static str,
     /// The policy in force.
     pub policy: Policy,
-    /// Every Node, by name.
+    /// Every Node that was asked for, by name.
     pub nodes: Vec<OnNode>,
 }
 
@@ -100,9 +100,21 @@ impl Localities {
 /// ClusterIP, or if the cluster has no Nodes.
 #[must_use]
 pub fn spread(state: &State, scope: Scope, id: &ServiceId) -> Vec<Spread> {
+    spread_on(state, scope, id, state.nodes().map(|(node, _)| node))
+}
+
+/// How these nodes see them. Empty without nodes, too.
+#[must_use]
+pub fn spread_on<'a>(
+    state: &'a State,
+    scope: Scope,
+    id: &ServiceId,
+    nodes: impl IntoIterator<Item = &'a str>,
+) -> Vec<Spread> {
     let mut spreads: Vec<Spread> = Vec::new();
-    for (node, labels) in state.nodes() {
-        let zone = labels.get(ZONE).map(ToString::to_string);
+    for node in nodes {
+        let labels = state.node(node);
+        let zone = labels.and_then(|labels| labels.get(ZONE)).map(ToString::to_string);
         let decisions = decide(state, node, scope, id);
         let each = decisions
             .iter()

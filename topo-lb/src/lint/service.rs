@@ -55,7 +55,7 @@ pub(super) fn look(
     }
     let mut reached = BTreeSet::new();
     let kinds = match from_nowhere.iter().any(depends_on_node) {
-        true => nodes.alike(service, &from_nowhere, None),
+        true => nodes.alike(service, &from_nowhere, &[]),
         false => Vec::new(),
     };
     for alike in kinds {

@@ -20,11 +20,14 @@ use tokio::runtime::Builder;
 use tokio::time::sleep;
 
 use draw::Status;
-use source::Source;
+pub(crate) use source::Source;
 pub use source::{From, metrics};
-use traffic::{Moment, rates};
+pub(crate) use traffic::{Moment, rates};
 pub use traffic::{Rate, Row};
+#[cfg(test)]
+pub(crate) use traffic::{Totals, Traffic};
 pub use view::Column;
+pub(crate) use view::order;
 use view::{Key, View};
 
 /// How long a key may wait.

@@ -35,21 +35,22 @@ const LISTED: Duration = Duration::from_secs(60);
 pub enum From {
     /// The maps that are pinned in this directory of this node.
     Maps(PathBuf),
-    /// Agents with these URLs, such as `http://127.0.0.1:19876`.
+    /// Agents with these URLs, such as `http://127.0.0.1:19876`, or `worker-1=http://127.0.0.1:19876` to say
+    /// on which node.
     Agents(Vec<String>),
     /// Every agent of a cluster, through its API server; the agents' port for metrics.
     Cluster(KubeTarget, u16),
 }
 
 /// A source that can be asked again and again.
-pub(super) enum Source {
+pub(crate) enum Source {
     Maps(PathBuf),
     Agents(Vec<Agent>),
     Cluster(Box<Cluster>),
 }
 
 /// The agents of a cluster.
-pub(super) struct Cluster {
+pub(crate) struct Cluster {
     server: Server,
     port: u16,
     agents: Vec<Agent>,
@@ -58,7 +59,7 @@ pub(super) struct Cluster {
 
 /// An agent that answers at a path of a server.
 #[derive(Clone)]
-pub(super) struct Agent {
+pub(crate) struct Agent {
     name: Arc<str>,
     server: Server,
     path: String,
@@ -67,13 +68,13 @@ pub(super) struct Agent {
 impl Source {
     /// # Errors
     /// A URL or the credentials of the API server cannot be used.
-    pub(super) async fn open(from: &From) -> anyhow::Result<Self> {
+    pub(crate) async fn open(from: &From) -> anyhow::Result<Self> {
         Ok(match from {
             From::Maps(pin_dir) => Self::Maps(pin_dir.clone()),
             From::Agents(urls) => {
                 let mut agents = Vec::new();
-                for url in urls {
-                    agents.push(Agent::at(url).await?);
+                for (name, url) in urls.iter().map(|text| named(text)) {
+                    agents.push(Agent { name: name.into(), ..Agent::at(url).await? });
                 }
                 Self::Agents(agents)
             }
@@ -89,7 +90,7 @@ impl Source {
     ///
     /// # Errors
     /// The agents' Pods cannot be listed.
-    pub(super) async fn moment(&mut self) -> anyhow::Result<Moment> {
+    pub(crate) async fn moment(&mut self) -> anyhow::Result<Moment> {
         let at = Instant::now();
         let nodes = match self {
             Self::Maps(pin_dir) => {
@@ -107,6 +108,12 @@ impl Source {
         };
         Ok(Moment { at, nodes })
     }
+}
+
+/// The name and the URL of an agent that was given as `URL` or as `NODE=URL`.
+fn named(text: &str) -> (&str, &str) {
+    let named = text.split_once('=').filter(|(name, _)| !name.contains([':', '/']));
+    named.unwrap_or((text, text))
 }
 
 /// The totals of the maps, by Service. Without the TCP connections of Services for which the map has no
@@ -197,6 +204,14 @@ mod tests {
 
     use super::*;
     use crate::datapath::maps::totals::Group;
+
+    #[test]
+    fn an_agent_has_the_name_of_its_node_if_that_is_given() {
+        assert_eq!(named("a.b-1=http://10.0.0.7:1"), ("a.b-1", "http://10.0.0.7:1"));
+        for url in ["http://10.0.0.7:1", "http://a/?b=c", "a:1?b=c", ""] {
+            assert_eq!(named(url), (url, url));
+        }
+    }
 
     #[test]
     fn ports_and_tiers_of_a_service_in_the_maps_are_summed() {

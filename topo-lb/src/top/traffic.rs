@@ -8,11 +8,11 @@ use serde::Serialize;
 use topo_lb_common::backend::Locality;
 
 /// One number for each [`Locality`], in its order.
-pub(super) type ByLocality<T> = [T; Locality::ALL.len()];
+pub(crate) type ByLocality<T> = [T; Locality::ALL.len()];
 
 /// What one Service has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Totals {
+pub(crate) struct Totals {
     /// Connections.
     pub connections: ByLocality<f64>,
     /// Refused connections.
@@ -24,11 +24,11 @@ pub(super) struct Totals {
 }
 
 /// Totals by `namespace/name` of the Service.
-pub(super) type Traffic = BTreeMap<Arc<str>, Totals>;
+pub(crate) type Traffic = BTreeMap<Arc<str>, Totals>;
 
 /// What all nodes had counted at one moment, or why a node could not be asked.
 #[derive(Clone, Debug)]
-pub(super) struct Moment {
+pub(crate) struct Moment {
     /// When the first node was asked.
     pub at: Instant,
     /// By the node's name or its agent's address.
@@ -50,13 +50,27 @@ pub struct Rate {
 }
 
 impl Rate {
-    fn add(&mut self, other: &Self) {
+    pub(crate) fn add(&mut self, other: &Self) {
         let pairs = [(&mut self.connections, &other.connections), (&mut self.bytes, &other.bytes)];
         for (sum, more) in pairs {
             sum.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
         }
         self.refused += other.refused;
         self.failed += other.failed;
+    }
+
+    /// The weighted sum of two rates.
+    pub(crate) fn mixed(&self, own: f64, other: &Self, others: f64) -> Self {
+        let one = |a: f64, b: f64| a * own + b * others;
+        let each = |a: &ByLocality<f64>, b: &ByLocality<f64>| {
+            std::array::from_fn(|place| one(a[place], b[place]))
+        };
+        Self {
+            connections: each(&self.connections, &other.connections),
+            refused: one(self.refused, other.refused),
+            failed: one(self.failed, other.failed),
+            bytes: each(&self.bytes, &other.bytes),
+        }
     }
 
     /// All connections that got an endpoint.
@@ -98,7 +112,7 @@ pub struct Row {
 /// The rates between two moments of every Service that has ever counted anything, by name. Only
 /// nodes that answered at both count.
 #[must_use]
-pub(super) fn rates(before: &Moment, after: &Moment) -> Vec<Row> {
+pub(crate) fn rates(before: &Moment, after: &Moment) -> Vec<Row> {
     let seconds = after.at.saturating_duration_since(before.at).max(Duration::from_millis(1));
     let seconds = seconds.as_secs_f64();
     let mut rows: BTreeMap<Arc<str>, Row> = BTreeMap::new();

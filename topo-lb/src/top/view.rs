@@ -129,7 +129,8 @@ impl View {
     }
 }
 
-fn order(by: Column, a: &Row, b: &Row) -> Ordering {
+/// Which of two rows comes first.
+pub(crate) fn order(by: Column, a: &Row, b: &Row) -> Ordering {
     let value = |row: &Row| match by {
         Column::Service => 0.0,
         Column::Connections => row.rate.all(),

@@ -30,14 +30,14 @@ impl<'a> NodesByLabel<'a> {
     }
 
     /// The nodes, grouped so that the decisions for `service` are the same on all nodes of a group, and
-    /// that these share their value of the label `also`. Sorted. `decisions` are those for all ports of
+    /// that these share their values of the labels `also`. Sorted. `decisions` are those for all ports of
     /// `service` on any node.
     #[must_use]
     pub fn alike(
         &self,
         service: &Service,
         decisions: &[Decision<'_>],
-        also: Option<&str>,
+        also: &[&str],
     ) -> Vec<Vec<&'a str>> {
         // Hints may be on one port only.
         let has_policy = |one: &&Decision<'_>| one.policy.kind != PolicyKind::None;
@@ -56,7 +56,7 @@ impl<'a> NodesByLabel<'a> {
                 groups.split(places);
             });
         };
-        also.into_iter().for_each(&mut split_by);
+        also.iter().copied().for_each(&mut split_by);
         match decision.policy.kind {
             PolicyKind::OpenYurt => [NODEPOOL, DESIRED_NODEPOOL].into_iter().for_each(split_by),
             PolicyKind::Hints => split_by(ZONE),

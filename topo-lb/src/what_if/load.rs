@@ -94,7 +94,7 @@ pub(super) fn of<'a>(
             });
         }
     }
-    for alike in nodes.alike(service, &decisions, Some(label)) {
+    for alike in nodes.alike(service, &decisions, &[label]) {
         let Some(&node) = alike.first() else { continue };
         let value = state.node(node).and_then(|labels| labels.get(label)).map(|value| &**value);
         for route in routes(state, node, Scope::All, None, id) {

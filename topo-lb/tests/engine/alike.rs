@@ -15,8 +15,11 @@ fn sizes(service: Service, also: Option<&str>) -> Vec<usize> {
     let endpoints = vec![endpoint("10.0.0.1", "n00"), endpoint("10.0.0.2", "n03")];
     let state = Cluster::of(nodes.collect(), service, endpoints).state("");
     let decisions = topology::decide(&state, "", Scope::All, &id("svc"));
-    let groups =
-        NodesByLabel::of(&state).alike(state.service(&id("svc")).unwrap(), &decisions, also);
+    let groups = NodesByLabel::of(&state).alike(
+        state.service(&id("svc")).unwrap(),
+        &decisions,
+        also.as_slice(),
+    );
     let mut sizes: Vec<_> = groups.iter().map(Vec::len).collect();
     sizes.sort_unstable();
     sizes

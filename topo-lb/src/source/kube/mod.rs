@@ -29,7 +29,7 @@ pub use own_node::leaving;
 pub use pods::pods;
 pub use reach::Nodes;
 pub use target::KubeTarget;
-pub use watch::follow;
+pub use watch::{follow, follow_all};
 
 #[cfg(test)]
 mod fake;

@@ -37,8 +37,17 @@ const MISSING_PAUSE: Duration = Duration::from_secs(10);
 /// before it drops Nodes that are no longer followed. Follows the own Node while all are wanted but
 /// cannot be listed.
 pub fn follow(server: Server, nodes: Nodes) -> impl Stream<Item = Event> + Send + 'static {
+    follow_reach(server, Reach::of(nodes))
+}
+
+/// The same with all Nodes, for a reader that is on none of them.
+pub fn follow_all(server: Server) -> impl Stream<Item = Event> + Send + 'static {
+    follow_reach(server, Reach::all())
+}
+
+fn follow_reach(server: Server, nodes: Reach) -> impl Stream<Item = Event> + Send + 'static {
     let said = [
-        Watch::<Node>::new(server.clone(), Reach::of(nodes)).said().boxed(),
+        Watch::<Node>::new(server.clone(), nodes).said().boxed(),
         Watch::<Slice>::new(server.clone(), Reach::all()).said().boxed(),
         Watch::<Service>::new(server.clone(), Reach::all()).said().boxed(),
         beats(server.session.watch_health.clone()).boxed(),

@@ -1,0 +1,348 @@
+//! `topo-lb view` in a real browser, with agents that count what real decisions would make them count.
+
+mod shop;
+
+use std::env;
+use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use fs_err as fs;
+use serde_json::json;
+use topo_lb_tests::binary::Binary;
+use topo_lb_tests::browser::Browser;
+use topo_lb_tests::counting::{self, Demand, PODS};
+use topo_lb_tests::fake_api::FakeApi;
+use topo_lb_tests::population::Population;
+use topo_lb_tests::requirements;
+
+/// The command, serving; dropping this ends it.
+struct View {
+    child: Child,
+    url: String,
+}
+
+impl View {
+    fn start(arguments: &[&str]) -> Result<Self> {
+        let mut all = vec!["view", "--listen", "127.0.0.1:0"];
+        all.extend(arguments);
+        let mut command = Binary::new(requirements::agent()?).command(&all);
+        let mut child = command.stdout(Stdio::piped()).spawn().context("cannot start view")?;
+        let stdout = child.stdout.take().context("its output")?;
+        let mut view = Self { child, url: String::new() };
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line)?;
+        let url = line.strip_prefix("The page is at ").and_then(|it| it.split_once(". "));
+        view.url = url.with_context(|| format!("it said {line:?}"))?.0.to_owned();
+        Ok(view)
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Where pictures go: into the documentation if `TOPO_LB_WRITE_PICTURES` names its folder.
+fn keep(name: &str, picture: &[u8]) -> Result<()> {
+    ensure!(picture.starts_with(b"\x89PNG"), "{name} is no PNG");
+    ensure!((20_000..200_000).contains(&picture.len()), "{name} has {} bytes", picture.len());
+    if let Some(folder) = env::var_os("TOPO_LB_WRITE_PICTURES") {
+        fs::write(PathBuf::from(folder).join(name), picture)?;
+    }
+    Ok(())
+}
+
+/// The page has rates.
+const COUNTED: &str = "document.getElementById('sum-all').textContent.includes('B/s') && \
+                       document.getElementById('sum-all').textContent !== '0 B/s'";
+
+/// The page of the shop, with rates.
+fn shop() -> Result<(FakeApi, View, Browser)> {
+    let api = shop::start()?;
+    let view = View::start(&["--api-server", &api.url(), "--interval", "0.5"])?;
+    let mut browser = Browser::start(1300, 800)?;
+    browser.prefer("light")?;
+    browser.open(&view.url)?;
+    browser.until(COUNTED)?;
+    Ok((api, view, browser))
+}
+
+fn text(browser: &mut Browser, selector: &str) -> Result<String> {
+    let all = format!("[...document.querySelectorAll({})]", json!(selector));
+    let value = browser.run(&format!("{all}.map((one) => one.textContent).join('|')"))?;
+    Ok(value.as_str().unwrap_or_default().to_owned())
+}
+
+fn pick(browser: &mut Browser, service: &str) -> Result<()> {
+    let selector = json!(format!("#services [data-name=\"{service}\"]"));
+    browser.until(&format!("document.querySelector({selector}) !== null"))?;
+    browser.run(&format!("document.querySelector({selector}).click()"))?;
+    browser.until("document.querySelectorAll('.waterfall li').length > 0")?;
+    Ok(())
+}
+
+fn no_complaints(browser: &Browser) -> Result<()> {
+    ensure!(browser.complaints().is_empty(), "{:?}", browser.complaints());
+    Ok(())
+}
+
+#[test]
+fn the_page_shows_zones_nodes_and_what_flows_between_them() -> Result<()> {
+    let (_api, _view, mut browser) = shop()?;
+    let groups = text(&mut browser, ".group .title")?;
+    ensure!(groups == "edge-9|eu-1a|eu-1b|eu-1c", "{groups}");
+    ensure!(text(&mut browser, ".node-name")?.starts_with("e1|e2|e3|a1|a2"));
+    ensure!(text(&mut browser, "#status")?.starts_with("17 of 17 agents count · 12 Services"));
+    browser.until("document.querySelectorAll('.lines path').length >= 9")?;
+    // The clients of eu-1c have two zones to choose from for checkout: that is an estimate.
+    pick(&mut browser, "shop/checkout")?;
+    browser.run("document.getElementById('flows').open = true")?;
+    let row = "[...document.querySelectorAll('#flow-rows tr')].map((it) => \
+               [0, 1, 4, 5].map((cell) => it.children[cell].textContent).join(' ')).sort().join('|')";
+    let wanted =
+        "eu-1a eu-1a 0 % 0 %|eu-1b eu-1b 0 % 0 %|eu-1c eu-1a 100 % 100 %|eu-1c eu-1b 100 % 100 %";
+    browser.until(&format!("({row}) === {}", json!(wanted))).with_context(|| wanted.to_owned())?;
+    no_complaints(&browser)
+}
+
+#[test]
+fn another_label_groups_the_nodes_anew() -> Result<()> {
+    let (_api, _view, mut browser) = shop()?;
+    browser.run(
+        "const by = document.getElementById('by'); by.value = 'example.com/rack'; \
+         by.dispatchEvent(new Event('change'))",
+    )?;
+    browser.until("document.querySelectorAll('.group').length === 10")?;
+    ensure!(text(&mut browser, ".group .title")?.contains("eu-1a-r3"));
+    browser.until(COUNTED)?;
+    no_complaints(&browser)
+}
+
+#[test]
+fn a_picked_service_has_its_waterfall_and_its_cost_at_the_reader_s_price() -> Result<()> {
+    let (_api, _view, mut browser) = shop()?;
+    pick(&mut browser, "data/postgres")?;
+    ensure!(text(&mut browser, "aside .facts")?.starts_with("7 nodes are refused"));
+    ensure!(text(&mut browser, ".waterfall .refused .outcome")? == "refused|refused");
+    browser.until("/refused[1-9]/.test(document.querySelector('aside .cost').textContent)")?;
+
+    pick(&mut browser, "shop/checkout")?;
+    browser.until("document.querySelector('aside h2').textContent === 'shop/checkout'")?;
+    browser.until("document.querySelectorAll('.waterfall .crossing').length === 2")?;
+    let in_force = text(&mut browser, ".waterfall .crossing .in-force")?;
+    ensure!(in_force == "any3|any3", "{in_force}");
+    let cost = "document.querySelector('aside .money dd').textContent";
+    browser.until(&format!("/^\\$[1-9]/.test({cost})"))?;
+    let set = |price| {
+        format!(
+            "for (const id of ['price-zone', 'price-region']) {{ const one = document.getElementById(id); \
+             one.value = '{price}'; one.dispatchEvent(new Event('input')); }}"
+        )
+    };
+    browser.run(&set("0"))?;
+    browser.until(&format!("{cost} === '$0.00'"))?;
+    browser.run(&set("20"))?;
+    browser.until(&format!("Number({cost}.replace(/[$,]/g, '')) > 10000"))?;
+    no_complaints(&browser)
+}
+
+#[test]
+fn everything_can_be_done_by_keyboard() -> Result<()> {
+    let (_api, _view, mut browser) = shop()?;
+    for key in ["/", "q", "u", "e"] {
+        browser.press(key)?;
+    }
+    browser.until("document.querySelectorAll('#services li').length === 1")?;
+    ensure!(text(&mut browser, "#services .name")? == "data/queue");
+    browser.press("ArrowDown")?;
+    browser.press("Enter")?;
+    browser.until("document.querySelector('aside h2')?.textContent === 'data/queue'")?;
+    browser.press("Escape")?;
+    browser.until("document.getElementById('service').hidden")?;
+    browser.press("m")?;
+    browser.until("/^[0-9.,]+\\/s$/.test(document.getElementById('sum-all').textContent)")?;
+    browser.press("?")?;
+    browser.until("document.getElementById('help').open")?;
+    no_complaints(&browser)
+}
+
+#[test]
+fn the_page_is_light_or_dark_as_the_system_or_the_reader_wants() -> Result<()> {
+    let (_api, _view, mut browser) = shop()?;
+    let back = "getComputedStyle(document.body).backgroundColor";
+    let light = browser.run(back)?;
+    browser.prefer("dark")?;
+    let dark = browser.until(&format!("{back} !== {light} && {back}"))?;
+    browser.press("t")?;
+    browser.until(&format!("{back} === {light}"))?;
+    browser.prefer("light")?;
+    browser.press("t")?;
+    browser.until(&format!("{back} === {dark}"))?;
+    no_complaints(&browser)
+}
+
+#[test]
+fn names_with_markup_are_text() -> Result<()> {
+    const MARKUP: &str = "<img src=x onerror=window.hacked=1>";
+    let node = |name: &str, zone: &str| {
+        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name,
+               "labels": {"topology.kubernetes.io/zone": zone, MARKUP: MARKUP}}})
+    };
+    let nodes = [node("n1", MARKUP), node(MARKUP, "<script>window.hacked=1</script>")];
+    let on = [(MARKUP.to_owned(), MARKUP.to_owned()), ("n1".to_owned(), "z".to_owned())];
+    let name = format!("default/{MARKUP}");
+    let service = shop::service(0, &name, "topology.kubernetes.io/zone,<b>bold</b>", &on);
+    let demand = Demand {
+        node: "n1".to_owned(),
+        service: ("default".to_owned(), MARKUP.to_owned()),
+        connections: 10.0,
+        bytes: 1e6,
+    };
+    let api = counting::cluster(nodes.into_iter().chain(service).collect(), &[demand])?;
+    let view = View::start(&["--api-server", &api.url(), "--interval", "0.3"])?;
+    let mut browser = Browser::start(1300, 800)?;
+    browser.open(&view.url)?;
+    browser.until("document.querySelectorAll('.group').length === 2")?;
+    browser.until("document.querySelectorAll('#services button').length === 1")?;
+    browser.run("document.querySelector('#services button').click()")?;
+    browser.until("document.querySelectorAll('.waterfall li').length > 0")?;
+    browser.run(
+        "document.querySelector('.group').dispatchEvent(new PointerEvent('pointermove', \
+         {clientX: 500, clientY: 300}))",
+    )?;
+    // The agent of a node with such a name has no path, and the sentence about it names the node.
+    browser.until("document.getElementById('sentences').textContent.includes('<img')")?;
+    ensure!(text(&mut browser, "#services .name")? == name);
+    ensure!(text(&mut browser, "aside h2")? == name);
+    let made = browser
+        .run("document.querySelectorAll('main img, footer img, b b, main script').length")?;
+    ensure!(made == 0 && browser.run("typeof window.hacked")? == "undefined", "{made}");
+    no_complaints(&browser)
+}
+
+#[test]
+fn a_user_without_rights_sees_decisions_and_a_sentence_for_the_rest() -> Result<()> {
+    let api = shop::start()?;
+    api.state().refuse.insert(PODS, (403, "no pods for you"));
+    let view = View::start(&["--api-server", &api.url(), "--interval", "0.3"])?;
+    let mut browser = Browser::start(1300, 800)?;
+    browser.open(&view.url)?;
+    browser
+        .until("document.getElementById('sentences').textContent.includes('no pods for you')")?;
+    pick(&mut browser, "data/postgres")?;
+    ensure!(text(&mut browser, "aside .facts")?.starts_with("7 nodes are refused"));
+    // The browser logs nothing: the server has answered.
+    no_complaints(&browser)
+}
+
+#[test]
+fn a_page_that_was_away_gets_the_newest_state() -> Result<()> {
+    let (_api, _view, mut browser) = shop()?;
+    let hide = |is_hidden| {
+        format!(
+            "Object.defineProperty(document, 'hidden', {{value: {is_hidden}, configurable: true}}); \
+             document.dispatchEvent(new Event('visibilitychange'))"
+        )
+    };
+    browser.run(&hide(true))?;
+    let shown = "import('/page.js').then((page) => page.shown().now.look)";
+    let before = browser.run(shown)?.as_u64().context("a look")?;
+    let asked = "fetch('/picture').then((it) => it.json()).then((it) => it.now.look)";
+    browser.until(&format!("{asked}.then((look) => look > {})", before + 4))?;
+    let meanwhile = browser.run(shown)?.as_u64().context("a look")?;
+    ensure!(meanwhile <= before + 1, "a hidden page still asks: {before}, {meanwhile}");
+    browser.run(&hide(false))?;
+    browser.until(&format!("{shown}.then((look) => look > {})", before + 4))?;
+    no_complaints(&browser)
+}
+
+/// Prints the times of a cluster of this size. Nothing is asserted about them: tests do not compare times.
+#[test]
+fn a_thousand_nodes_and_ten_thousand_services_are_drawn() -> Result<()> {
+    let population = Population::new("node-00000", 1_000, 10_000, 4);
+    let objects: Vec<_> = population.objects().collect();
+    let name = |object: &serde_json::Value, field: &str| {
+        object["metadata"][field].as_str().unwrap_or_default().to_owned()
+    };
+    let of_kind = |kind| objects.iter().filter(move |object| object["kind"] == kind);
+    let services: Vec<_> =
+        of_kind("Service").map(|it| (name(it, "namespace"), name(it, "name"))).collect();
+    let demands: Vec<_> = of_kind("Node")
+        .enumerate()
+        .flat_map(|(place, node)| (0..10).map(move |number| (place * 10 + number, node)))
+        .map(|(number, node)| Demand {
+            node: name(node, "name"),
+            service: services[number * 7 % services.len()].clone(),
+            connections: (number % 13) as f64,
+            bytes: 5e4,
+        })
+        .collect();
+    let api = counting::cluster(objects.clone(), &demands)?;
+    let view = View::start(&["--api-server", &api.url(), "--interval", "2"])?;
+    let mut browser = Browser::start(1300, 800)?;
+    browser.open(&view.url)?;
+    browser.until(COUNTED)?;
+    let all = "1,000 of 1,000 agents count · 10,000 Services";
+    browser.until(&format!("document.getElementById('status').textContent.includes('{all}')"))?;
+    browser.until("document.getElementById('sentences').children.length === 0")?;
+    browser.until("document.getElementById('unknown').hidden")?;
+    keep("view-large.png", &browser.picture()?)?;
+    let painted = "performance.getEntriesByName('topo-lb painted')[0]?.startTime";
+    let mut firsts = Vec::new();
+    for _ in 0..5 {
+        browser.open("about:blank")?;
+        browser.open(&view.url)?;
+        firsts.push(browser.until(painted)?.as_f64().context("a time")?);
+    }
+    println!("first paint with all groups, nodes and rates, in ms: {firsts:.0?}");
+    let frames = browser.run(FRAMES)?;
+    println!("50 updates, 10 a second: {frames}");
+    ensure!(frames["updates"] == 50, "{frames}");
+    no_complaints(&browser)
+}
+
+/// Gives the page 50 pictures, ten a second, with other rates in each, and measures the time from frame to
+/// frame.
+const FRAMES: &str = r"(async () => {
+    const page = await import('/page.js');
+    const picture = await (await fetch('/picture')).json();
+    const gaps = [];
+    let last = performance.now(), isOver = false;
+    const frame = (now) => { gaps.push(now - last); last = now; if (!isOver) requestAnimationFrame(frame); };
+    requestAnimationFrame(frame);
+    let updates = 0;
+    for (; updates < 50; updates += 1) {
+        const other = structuredClone(picture);
+        delete other.cluster;
+        for (const nodes of other.now.flows.nodes)
+            for (const node of nodes) if (node) node.forEach((value, at) => { node[at] = value * (0.5 + Math.random()); });
+        for (const line of other.now.flows.lines) line.bytes *= 0.5 + Math.random();
+        page.receive(other);
+        await new Promise((done) => setTimeout(done, 100));
+    }
+    isOver = true;
+    gaps.sort((a, b) => a - b);
+    const at = (share) => Math.round(10 * gaps[Math.floor(share * (gaps.length - 1))]) / 10;
+    return { updates, frames: gaps.length, medianMs: at(0.5), p99Ms: at(0.99), longestMs: at(1) };
+})()";
+
+#[test]
+fn pictures_for_the_documentation() -> Result<()> {
+    let (_api, _view, mut browser) = shop()?;
+    // Enough of the time line to see it.
+    let points = "import('/page.js').then((page) => page.shown().history.length > 11)";
+    if env::var_os("TOPO_LB_WRITE_PICTURES").is_some() {
+        browser.until(points)?;
+    }
+    keep("view-light.png", &browser.picture()?)?;
+    pick(&mut browser, "shop/checkout")?;
+    browser.prefer("dark")?;
+    browser.until("document.querySelectorAll('.lines path').length > 1")?;
+    browser.until(COUNTED)?;
+    keep("view-dark.png", &browser.picture()?)?;
+    no_complaints(&browser)
+}

@@ -1,0 +1,161 @@
+//! What the cluster looks like now, followed for as long as the page is served.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use futures::stream::{self, BoxStream};
+use futures::{FutureExt as _, StreamExt as _};
+use tokio::sync::{oneshot, watch};
+use tokio::time::sleep;
+
+use crate::cluster::State;
+use crate::source::kube::{KubeTarget, connect, follow_all};
+use crate::source::{Event, Freshness, file};
+
+/// The pause between two publications: a busy cluster changes many times a second.
+const PAUSE: Duration = Duration::from_millis(500);
+/// Most sentences about problems that are kept.
+const SENTENCES: usize = 8;
+const OLD: &str =
+    "The API server is silent: the cluster is shown as it was when the server last answered.";
+
+/// Where the cluster is described.
+#[derive(Clone, Debug)]
+pub enum Described {
+    /// By an API server.
+    By(KubeTarget),
+    /// By manifests, a file or a folder.
+    In(PathBuf),
+    /// Nowhere: nodes have no groups, and nothing says where connections lead.
+    Nowhere,
+}
+
+/// The cluster at one moment.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Cluster {
+    /// Grows with each publication.
+    pub(super) revision: u64,
+    pub(super) state: State,
+    /// Problems, and what is missing because of them; the oldest first.
+    pub(super) sentences: Vec<String>,
+    /// Whether the API server sends no changes now.
+    pub(super) is_old: bool,
+}
+
+/// Follows the cluster without end. Tells `ready` first whether that is possible.
+pub(super) async fn follow(
+    described: Described,
+    ready: oneshot::Sender<anyhow::Result<watch::Receiver<Arc<Cluster>>>>,
+) {
+    let (events, begins) = match open(&described).await {
+        Ok(opened) => opened,
+        Err(error) => return drop(ready.send(Err(error))),
+    };
+    let first = Cluster { sentences: vec![begins], ..Cluster::default() };
+    let (sender, receiver) = watch::channel(Arc::new(first.clone()));
+    // Nobody reads after an error elsewhere.
+    let _ = ready.send(Ok(receiver));
+    publish(events, sender, first).await;
+}
+
+/// The events, and what to say before the first of them.
+async fn open(described: &Described) -> anyhow::Result<(BoxStream<'static, Event>, String)> {
+    Ok(match described {
+        Described::By(target) => {
+            let server = connect(target).await?;
+            let begins = format!("The cluster is being listed from {}.", server.url());
+            (follow_all(server).boxed(), begins)
+        }
+        Described::In(path) => {
+            let events = file::follow(path.clone()).context("--manifests")?;
+            (events.boxed(), format!("Reading {}.", path.display()))
+        }
+        Described::Nowhere => {
+            let begins = "No cluster is described, so nodes have no groups, and nothing says where \
+                          connections lead: give --kubeconfig or --manifests.";
+            (stream::pending().boxed(), begins.to_owned())
+        }
+    })
+}
+
+async fn publish(
+    mut events: BoxStream<'static, Event>,
+    sender: watch::Sender<Arc<Cluster>>,
+    mut cluster: Cluster,
+) {
+    let mut said = BTreeSet::new();
+    while let Some(event) = events.next().await {
+        cluster.take(event, &mut said);
+        while let Some(Some(event)) = events.next().now_or_never() {
+            cluster.take(event, &mut said);
+        }
+        cluster.revision += 1;
+        sender.send_replace(Arc::new(cluster.clone()));
+        sleep(PAUSE).await;
+    }
+}
+
+impl Cluster {
+    fn take(&mut self, event: Event, said: &mut BTreeSet<String>) {
+        match event {
+            // The page is on no node, so nothing is seen from one.
+            Event::Update(update) => drop(self.state.apply(update, "")),
+            // The first sentence says that nothing is known yet.
+            Event::Synced => drop(self.sentences.drain(..self.sentences.len().min(1))),
+            Event::Trouble(sentence) => {
+                if said.insert(sentence.clone()) && self.sentences.len() < SENTENCES {
+                    self.sentences.push(sentence);
+                }
+            }
+            Event::Freshness(Freshness::AsOf(_)) if !self.is_old => {
+                self.is_old = true;
+                self.sentences.push(OLD.to_owned());
+            }
+            // What was wrong meanwhile may be over; what is not is said again.
+            Event::Freshness(Freshness::Live) if self.is_old => {
+                self.is_old = false;
+                self.sentences.clear();
+                said.clear();
+            }
+            Event::Pods(_) | Event::Freshness(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_is_said_once_and_the_first_sentence_ends_with_the_first_listing() {
+        let mut cluster = Cluster { sentences: vec!["listing".into()], ..Cluster::default() };
+        let mut said = BTreeSet::new();
+        for sentence in ["no nodes", "no nodes", "no slices"] {
+            cluster.take(Event::Trouble(sentence.into()), &mut said);
+        }
+        assert_eq!(cluster.sentences, ["listing", "no nodes", "no slices"]);
+        cluster.take(Event::Synced, &mut said);
+        assert_eq!(cluster.sentences, ["no nodes", "no slices"]);
+        for number in 0..99 {
+            cluster.take(Event::Trouble(format!("fault {number}")), &mut said);
+        }
+        assert_eq!(cluster.sentences.len(), SENTENCES);
+    }
+
+    #[test]
+    fn an_api_server_that_is_back_takes_its_sentences_with_it() {
+        let (mut cluster, mut said) = (Cluster::default(), BTreeSet::new());
+        let old = || Event::Freshness(Freshness::AsOf(std::time::SystemTime::UNIX_EPOCH));
+        cluster.take(Event::Trouble("one object".into()), &mut said);
+        cluster.take(Event::Freshness(Freshness::Live), &mut said);
+        assert_eq!(cluster.sentences, ["one object"], "it was never away");
+        cluster.take(old(), &mut said);
+        cluster.take(old(), &mut said);
+        assert_eq!(cluster.sentences, ["one object", OLD]);
+        cluster.take(Event::Freshness(Freshness::Live), &mut said);
+        assert!(cluster.sentences.is_empty());
+    }
+}

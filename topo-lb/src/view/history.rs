@@ -1,0 +1,86 @@
+//! The last hour: what moved in each interval of five seconds. Pure.
+
+use std::collections::VecDeque;
+
+use serde::Serialize;
+
+use crate::top::Rate;
+
+/// The length of an interval, in seconds.
+pub(super) const INTERVAL: u64 = 5;
+/// An hour of them.
+const KEPT: usize = 3600 / INTERVAL as usize;
+
+/// The mean rates of one interval.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Point {
+    /// When it begins, in seconds since 1970.
+    pub(super) at: u64,
+    #[serde(flatten)]
+    pub(super) rate: Rate,
+    /// How many seconds the rates are known for.
+    #[serde(skip)]
+    seconds: f64,
+}
+
+/// The intervals of the last hour in which nodes answered, the oldest first.
+#[derive(Clone, Debug, Default)]
+pub(super) struct History(VecDeque<Point>);
+
+impl History {
+    /// Adds rates that held for so many seconds before `now`, in seconds since 1970.
+    pub(super) fn add(&mut self, now: u64, seconds: f64, rate: &Rate) {
+        let at = now - now % INTERVAL;
+        match self.0.back_mut() {
+            // A clock that was set back does not go back here.
+            Some(last) if last.at >= at => {
+                let old = last.seconds / (last.seconds + seconds);
+                last.rate = last.rate.mixed(old, rate, 1.0 - old);
+                last.seconds += seconds;
+            }
+            _ => self.0.push_back(Point { at, rate: rate.clone(), seconds }),
+        }
+        let begin = at.saturating_sub(KEPT as u64 * INTERVAL);
+        while self.0.len() > KEPT || self.0.front().is_some_and(|first| first.at < begin) {
+            self.0.pop_front();
+        }
+    }
+
+    /// The points from this moment on.
+    pub(super) fn since(&self, at: u64) -> impl Iterator<Item = &Point> {
+        self.0.iter().skip(self.0.partition_point(|point| point.at < at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rate(refused: f64) -> Rate {
+        Rate { refused, ..Rate::default() }
+    }
+
+    #[test]
+    fn looks_of_one_interval_are_one_point_with_their_mean() {
+        let mut history = History::default();
+        history.add(100, 1.0, &rate(8.0));
+        history.add(104, 3.0, &rate(4.0));
+        history.add(105, 2.0, &rate(7.0));
+        let all: Vec<_> = history.since(0).map(|it| (it.at, it.rate.refused)).collect();
+        assert_eq!(all, [(100, 5.0), (105, 7.0)]);
+        assert_eq!(history.since(101).count(), 1);
+    }
+
+    #[test]
+    fn an_hour_is_kept_and_a_clock_may_be_set_back() {
+        let mut history = History::default();
+        for second in (0..9_000).step_by(2) {
+            history.add(second, 2.0, &rate(1.0));
+        }
+        assert_eq!(history.since(0).count(), KEPT);
+        history.add(10, 2.0, &rate(1.0));
+        assert_eq!(history.since(0).count(), KEPT);
+        history.add(90_000, 2.0, &rate(1.0));
+        assert_eq!(history.since(0).count(), 1, "what is older than an hour is gone");
+    }
+}

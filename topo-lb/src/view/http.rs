@@ -1,0 +1,241 @@
+//! The server of the page: files in this program, and a stream of pictures.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Query, Request, State};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use futures::{Stream, stream};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+
+use super::host::is_meant;
+use super::picture::{Asked, Sent, Viewer};
+
+/// Pages at the same time. A browser has at most six streams of one server.
+const PAGES: usize = 64;
+/// The pause between two pictures of a page.
+const PAUSE: Duration = Duration::from_millis(90);
+
+/// What the page is made of: path, type, content.
+const FILES: [(&str, &str, &str); 7] = [
+    ("/", "text/html; charset=utf-8", include_str!("page/index.html")),
+    ("/style.css", "text/css; charset=utf-8", include_str!("page/style.css")),
+    ("/page.js", SCRIPT, include_str!("page/page.js")),
+    ("/map.js", SCRIPT, include_str!("page/map.js")),
+    ("/service.js", SCRIPT, include_str!("page/service.js")),
+    ("/format.js", SCRIPT, include_str!("page/format.js")),
+    ("/icon.svg", "image/svg+xml", include_str!("page/icon.svg")),
+];
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+
+/// Nothing from elsewhere, nothing inline, and no text that becomes markup.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
+                      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
+                      require-trusted-types-for 'script'; trusted-types 'none'";
+
+#[derive(Clone)]
+struct Server {
+    viewer: Arc<Viewer>,
+    pages: Arc<Semaphore>,
+}
+
+/// Serves for ever.
+pub(super) async fn serve(
+    listener: TcpListener,
+    viewer: Viewer,
+    hosts: Vec<String>,
+) -> anyhow::Result<()> {
+    Ok(axum::serve(listener, router(viewer, hosts)).await?)
+}
+
+fn router(viewer: Viewer, hosts: Vec<String>) -> Router {
+    let server = Server { viewer: Arc::new(viewer), pages: Arc::new(Semaphore::new(PAGES)) };
+    let files = FILES.into_iter().fold(Router::new(), |router, (path, kind, content)| {
+        router.route(path, get(async move || ([(header::CONTENT_TYPE, kind)], content)))
+    });
+    let hosts = Arc::new(hosts);
+    files
+        .route("/picture", get(picture))
+        .route("/pictures", get(pictures))
+        .fallback(async || (StatusCode::NOT_FOUND, "there is no such page: open /\n"))
+        .layer(middleware::from_fn(move |request: Request, next: Next| {
+            let hosts = Arc::clone(&hosts);
+            async move { guarded(request, next, &hosts).await }
+        }))
+        .with_state(server)
+}
+
+/// Answers only requests that were meant for this server, and says how little the page may do.
+async fn guarded(request: Request, next: Next, hosts: &[String]) -> Response {
+    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
+    let mut response = if host.is_some_and(|host| is_meant(host, hosts)) {
+        next.run(request).await
+    } else {
+        let sentence = "this server is not called by that name: open it by its address, as localhost, \
+                        or give its name with --host\n";
+        (StatusCode::MISDIRECTED_REQUEST, sentence).into_response()
+    };
+    let headers = [
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::CACHE_CONTROL, "no-store"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+        (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+    ];
+    for (name, value) in headers {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+/// One picture, for scripts.
+async fn picture(State(server): State<Server>, Query(asked): Query<Asked>) -> Response {
+    match make(server.viewer, asked, Sent::default()).await {
+        Some((text, _)) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
+        None => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+/// A picture now, and one after each change.
+async fn pictures(State(server): State<Server>, Query(asked): Query<Asked>) -> Response {
+    let Ok(permit) = server.pages.try_acquire_owned() else {
+        let sentence = format!("{PAGES} pages are open: close one\n");
+        return (StatusCode::SERVICE_UNAVAILABLE, sentence).into_response();
+    };
+    let events = events(server.viewer, asked);
+    let events = stream::StreamExt::map(events, move |event| {
+        let _open = &permit;
+        Ok::<_, Infallible>(event)
+    });
+    Sse::new(events).keep_alive(KeepAlive::default()).into_response()
+}
+
+fn events(viewer: Arc<Viewer>, asked: Asked) -> impl Stream<Item = Event> {
+    let (looks, cluster) = (viewer.looks.newest.clone(), viewer.cluster.clone());
+    let begin = (viewer, looks, cluster, Sent::default(), true);
+    // The next picture is made when the last one is on its way, so a browser that does not read costs
+    // one picture, and then gets the newest.
+    stream::unfold(begin, move |(viewer, mut looks, mut cluster, sent, is_first)| {
+        let asked = asked.clone();
+        async move {
+            if !is_first {
+                sleep(PAUSE).await;
+                tokio::select! {
+                    changed = looks.changed() => changed.ok()?,
+                    changed = cluster.changed() => changed.ok()?,
+                }
+            }
+            looks.mark_unchanged();
+            cluster.mark_unchanged();
+            let (text, sent) = make(Arc::clone(&viewer), asked, sent).await?;
+            Some((Event::default().data(text), (viewer, looks, cluster, sent, false)))
+        }
+    })
+}
+
+/// Makes a picture where it delays nobody.
+async fn make(viewer: Arc<Viewer>, asked: Asked, mut sent: Sent) -> Option<(String, Sent)> {
+    let made = spawn_blocking(move || {
+        let text = viewer.picture(&asked, &mut sent);
+        text.map(|text| (text, sent))
+    });
+    made.await.ok()?.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use futures::StreamExt as _;
+    use http_body_util::BodyExt as _;
+    use tokio::sync::watch;
+    use tower::ServiceExt as _;
+
+    use super::*;
+    use crate::topology::Scope;
+    use crate::view::cluster::Cluster;
+    use crate::view::look::{Looks, Newest};
+
+    type Senders = (watch::Sender<Arc<Newest>>, watch::Sender<Arc<Cluster>>);
+
+    fn viewer() -> (Viewer, Senders) {
+        let (looks, newest) = watch::channel(Arc::default());
+        let (clusters, cluster) = watch::channel(Arc::default());
+        let history = Arc::default();
+        let viewer = Viewer::new(cluster, Looks { newest, history }, "zone".to_owned(), Scope::All);
+        (viewer, (looks, clusters))
+    }
+
+    async fn get(host: &str, path: &str) -> Response {
+        let request = Request::get(path).header("host", host).body(Body::empty()).unwrap();
+        router(viewer().0, Vec::new()).oneshot(request).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_name_that_somebody_else_leads_here_gets_nothing() {
+        for path in ["/", "/picture", "/pictures"] {
+            let refused = get("evil.example:19878", path).await;
+            assert_eq!(refused.status(), StatusCode::MISDIRECTED_REQUEST, "{path}");
+            assert_eq!(get("127.0.0.1:19878", path).await.status(), StatusCode::OK, "{path}");
+        }
+        let request = Request::get("/").body(Body::empty()).unwrap();
+        let refused = router(viewer().0, Vec::new()).oneshot(request).await.unwrap();
+        assert_eq!(refused.status(), StatusCode::MISDIRECTED_REQUEST, "without a name");
+    }
+
+    #[tokio::test]
+    async fn every_answer_says_how_little_a_page_may_do() {
+        for path in ["/", "/page.js", "/picture", "/nothing"] {
+            let answer = get("localhost", path).await;
+            let policy = answer.headers()[header::CONTENT_SECURITY_POLICY].to_str().unwrap();
+            assert!(policy.starts_with("default-src 'none'; script-src 'self';"), "{policy}");
+            assert!(!policy.contains("unsafe"), "{policy}");
+        }
+    }
+
+    #[test]
+    fn the_page_has_neither_inline_scripts_nor_markup_from_text_nor_other_servers() {
+        for (path, _, content) in FILES {
+            for wrong in
+                ["innerHTML", "insertAdjacentHTML", "document.write", "eval(", "onclick=", "style="]
+            {
+                assert!(!content.contains(wrong), "{path} has {wrong}");
+            }
+            let own = content.replace("http://www.w3.org/2000/svg", "");
+            assert!(!own.contains("://"), "{path} names another server");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_picture_is_json_whatever_is_asked_for() {
+        for query in ["", "?by=%00&service=/&filter=%3Cimg%3E&sort=none", "?service=a/b&by="] {
+            let answer = get("localhost", &format!("/picture{query}")).await;
+            let body = answer.into_body().collect().await.unwrap().to_bytes();
+            let picture: serde_json::Value = serde_json::from_slice(&body).unwrap();
+            assert_eq!(picture["now"]["look"], 0, "{picture}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_page_that_did_not_read_gets_the_newest_picture_and_no_other() {
+        let (viewer, (looks, _clusters)) = viewer();
+        let mut events = Box::pin(events(Arc::new(viewer), Asked::default()));
+        assert!(events.next().await.is_some());
+        for look in 1..=1_000 {
+            looks.send_replace(Arc::new(Newest { look, ..Newest::default() }));
+        }
+        let event = format!("{:?}", events.next().await.unwrap());
+        assert!(event.contains("1000"), "{event}");
+        let more = tokio::time::timeout(Duration::from_secs(60), events.next()).await;
+        assert!(more.is_err(), "nothing has changed since");
+    }
+}

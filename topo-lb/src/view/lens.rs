@@ -1,0 +1,353 @@
+//! The traffic of the newest look, by groups of nodes: what the map shows. Pure.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use rayon::prelude::*;
+use serde::Serialize;
+use topo_lb_common::backend::Locality;
+
+use super::cluster::Cluster;
+use super::groups::{Groups, labels};
+use super::leads::Leads;
+use crate::cluster::{ServiceId, State};
+use crate::top::{Rate, Row};
+use crate::topology::{NodesByLabel, Scope};
+
+/// Most lines between groups that are sent: those with most traffic.
+const LINES: usize = 150;
+
+/// What one node does, a second: connections by locality, bytes by locality, refused and failed connections.
+type OfNode = [f64; 2 * Locality::ALL.len() + 1];
+
+/// Traffic from one group to another, or within one.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(super) struct Line {
+    pub(super) from: usize,
+    /// `None`: no endpoint that the decisions name is that far away.
+    pub(super) to: Option<usize>,
+    /// A second.
+    pub(super) connections: f64,
+    /// A second.
+    pub(super) bytes: f64,
+    /// The share of both, 0–1, that endpoints of more than one group may have got. Zero: `to` follows
+    /// from the measured distance and the decision.
+    pub(super) estimated: f64,
+    /// The share of both, 0–1, that left the zone of its client.
+    pub(super) far: f64,
+}
+
+/// Rates by group.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(super) struct Flows {
+    /// One for each group.
+    groups: Vec<Rate>,
+    /// For each group one for each node: `None` without an answer of its agent.
+    nodes: Vec<Vec<Option<OfNode>>>,
+    lines: Vec<Line>,
+    /// How many lines there are.
+    all_lines: usize,
+    total: Rate,
+}
+
+/// The cluster by one label. Remembers where Services lead until that changes.
+#[derive(Debug, Default)]
+pub(super) struct Lens {
+    label: String,
+    scope: Scope,
+    cluster: Arc<Cluster>,
+    pub(super) groups: Arc<Groups>,
+    leads: HashMap<Arc<str>, Arc<Leads>>,
+}
+
+/// The groups, as the page gets them once.
+#[derive(Debug, Serialize)]
+pub(super) struct Told<'a> {
+    label: &'a str,
+    labels: Vec<super::groups::Label>,
+    groups: &'a [super::groups::Group],
+    services: usize,
+    sentences: &'a [String],
+}
+
+impl Lens {
+    pub(super) fn new(label: &str, scope: Scope) -> Self {
+        Self { label: label.to_owned(), scope, ..Self::default() }
+    }
+
+    /// Takes a newer cluster, and forgets what has changed.
+    pub(super) fn take(&mut self, cluster: &Arc<Cluster>, agents: &[Arc<str>]) {
+        let is_new = self.cluster.revision != cluster.revision;
+        let is_placed = agents.iter().all(|agent| self.groups.place(agent).is_some());
+        if !is_new && is_placed {
+            return;
+        }
+        let (old, new) = (&self.cluster.state, &cluster.state);
+        if old.nodes().eq(new.nodes()) && is_placed {
+            self.leads.retain(|service, _| id(service).is_some_and(|id| is_same(old, new, &id)));
+        } else {
+            self.groups = Arc::new(Groups::of(new, &self.label, agents.iter()));
+            self.leads.clear();
+        }
+        self.cluster = Arc::clone(cluster);
+    }
+
+    /// The groups.
+    pub(super) fn told(&self) -> Told<'_> {
+        Told {
+            label: &self.label,
+            labels: labels(&self.cluster.state),
+            groups: &self.groups.all,
+            services: self.cluster.state.services().len(),
+            sentences: &self.cluster.sentences,
+        }
+    }
+
+    /// Where the traffic of `rows` goes. `answered`: nodes whose agents have answered.
+    pub(super) fn flows<'a>(
+        &mut self,
+        rows: impl Iterator<Item = &'a Row> + Clone,
+        answered: &HashSet<Arc<str>>,
+    ) -> Flows {
+        self.learn(rows.clone());
+        let groups = &self.groups.all;
+        let node = |node| answered.contains(node).then(OfNode::default);
+        let mut flows = Flows {
+            groups: vec![Rate::default(); groups.len()],
+            nodes: groups.iter().map(|group| group.nodes.iter().map(node).collect()).collect(),
+            ..Flows::default()
+        };
+        let mut lines: HashMap<(usize, Option<usize>), Line> = HashMap::new();
+        for row in rows {
+            let leads = self.leads.get(&row.service);
+            flows.total.add(&row.rate);
+            for (node, rate) in &row.nodes {
+                let Some((group, place)) = self.groups.place(node) else { continue };
+                flows.groups[group].add(rate);
+                if let Some(sums) = &mut flows.nodes[group][place] {
+                    let more = rate.connections.into_iter().chain(rate.bytes);
+                    let more = more.chain([rate.refused + rate.failed]);
+                    sums.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
+                }
+                for locality in Locality::ALL {
+                    let [connections, bytes] =
+                        [rate.connections, rate.bytes].map(|it| it[locality as usize]);
+                    if connections + bytes == 0.0 {
+                        continue;
+                    }
+                    let to = destinations(leads.map(|it| it.from(node, locality)), locality, group);
+                    let estimated = if to.len() > 1 { 1.0 } else { 0.0 };
+                    let far = if locality >= Locality::Region { 1.0 } else { 0.0 };
+                    for (to, share) in to {
+                        let line = lines.entry((group, to)).or_default();
+                        (line.from, line.to) = (group, to);
+                        line.connections += connections * share;
+                        line.bytes += bytes * share;
+                        let weight = share * weight(connections, bytes);
+                        line.estimated += estimated * weight;
+                        line.far += far * weight;
+                    }
+                }
+            }
+        }
+        // A thousand nodes with 17 digits each would be most of the picture.
+        let sums = flows.nodes.iter_mut().flatten().flatten().flatten();
+        sums.for_each(|sum| *sum = (*sum * 100.0).round() / 100.0);
+        flows.all_lines = lines.len();
+        flows.lines = lines.into_values().collect();
+        for line in &mut flows.lines {
+            let all = weight(line.connections, line.bytes);
+            line.estimated = (line.estimated / all).min(1.0);
+            line.far = (line.far / all).min(1.0);
+        }
+        flows.lines.sort_by(|a, b| {
+            let size = |line: &Line| weight(line.connections, line.bytes);
+            size(b).total_cmp(&size(a)).then((a.from, a.to).cmp(&(b.from, b.to)))
+        });
+        flows.lines.truncate(LINES);
+        flows
+    }
+
+    /// Computes where Services with traffic lead, on all CPUs.
+    fn learn<'a>(&mut self, rows: impl Iterator<Item = &'a Row>) {
+        let busy = rows.filter(|row| !row.nodes.is_empty());
+        let new: Vec<_> = busy.filter(|row| !self.leads.contains_key(&row.service)).collect();
+        if new.is_empty() {
+            return;
+        }
+        let state = &self.cluster.state;
+        let nodes = NodesByLabel::of(state);
+        let group = |value: Option<&str>| self.groups.with(value);
+        let leads = new.par_iter().map(|row| {
+            let leads = id(&row.service)
+                .map(|id| Leads::of(state, &nodes, &self.label, &group, self.scope, &id))
+                .unwrap_or_default();
+            (Arc::clone(&row.service), Arc::new(leads))
+        });
+        let leads: Vec<_> = leads.collect();
+        self.leads.extend(leads);
+    }
+}
+
+/// One number for connections and bytes together: lines of either kind are kept.
+fn weight(connections: f64, bytes: f64) -> f64 {
+    connections + bytes / 1e3
+}
+
+/// Where connections at this distance lead, with shares. Only this place would change if agents counted
+/// by the zone of the endpoint.
+fn destinations(
+    leads: Option<&[(usize, f64)]>,
+    locality: Locality,
+    own: usize,
+) -> Vec<(Option<usize>, f64)> {
+    match leads {
+        // Whatever the decision is by now, that is where they went.
+        _ if locality == Locality::Node => vec![(Some(own), 1.0)],
+        Some(shares) if !shares.is_empty() => {
+            shares.iter().map(|&(group, share)| (Some(group), share)).collect()
+        }
+        _ => vec![(None, 1.0)],
+    }
+}
+
+/// The Service of `namespace/name`.
+pub(super) fn id(name: &str) -> Option<ServiceId> {
+    let (namespace, name) = name.split_once('/')?;
+    Some(ServiceId { namespace: namespace.into(), name: name.into() })
+}
+
+/// Whether nothing that a decision for this Service reads has changed, given the same Nodes. States share
+/// objects that are the same.
+fn is_same(old: &State, new: &State, id: &ServiceId) -> bool {
+    let same_service = match (old.service(id), new.service(id)) {
+        (Some(old), Some(new)) => std::ptr::eq(old, new) || old == new,
+        (None, None) => true,
+        _ => false,
+    };
+    let same =
+        |((a, old), (b, new)): ((_, &_), (_, &_))| a == b && (std::ptr::eq(old, new) || old == new);
+    same_service
+        && old.slices(id).count() == new.slices(id).count()
+        && old.slices(id).zip(new.slices(id)).all(same)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::cluster::{Change, Update};
+    use crate::source::object::{Object, parse};
+    use crate::topology::label::ZONE;
+
+    /// Four nodes in three zones of one region, and a Service with endpoints on a1, b1 and c1.
+    fn cluster(keys: &str) -> Arc<Cluster> {
+        let node = |(name, zone)| {
+            json!({"kind": "Node", "apiVersion": "v1", "metadata": {"name": name, "labels": {
+                ZONE: zone, "topology.kubernetes.io/region": "r"}}})
+        };
+        let nodes = [("a1", "a"), ("a2", "a"), ("b1", "b"), ("c1", "c")].map(node);
+        let endpoint = |(node, last): (&str, u8)| {
+            json!({"addresses": [format!("10.0.0.{last}")], "nodeName": node,
+                   "conditions": {"ready": true}})
+        };
+        let endpoints = [("a1", 1), ("b1", 2), ("c1", 3)].map(endpoint);
+        let service = [
+            json!({"kind": "Service", "apiVersion": "v1",
+                   "metadata": {"namespace": "d", "name": "web",
+                                "annotations": {"topo-lb.io/topology-keys": keys}},
+                   "spec": {"clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"],
+                            "ports": [{"port": 80, "protocol": "TCP"}]}}),
+            json!({"kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1",
+                   "addressType": "IPv4",
+                   "metadata": {"namespace": "d", "name": "web-1",
+                                "labels": {"kubernetes.io/service-name": "web"}},
+                   "ports": [{"port": 8080, "protocol": "TCP"}],
+                   "endpoints": endpoints}),
+        ];
+        let mut state = State::default();
+        for object in nodes.into_iter().chain(service) {
+            let _ = state.apply(
+                match parse(object).expect("an object") {
+                    Object::Node(node) => Update::Node(Change::Applied(node)),
+                    Object::Service(service) => Update::Service(Change::Applied(service)),
+                    Object::Slice(slice, _) => Update::Slice(Change::Applied(slice)),
+                    other => panic!("{other:?}"),
+                },
+                "",
+            );
+        }
+        Arc::new(Cluster { revision: 1, state, ..Cluster::default() })
+    }
+
+    fn row(node: &str, connections: [f64; 4]) -> Row {
+        let rate = Rate { connections, ..Rate::default() };
+        let nodes = BTreeMap::from([(node.into(), rate.clone())]);
+        Row { service: "d/web".into(), rate, nodes }
+    }
+
+    /// From, to, connections, the estimated share.
+    fn lines(
+        keys: &str,
+        node: &str,
+        connections: [f64; 4],
+    ) -> Vec<(usize, Option<usize>, f64, f64)> {
+        let mut lens = Lens::new(ZONE, Scope::All);
+        lens.take(&cluster(keys), &[]);
+        let flows = lens.flows([row(node, connections)].iter(), &HashSet::new());
+        let line = |it: &Line| (it.from, it.to, it.connections, it.estimated);
+        let mut lines: Vec<_> = flows.lines.iter().map(line).collect();
+        lines.sort_by_key(|line| (line.0, line.1));
+        lines
+    }
+
+    #[test]
+    fn traffic_within_the_zone_has_one_target() {
+        let all = lines("topology.kubernetes.io/zone", "a2", [0.0, 6.0, 0.0, 0.0]);
+        assert_eq!(all, [(0, Some(0), 6.0, 0.0)]);
+        // Whatever the decision is by now.
+        let all = lines("topology.kubernetes.io/zone", "a1", [5.0, 0.0, 0.0, 0.0]);
+        assert_eq!(all, [(0, Some(0), 5.0, 0.0)]);
+    }
+
+    #[test]
+    fn traffic_to_several_zones_is_divided_evenly_and_marked() {
+        let all = lines("*", "a2", [0.0, 2.0, 6.0, 0.0]);
+        assert_eq!(all, [(0, Some(0), 2.0, 0.0), (0, Some(1), 3.0, 1.0), (0, Some(2), 3.0, 1.0)]);
+    }
+
+    #[test]
+    fn traffic_that_no_decision_explains_has_no_target() {
+        let all = lines("topology.kubernetes.io/zone", "a2", [0.0, 0.0, 4.0, 1.0]);
+        assert_eq!(all, [(0, None, 5.0, 0.0)]);
+    }
+
+    #[test]
+    fn nodes_without_an_answer_have_no_numbers() {
+        let mut lens = Lens::new(ZONE, Scope::All);
+        lens.take(&cluster("*"), &["stranger".into()]);
+        let flows = lens.flows([row("a2", [1.0, 2.0, 0.0, 0.0])].iter(), &["a2".into()].into());
+        assert_eq!(flows.nodes[0][0], None);
+        assert_eq!(flows.nodes[0][1], Some([1.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]));
+        assert_eq!((flows.nodes.len(), flows.total.all()), (4, 3.0));
+        assert_eq!(lens.groups.all[3].nodes, ["stranger".into()]);
+    }
+
+    #[test]
+    fn a_changed_service_is_decided_again_and_another_is_not() {
+        let mut lens = Lens::new(ZONE, Scope::All);
+        lens.take(&cluster("*"), &[]);
+        let rows = [row("a2", [0.0, 0.0, 6.0, 0.0])];
+        let _ = lens.flows(rows.iter(), &HashSet::new());
+        assert_eq!(lens.leads.len(), 1);
+        let same = Cluster { revision: 2, ..(*cluster("*")).clone() };
+        lens.take(&Arc::new(same), &[]);
+        assert_eq!(lens.leads.len(), 1);
+        let other = Cluster { revision: 3, ..(*cluster("topology.kubernetes.io/zone")).clone() };
+        lens.take(&Arc::new(other), &[]);
+        assert!(lens.leads.is_empty());
+    }
+}

@@ -1,0 +1,186 @@
+//! Asks the nodes again and again, and keeps what the page shows of their answers.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::{oneshot, watch};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::history::History;
+use crate::top::{From, Moment, Rate, Row, Source, rates};
+
+/// A node cannot have more connections a second than this for one Service, nor more bytes, than this
+/// many times as much: who says so is wrong.
+const MOST_CONNECTIONS: f64 = 1e8;
+const MOST_BYTES: f64 = 1e13;
+
+/// What is known after the newest look.
+#[derive(Debug, Default)]
+pub(super) struct Newest {
+    /// Grows with each look.
+    pub(super) look: u64,
+    /// When, in seconds since 1970.
+    pub(super) at: u64,
+    /// The rates of each Service; empty until there were two looks.
+    pub(super) rows: Vec<Row>,
+    /// All nodes that were asked.
+    pub(super) agents: Vec<Arc<str>>,
+    /// Those that answered both times.
+    pub(super) answered: HashSet<Arc<str>>,
+    /// Why others are missing.
+    pub(super) troubles: BTreeMap<Arc<str>, String>,
+}
+
+/// The looks, for readers.
+#[derive(Clone, Debug)]
+pub(super) struct Looks {
+    pub(super) newest: watch::Receiver<Arc<Newest>>,
+    pub(super) history: Arc<Mutex<History>>,
+}
+
+/// Looks without end. Tells `ready` first whether the source can be used.
+pub(super) async fn follow(
+    from: Option<From>,
+    pause: Duration,
+    ready: oneshot::Sender<anyhow::Result<Looks>>,
+) {
+    let (sender, receiver) = watch::channel(Arc::default());
+    let history = Arc::new(Mutex::new(History::default()));
+    let looks = Looks { newest: receiver, history: Arc::clone(&history) };
+    let mut source = match from {
+        None => None,
+        Some(from) => match Source::open(&from).await {
+            Ok(source) => Some(source),
+            Err(error) => return drop(ready.send(Err(error))),
+        },
+    };
+    // Nobody reads after an error elsewhere.
+    let _ = ready.send(Ok(looks));
+    let Some(source) = &mut source else { return sender.closed().await };
+    let mut ticks = interval(pause);
+    // A look that takes long is followed by a pause, not by a crowd of looks.
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut last = None;
+    for look in 1.. {
+        ticks.tick().await;
+        let newest = match source.moment().await {
+            Ok(moment) => {
+                let newest = newest(last.as_ref(), &moment);
+                if let Some(last) = &last {
+                    remember(&history, last, &moment, &newest);
+                }
+                last = Some(moment);
+                newest
+            }
+            Err(error) => Newest {
+                troubles: [("the agents".into(), format!("{error:#}"))].into(),
+                ..Newest::default()
+            },
+        };
+        sender.send_replace(Arc::new(Newest { look, at: seconds_since_1970(), ..newest }));
+    }
+}
+
+fn seconds_since_1970() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+fn remember(history: &Mutex<History>, last: &Moment, now: &Moment, newest: &Newest) {
+    if newest.answered.is_empty() {
+        return;
+    }
+    let mut total = Rate::default();
+    newest.rows.iter().for_each(|row| total.add(&row.rate));
+    let seconds = now.at.saturating_duration_since(last.at).as_secs_f64().max(1e-3);
+    let mut history = history.lock().unwrap_or_else(PoisonError::into_inner);
+    history.add(seconds_since_1970(), seconds, &total);
+}
+
+fn newest(last: Option<&Moment>, now: &Moment) -> Newest {
+    let mut newest = Newest { agents: now.nodes.keys().cloned().collect(), ..Newest::default() };
+    for (node, answer) in &now.nodes {
+        match answer {
+            Err(trouble) => drop(newest.troubles.insert(Arc::clone(node), trouble.clone())),
+            Ok(_) if last.is_some_and(|last| matches!(last.nodes.get(node), Some(Ok(_)))) => {
+                newest.answered.insert(Arc::clone(node));
+            }
+            Ok(_) => {}
+        }
+    }
+    if let Some(last) = last {
+        newest.rows = rates(last, now);
+        newest.leave_out_the_impossible();
+    }
+    newest
+}
+
+impl Newest {
+    /// Leaves out what a node cannot have done, and says so.
+    fn leave_out_the_impossible(&mut self) {
+        let is_possible = |rate: &Rate| {
+            let connections = rate.connections.iter().chain([&rate.refused, &rate.failed]);
+            connections
+                .map(|it| (it, MOST_CONNECTIONS))
+                .chain(rate.bytes.iter().map(|it| (it, MOST_BYTES)))
+                .all(|(value, most)| (0.0..=most).contains(value))
+        };
+        for row in &mut self.rows {
+            let before = row.nodes.len();
+            row.nodes.retain(|node, rate| {
+                let is_possible = is_possible(rate);
+                if !is_possible {
+                    let trouble =
+                        format!("its counts of {} are impossible and left out", row.service);
+                    self.troubles.insert(Arc::clone(node), trouble);
+                }
+                is_possible
+            });
+            if row.nodes.len() < before {
+                row.rate = Rate::default();
+                row.nodes.values().for_each(|rate| row.rate.add(rate));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::top::{Totals, Traffic};
+
+    fn moment(at: Instant, nodes: &[(&str, Result<f64, &str>)]) -> Moment {
+        let traffic = |bytes: f64| {
+            let totals = Totals { bytes: [bytes, 0.0, 0.0, 1.0], ..Totals::default() };
+            Traffic::from([("a/b".into(), totals)])
+        };
+        let nodes = nodes
+            .iter()
+            .map(|(name, answer)| ((*name).into(), answer.map(traffic).map_err(str::to_owned)));
+        Moment { at, nodes: nodes.collect() }
+    }
+
+    #[test]
+    fn what_no_node_can_have_done_is_left_out_and_said() {
+        let begin = Instant::now();
+        let before = moment(begin, &[("good", Ok(0.0)), ("bad", Ok(0.0)), ("below", Ok(0.0))]);
+        let after =
+            [("good", Ok(100.0)), ("bad", Ok(1e300)), ("below", Ok(-5.0)), ("new", Ok(9.0))];
+        let newest = newest(Some(&before), &moment(begin + Duration::from_secs(1), &after));
+        assert_eq!(newest.rows[0].rate.bytes, [100.0, 0.0, 0.0, 0.0]);
+        let liars: Vec<_> = newest.troubles.keys().map(|it| &**it).collect();
+        assert_eq!(liars, ["bad", "below"]);
+        assert_eq!(newest.answered.len(), 3, "new has answered once");
+    }
+
+    #[test]
+    fn a_node_that_is_away_has_its_sentence() {
+        let begin = Instant::now();
+        let newest = newest(None, &moment(begin, &[("away", Err("no answer")), ("here", Ok(1.0))]));
+        assert_eq!(newest.troubles[&*Arc::<str>::from("away")], "no answer");
+        assert!(newest.rows.is_empty() && newest.answered.is_empty());
+        assert_eq!(newest.agents.len(), 2);
+    }
+}

@@ -1,0 +1,249 @@
+//! What one page shows, as JSON. A page that was away gets the newest state, not what it missed; of the
+//! history it gets the points that it has not seen.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use clap::ValueEnum as _;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use super::cluster::Cluster;
+use super::history::Point;
+use super::lens::{self, Flows, Lens, Told};
+use super::look::{Looks, Newest};
+use super::waterfall::Waterfall;
+use crate::top::{Column, Rate, Row, order};
+use crate::topology::Scope;
+
+/// Most rows of the list of Services.
+const SERVICES: usize = 60;
+/// Most nodes of a Service with rates of their own.
+const NODES: usize = 200;
+/// Most sentences about nodes.
+const TROUBLES: usize = 20;
+/// Labels whose groups are remembered; each page uses one.
+const LENSES: usize = 4;
+
+/// What a page asks for.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Asked {
+    /// The label that groups nodes.
+    by: String,
+    /// The picked Service, `namespace/name`.
+    service: String,
+    /// Only Services whose names contain this.
+    filter: String,
+    /// The column that sorts Services, as `--sort` of `top` takes it.
+    sort: String,
+}
+
+/// What a page has already.
+#[derive(Debug, Default)]
+pub(super) struct Sent {
+    /// The revision of the cluster, and the groups, which agents of unknown Nodes also change.
+    groups: Option<(u64, Arc<super::groups::Groups>)>,
+    /// From when on history is missing.
+    since: u64,
+}
+
+/// What the page is told.
+#[derive(Debug, Serialize)]
+struct Picture<'a> {
+    /// Only if they have changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cluster: Option<Told<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    service: Option<Waterfall>,
+    now: Now<'a>,
+}
+
+#[derive(Debug, Serialize)]
+struct Now<'a> {
+    look: u64,
+    /// Seconds since 1970.
+    at: u64,
+    /// How many agents were asked, and how many answered both times.
+    asked: usize,
+    answered: usize,
+    flows: &'a Flows,
+    services: Vec<Listed>,
+    /// How many Services match the filter.
+    matching: usize,
+    /// The rates of the picked Service.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    picked: Option<Picked<'a>>,
+    troubles: Vec<(&'a str, &'a str)>,
+    all_troubles: usize,
+    history: Vec<Point>,
+}
+
+#[derive(Debug, Serialize)]
+struct Listed {
+    name: Arc<str>,
+    #[serde(flatten)]
+    rate: Rate,
+}
+
+#[derive(Debug, Serialize)]
+struct Picked<'a> {
+    name: &'a str,
+    #[serde(flatten)]
+    rate: Rate,
+    /// Those with most connections.
+    nodes: BTreeMap<&'a str, &'a Rate>,
+}
+
+/// A lens, and what it showed last.
+#[derive(Debug)]
+struct Shown {
+    lens: Lens,
+    /// By the look and the revision of the cluster.
+    flows: Option<(u64, u64, Arc<Flows>)>,
+}
+
+/// Makes pictures for all pages.
+#[derive(Debug)]
+pub(super) struct Viewer {
+    pub(super) cluster: watch::Receiver<Arc<Cluster>>,
+    pub(super) looks: Looks,
+    by: String,
+    scope: Scope,
+    /// By label; the one that was used last comes last.
+    lenses: Mutex<Vec<(String, Arc<Mutex<Shown>>)>>,
+}
+
+impl Viewer {
+    pub(super) fn new(
+        cluster: watch::Receiver<Arc<Cluster>>,
+        looks: Looks,
+        by: String,
+        scope: Scope,
+    ) -> Self {
+        Self { cluster, looks, by, scope, lenses: Mutex::default() }
+    }
+
+    fn lens(&self, label: &str) -> Arc<Mutex<Shown>> {
+        let mut lenses = self.lenses.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = lenses.iter().position(|(name, _)| name == label);
+        let one = match known {
+            Some(place) => lenses.remove(place),
+            None => {
+                let lens = Lens::new(label, self.scope);
+                (label.to_owned(), Arc::new(Mutex::new(Shown { lens, flows: None })))
+            }
+        };
+        if lenses.len() == LENSES {
+            lenses.remove(0);
+        }
+        let shown = Arc::clone(&one.1);
+        lenses.push(one);
+        shown
+    }
+
+    /// The newest picture. Takes long if the cluster is large: call it where that is no harm.
+    pub(super) fn picture(
+        &self,
+        asked: &Asked,
+        sent: &mut Sent,
+    ) -> Result<String, serde_json::Error> {
+        let label = if asked.by.is_empty() { &self.by } else { &asked.by };
+        let newest = Arc::clone(&self.looks.newest.borrow());
+        let cluster = Arc::clone(&self.cluster.borrow());
+        let shown = self.lens(label);
+        let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
+        shown.lens.take(&cluster, &newest.agents);
+        let picked = (!asked.service.is_empty()).then_some(&*asked.service);
+        let flows = shown.flows(&newest, cluster.revision, picked);
+        let state = &cluster.state;
+
+        let groups = &shown.lens.groups;
+        let is_same = sent.groups.as_ref().is_some_and(|(revision, known)| {
+            *revision == cluster.revision && Arc::ptr_eq(known, groups)
+        });
+        sent.groups = Some((cluster.revision, Arc::clone(groups)));
+        let service = picked.and_then(lens::id).filter(|_| !is_same);
+        let (services, matching) = services(&newest, &cluster, asked);
+        let history: Vec<_> = {
+            let history = self.looks.history.lock().unwrap_or_else(PoisonError::into_inner);
+            history.since(sent.since).cloned().collect()
+        };
+        // The last point still changes.
+        sent.since = history.last().map_or(sent.since, |point| point.at);
+        let troubles = newest.troubles.iter().map(|(node, why)| (&**node, &**why));
+        let picture = Picture {
+            cluster: (!is_same).then(|| shown.lens.told()),
+            service: service.map(|id| Waterfall::of(state, label, self.scope, &id)),
+            now: Now {
+                look: newest.look,
+                at: newest.at,
+                asked: newest.agents.len(),
+                answered: newest.answered.len(),
+                flows: &flows,
+                services,
+                matching,
+                picked: picked.map(|name| of_picked(&newest, name)),
+                troubles: troubles.take(TROUBLES).collect(),
+                all_troubles: newest.troubles.len(),
+                history,
+            },
+        };
+        serde_json::to_string(&picture)
+    }
+}
+
+impl Shown {
+    fn flows(&mut self, newest: &Newest, revision: u64, picked: Option<&str>) -> Arc<Flows> {
+        let Newest { rows, answered, look, .. } = newest;
+        if let Some(name) = picked {
+            let rows = rows.iter().filter(|row| &*row.service == name);
+            return Arc::new(self.lens.flows(rows, answered));
+        }
+        match &self.flows {
+            Some((of_look, of_revision, flows))
+                if (*of_look, *of_revision) == (*look, revision) =>
+            {
+                Arc::clone(flows)
+            }
+            _ => {
+                let flows = Arc::new(self.lens.flows(rows.iter(), answered));
+                self.flows = Some((*look, revision, Arc::clone(&flows)));
+                flows
+            }
+        }
+    }
+}
+
+/// The first Services by the order that was asked for, and how many match. Those that nobody has used yet
+/// are among them.
+fn services(newest: &Newest, cluster: &Cluster, asked: &Asked) -> (Vec<Listed>, usize) {
+    let by = Column::from_str(&asked.sort, true).unwrap_or_default();
+    let used: HashSet<&str> = newest.rows.iter().map(|row| &*row.service).collect();
+    let unused = cluster.state.services().map(ToString::to_string);
+    let unused: Vec<_> = unused
+        .filter(|name| !used.contains(&**name))
+        .map(|name| Row { service: name.into(), ..Row::default() })
+        .collect();
+    let mut rows: Vec<_> = newest.rows.iter().chain(&unused).collect();
+    rows.retain(|row| row.service.contains(&asked.filter));
+    let before = |a: &&Row, b: &&Row| order(by, a, b).then_with(|| a.service.cmp(&b.service));
+    let matching = rows.len();
+    if matching > SERVICES {
+        rows.select_nth_unstable_by(SERVICES, before);
+        rows.truncate(SERVICES);
+    }
+    rows.sort_by(before);
+    let listed = |row: &Row| Listed { name: Arc::clone(&row.service), rate: row.rate.clone() };
+    (rows.into_iter().map(listed).collect(), matching)
+}
+
+fn of_picked<'a>(newest: &'a Newest, name: &'a str) -> Picked<'a> {
+    let Some(row) = newest.rows.iter().find(|row| &*row.service == name) else {
+        return Picked { name, rate: Rate::default(), nodes: BTreeMap::new() };
+    };
+    let mut nodes: Vec<_> = row.nodes.iter().map(|(node, rate)| (&**node, rate)).collect();
+    nodes.sort_by(|(_, a), (_, b)| b.all().total_cmp(&a.all()));
+    nodes.truncate(NODES);
+    Picked { name, rate: row.rate.clone(), nodes: nodes.into_iter().collect() }
+}

@@ -1,0 +1,33 @@
+//! `cargo xtask pictures`: the pictures of the page of `topo-lb view` in the documentation.
+
+use anyhow::Result;
+use fs_err as fs;
+
+use crate::build_ebpf;
+use crate::needs::Need;
+use crate::process::run_logged;
+use crate::suites;
+use crate::workspace::Workspace;
+
+/// The tests of the suite `view` that take pictures.
+const TESTS: [&str; 2] = ["pictures_for_the_documentation", "a_thousand_nodes"];
+
+/// Takes the pictures of docs/pictures: a real browser, and agents that count what real decisions would make
+/// them count.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask pictures")]
+pub(crate) struct Args {}
+
+pub(crate) fn run(workspace: &Workspace, Args {}: &Args) -> Result<()> {
+    build_ebpf::ready(workspace, &[Need::Browser])?;
+    let agent = suites::agent(workspace)?;
+    let folder = workspace.root.join("docs/pictures");
+    fs::create_dir_all(&folder)?;
+    let mut tests = suites::cargo_for(workspace, "test", ["view"]);
+    tests.args(["--", "--test-threads=1"]).args(TESTS);
+    tests.env("TOPO_LB_AGENT", agent).env("TOPO_LB_PATIENCE", "3");
+    tests.env("TOPO_LB_WRITE_PICTURES", folder);
+    run_logged("taking pictures", &mut tests, &workspace.log("pictures"))
+}
