@@ -1,5 +1,6 @@
 //! The command line. Every flag also reads `TOPO_LB_<FLAG>`.
 
+mod agent;
 mod check;
 mod exclusive;
 mod frontends;
@@ -24,10 +25,10 @@ use crate::datapath::inspect::tolerated::Tolerated;
 use crate::datapath::programs::object::TcpPeer;
 use crate::device::Pattern;
 use crate::exclusion::Namespace;
-use crate::health;
 use crate::list::View;
 use crate::plan::WhenFull;
 use crate::topology::Scope;
+pub use agent::node_name;
 pub use check::CheckArgs;
 pub use frontends::{FrontendArgs, Frontends};
 pub use lint::LintArgs;
@@ -382,17 +383,6 @@ pub struct ProbeArgs {
     /// The agent's --probe-socket
     #[arg(long, value_name = "PATH", env = "TOPO_LB_PROBE_SOCKET")]
     pub probe_socket: PathBuf,
-}
-
-impl AgentArgs {
-    /// Where load balancers get answers; `None`: nowhere.
-    #[must_use]
-    pub fn health(&self) -> Option<health::Options> {
-        self.frontends.kube_proxy_replacement.then(|| health::Options {
-            listen: self.healthz.healthz_bind_address,
-            node_ports: self.frontends.nodeport_addresses.clone(),
-        })
-    }
 }
 
 #[cfg(test)]

@@ -8,25 +8,19 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use serde::Serialize;
 use tokio::runtime::{Builder, Runtime};
-use topo_lb::admin::{self, probe};
-use topo_lb::app::{self, Config, Source};
+use topo_lb::admin::probe;
+use topo_lb::app;
 use topo_lb::cli::{
     AgentArgs, CheckArgs, CleanupArgs, Command, ExplainArgs, LintArgs, ListArgs, LogFormat, Output,
-    PlanArgs, ProbeArgs, SourceArgs, Switch, TopArgs, TraceArgs, ViewArgs, kube_target, name,
+    PlanArgs, ProbeArgs, SourceArgs, TopArgs, TraceArgs, ViewArgs, kube_target, name, node_name,
 };
 use topo_lb::cluster::{ServiceId, State, Update};
-use topo_lb::datapath::Options;
 use topo_lb::datapath::attach::cleanup::cleanup;
-use topo_lb::datapath::host::netns;
-use topo_lb::datapath::programs::object::AllFrontends;
-use topo_lb::exclusion::Rules;
 use topo_lb::lint::Rule;
 use topo_lb::list::Listed;
-use topo_lb::plan::Capacity;
 use topo_lb::source::Listing;
 use topo_lb::what_if::{self, Figures, Proxied};
 use topo_lb::{check, explain, heap, lint, list, source, top, trace, view};
-use topo_lb_common::maps;
 
 fn main() -> ExitCode {
     let result = match name::parse().command {
@@ -58,63 +52,7 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
     args.check().unwrap_or_else(|error| error.exit());
     heap::share();
     start_logging(args.log_format);
-    let serves_guests = !args.tc_devices.is_empty();
-    let has_tc = serves_guests || args.frontends.kube_proxy_replacement;
-    let connections = if has_tc { args.max_connections } else { 0 };
-    let (exposing, replacement) = (args.frontends.exposing(), args.frontends.replacement());
-    let masquerade_mark = replacement.as_ref().map_or(0, |it| it.masquerade_mark);
-    let health = args.health();
-    let all_frontends = exposing.as_ref().map(|_| {
-        let host_netns =
-            netns::cookie().context("cannot read the cookie of this network namespace")?;
-        anyhow::Ok(AllFrontends { masquerade_mark, host_netns })
-    });
-    let all_frontends = all_frontends.transpose()?;
-    let exclusions = Rules::new(args.exclude_namespaces, args.exclude_annotated_pods);
-    let config = Config {
-        exposing,
-        replacement,
-        node: node_name(args.node_name, "--node-name")?.into(),
-        source: agent_source(args.source),
-        state_dir: args.state_dir,
-        scope: args.scope,
-        when_full: args.when_full,
-        devices: args.tc_devices,
-        tolerated: args.tolerate_programs,
-        admin: admin::Options {
-            listen: args.listen,
-            metrics_listen: args.metrics_listen,
-            probe_socket: args.probe_socket,
-            metrics_services: args.metrics_services as usize,
-        },
-        health,
-        terminate_tcp: args.terminate_tcp,
-        datapath: Options {
-            pin_dir: args.pin.pin_dir,
-            cgroup_root: args.cgroup_root,
-            capacity: Capacity {
-                services: args.max_services,
-                slots: args.max_endpoints,
-                members: args.max_endpoints,
-                flows: args.max_flows,
-                connections,
-                // More than there are frontends, so that each can be denied.
-                sources: match all_frontends {
-                    Some(_) => args.max_services.max(maps::MOST_SOURCES),
-                    None => 0,
-                },
-                ..Capacity::default()
-            },
-            tcp_peer: args.tcp_peer,
-            accounting: args.accounting == Switch::On,
-            exclusions: !exclusions.is_empty(),
-            observe: args.observe,
-            serves_guests,
-            tc_attach: args.tc_attach,
-            all_frontends,
-        },
-        exclusions,
-    };
+    let config = args.config()?;
     // One task on this thread owns all state; a second thread reads from the API server.
     let runtime = runtime(Builder::new_multi_thread().worker_threads(1))?;
     let result = runtime.block_on(app::run(config));
@@ -335,11 +273,6 @@ fn read_manifests(path: &Path) -> anyhow::Result<Listing> {
     })
 }
 
-fn agent_source(source: SourceArgs) -> Source {
-    let target = source.target();
-    source.manifests.map_or(Source::Kube(target), Source::Manifests)
-}
-
 /// Runs a command's only task on this thread.
 fn block_on<T>(task: impl Future<Output = T>) -> anyhow::Result<T> {
     Ok(runtime(&mut Builder::new_current_thread())?.block_on(task))
@@ -347,13 +280,6 @@ fn block_on<T>(task: impl Future<Output = T>) -> anyhow::Result<T> {
 
 fn runtime(builder: &mut Builder) -> anyhow::Result<Runtime> {
     builder.enable_all().build().context("cannot start the asynchronous runtime")
-}
-
-fn node_name(flag: Option<String>, name: &str) -> anyhow::Result<String> {
-    match flag.or_else(|| std::env::var("NODE_NAME").ok()).filter(|name| !name.is_empty()) {
-        Some(node) => Ok(node),
-        None => bail!("which node is this? Say it with {name} NAME or NODE_NAME"),
-    }
 }
 
 /// The state of a whole cluster, as `node` sees it.
