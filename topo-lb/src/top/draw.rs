@@ -12,6 +12,7 @@ use ratatui::widgets::{Cell, Paragraph, Row as Cells, Table, TableState};
 
 use super::traffic::{Rate, Row};
 use super::view::{Column, View};
+use crate::list::EndpointRow;
 use crate::magnitude;
 
 /// The columns after the first.
@@ -30,11 +31,17 @@ pub(super) struct Status {
     pub(super) troubles: BTreeMap<Arc<str>, String>,
     /// No rates yet: two looks make one.
     pub(super) is_first: bool,
+    /// Median round trips, as a text.
+    pub(super) round_trips: String,
+    /// Endpoints of the open Service in this node's maps; `None` if others are asked.
+    pub(super) endpoints: Option<Vec<EndpointRow>>,
 }
 
 pub(super) fn draw(frame: &mut Frame<'_>, view: &View, status: &Status, has_colours: bool) {
     let open = view.open();
-    let below = open.map_or(0, |row| row.nodes.len().min(12) as u16 + 2);
+    let endpoints = status.endpoints.as_deref();
+    let lines = |row: &Row| endpoints.map_or(row.nodes.len(), <[_]>::len);
+    let below = open.map_or(0, |row| lines(row).min(12) as u16 + 2);
     let areas = Layout::vertical([
         Constraint::Length(1),
         Constraint::Min(3),
@@ -44,7 +51,9 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View, status: &Status, has_colo
     let [head, body, nodes, foot] = areas.areas(frame.area());
     frame.render_widget(summary(view, status, has_colours), head);
     services(frame, body, view, has_colours);
-    if let Some(row) = open {
+    if let (Some(_), Some(endpoints)) = (open, endpoints) {
+        frame.render_widget(endpoint_table(endpoints), nodes);
+    } else if let Some(row) = open {
         let rows = row.nodes.iter().map(|(node, rate)| line(node, rate, has_colours));
         frame.render_widget(table(rows, "FROM NODE", None), nodes);
     }
@@ -75,6 +84,19 @@ fn table<'a>(
     Table::new(rows, widths)
         .header(Cells::new(header))
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
+}
+
+fn endpoint_table(endpoints: &[EndpointRow]) -> Table<'_> {
+    let rows = endpoints.iter().map(|row| {
+        let spill = if row.spill { "only spill" } else { "" };
+        let cells = [&row.frontend, &row.endpoint, row.locality, spill].map(printable);
+        Cells::new(cells.map(Cell::from))
+    });
+    let header = ["FRONTEND", "ENDPOINT", "LOCALITY", ""].map(Cell::from);
+    let widths =
+        [Constraint::Fill(2), Constraint::Fill(2), Constraint::Fill(1), Constraint::Fill(1)];
+    let bold = Style::new().add_modifier(Modifier::BOLD);
+    Table::new(rows, widths).header(Cells::new(header).style(bold))
 }
 
 const fn title(column: Column) -> &'static str {
@@ -146,6 +168,9 @@ fn summary<'a>(view: &View, status: &Status, has_colours: bool) -> Paragraph<'a>
     if view.is_typing || !view.filter.is_empty() {
         text += &format!("   /{}{}", view.filter, if view.is_typing { "_" } else { "" });
     }
+    if !status.round_trips.is_empty() {
+        text += &format!("   {}", status.round_trips);
+    }
     let mut spans = vec![Span::from(text)];
     if let Some((node, trouble)) = status.troubles.first_key_value() {
         let more = status.troubles.len() - 1;
@@ -161,7 +186,7 @@ fn help<'a>(view: &View) -> Paragraph<'a> {
     let text = if view.is_typing {
         "type a part of a name · enter: done · esc: all"
     } else {
-        "←→ sort · ↑↓ choose · enter: by node · /: filter · q: quit"
+        "←→ sort · ↑↓ choose · enter: open · /: filter · q: quit"
     };
     Paragraph::new(text).style(Style::new().add_modifier(Modifier::DIM))
 }
@@ -217,7 +242,7 @@ mod tests {
         let mut view = View::default();
         view.update(rows());
         let troubles = BTreeMap::from([("worker-2".into(), "no answer within 5 s".to_owned())]);
-        let status = Status { asked: 1, troubles, is_first: false };
+        let status = Status { asked: 1, troubles, ..Status::default() };
         assert!(view.press(Key::Enter));
         let wanted = "\
 2 Services, 1 node   worker-2: no answer within 5 s
@@ -230,6 +255,38 @@ default/idle\u{fffd}[2J                       -         -         -         -   
         assert!(screen.contains("FROM NODE "), "\n{screen}");
         assert!(screen.contains("\nworker-1 "), "\n{screen}");
         assert!(screen.ends_with("q: quit"), "\n{screen}");
+    }
+
+    #[test]
+    fn the_screen_shows_round_trips_and_this_node_s_endpoints_of_the_open_service() {
+        let mut view = View::default();
+        view.update(rows());
+        assert!(view.press(Key::Enter));
+        let row = |endpoint: &str, locality, spill| EndpointRow {
+            service: "default/web:http".into(),
+            frontend: "10.96.0.1:80/TCP".to_owned(),
+            endpoint: endpoint.to_owned(),
+            locality,
+            spill,
+        };
+        let endpoints = vec![row("10.0.0.3:80", "node", false), row("10.0.2.3:80", "zone", true)];
+        let round_trips = "round trips node 0.1 ms".to_owned();
+        let status =
+            Status { asked: 1, round_trips, endpoints: Some(endpoints), ..Status::default() };
+        let screen = screen(&view, &status);
+        assert!(screen.starts_with("2 Services, 1 node   round trips node 0.1 ms\n"), "\n{screen}");
+        let lines: Vec<String> = screen
+            .lines()
+            .skip_while(|line| !line.starts_with("FRONTEND"))
+            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+            .collect();
+        let wanted = [
+            "FRONTEND ENDPOINT LOCALITY",
+            "10.96.0.1:80/TCP 10.0.0.3:80 node",
+            "10.96.0.1:80/TCP 10.0.2.3:80 zone only spill",
+        ];
+        assert_eq!(lines[..3], wanted, "\n{screen}");
+        assert!(!screen.contains("FROM NODE"), "\n{screen}");
     }
 
     #[test]

@@ -1,14 +1,16 @@
 //! `topo-lb top`: which Services have how much traffic, and how much of it leaves its zone. Only reads.
 //!
 //! `source` asks nodes for what they have counted; `traffic` makes rates of two answers; `view`
-//! sorts and filters them; `draw` shows them.
+//! sorts and filters them; `round_trips` has their medians; `draw` shows them.
 
 mod draw;
+mod round_trips;
 mod scraped;
 mod source;
 mod traffic;
 mod view;
 
+use std::path::Path;
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::thread;
 use std::time::Duration;
@@ -20,6 +22,7 @@ use tokio::runtime::Builder;
 use tokio::time::sleep;
 
 use draw::Status;
+use round_trips::{in_words, medians};
 pub(crate) use source::Source;
 pub use source::{From, metrics};
 pub(crate) use traffic::{Moment, rates};
@@ -29,6 +32,8 @@ pub(crate) use traffic::{Totals, Traffic};
 pub use view::Column;
 pub(crate) use view::order;
 use view::{Key, View};
+
+use crate::list::{self, Listed, list};
 
 /// How long a key may wait.
 const GLANCE: Duration = Duration::from_millis(100);
@@ -85,7 +90,11 @@ pub fn watch(options: &Options, has_colours: bool) -> anyhow::Result<()> {
     let first = moments.recv().context("the source gave up")??;
     let terminal = ratatui::try_init().context("cannot draw on this terminal: try --once")?;
     let view = View::new(options.sort, options.filter.clone());
-    let result = show(terminal, view, first, &moments, has_colours);
+    let pin_dir = match &options.from {
+        From::Maps(pin_dir) => Some(&**pin_dir),
+        From::Agents(_) | From::Cluster(..) => None,
+    };
+    let result = show(terminal, view, first, &moments, pin_dir, has_colours);
     ratatui::restore();
     result
 }
@@ -108,6 +117,7 @@ fn show(
     mut view: View,
     first: Moment,
     moments: &Receiver<anyhow::Result<Moment>>,
+    pin_dir: Option<&Path>,
     has_colours: bool,
 ) -> anyhow::Result<()> {
     let (mut last, mut now) = (first, Status { is_first: true, ..Status::default() });
@@ -116,6 +126,7 @@ fn show(
             Ok(Ok(moment)) => {
                 view.update(rates(&last, &moment));
                 now = status(&last, &moment);
+                show_endpoints(pin_dir, &view, &mut now);
                 last = moment;
             }
             // The last rates stay, and the head says why they are old.
@@ -127,11 +138,28 @@ fn show(
         terminal.draw(|frame| draw::draw(frame, &view, &now, has_colours))?;
         if event::poll(GLANCE)?
             && let Some(key) = key(&event::read()?)
-            && !view.press(key)
         {
-            return Ok(());
+            if !view.press(key) {
+                return Ok(());
+            }
+            show_endpoints(pin_dir, &view, &mut now);
         }
     }
+}
+
+/// Reads the endpoints of the open Service from this node's maps, if these are what is shown.
+fn show_endpoints(pin_dir: Option<&Path>, view: &View, now: &mut Status) {
+    let (Some(pin_dir), Some(open)) = (pin_dir, view.open()) else { return };
+    let rows = match list(pin_dir, list::View::Endpoints) {
+        Ok(Listed::Endpoints { endpoints }) => endpoints,
+        Ok(_) => Vec::new(),
+        Err(error) => {
+            now.troubles.insert("endpoints".into(), error.to_string());
+            Vec::new()
+        }
+    };
+    let is_of_open = |port: &str| port.rsplit_once(':').is_some_and(|it| it.0 == &*open.service);
+    now.endpoints = Some(rows.into_iter().filter(|row| is_of_open(&row.service)).collect());
 }
 
 fn key(event: &Event) -> Option<Key> {
@@ -157,5 +185,6 @@ fn status(before: &Moment, after: &Moment) -> Status {
         .nodes
         .iter()
         .filter_map(|(node, now)| Some((node.clone(), now.as_ref().err()?.clone())));
-    Status { asked, troubles: troubles.collect(), is_first: false }
+    let round_trips = in_words(&medians(before, after));
+    Status { asked, troubles: troubles.collect(), round_trips, ..Status::default() }
 }

@@ -5,34 +5,46 @@ use std::sync::Arc;
 use prometheus_parse::{Sample, Scrape, Value};
 use topo_lb_common::backend::Locality;
 
+use super::round_trips::{RoundTrips, limit};
 use super::traffic::{Totals, Traffic};
 
-/// The totals in an agent's OpenMetrics text. Series of other metrics, without a Service or with an
+/// The totals and round trips in an agent's OpenMetrics text. Series of other metrics, without a Service or with an
 /// unknown locality, are left out: an agent of another version may have more.
 ///
 /// # Errors
 /// A sentence if this is no metrics text, or not that of an agent.
-pub(super) fn traffic(text: &str) -> Result<Traffic, String> {
+pub(super) fn answer(text: &str) -> Result<(Traffic, RoundTrips), String> {
     let scrape = Scrape::parse(text.lines().map(|line| Ok(line.to_owned())))
         .map_err(|error| format!("its metrics cannot be read: {error}"))?;
-    let mut traffic = Traffic::new();
+    let (mut traffic, mut round_trips) = (Traffic::new(), RoundTrips::default());
     let mut is_agent = false;
     for sample in scrape.samples {
         let Some(name) = sample.metric.strip_prefix("topo_lb_") else { continue };
         is_agent = true;
+        if let ("tcp_rtt_seconds", Value::Histogram(places), Some(locality)) =
+            (name, &sample.value, locality(&sample))
+        {
+            // Each counts what is up to its limit.
+            let mut below = 0.0;
+            round_trips[locality as usize] = std::array::from_fn(|place| {
+                let found = places.iter().find(|it| it.less_than == limit(place));
+                let up_to = found.map_or(below, |it| it.count.max(below));
+                up_to - std::mem::replace(&mut below, up_to)
+            });
+        }
         let Some(value) = count(&sample.value) else { continue };
         let Some(service) = service(&sample) else { continue };
         let totals = traffic.entry(service).or_default();
         add(totals, name, &sample, value);
     }
-    if is_agent { Ok(traffic) } else { Err("it has no metric of topo-lb: is it an agent?".into()) }
+    if is_agent {
+        Ok((traffic, round_trips))
+    } else {
+        Err("it has no metric of topo-lb: is it an agent?".into())
+    }
 }
 
 fn add(totals: &mut Totals, name: &str, sample: &Sample, value: f64) {
-    let locality = || {
-        let name = sample.labels.get("locality")?;
-        Locality::ALL.into_iter().find(|locality| locality.name() == name)
-    };
     let by_locality = match name {
         "connections_total" => &mut totals.connections,
         "tcp_sent_bytes_total" | "tcp_received_bytes_total" => &mut totals.bytes,
@@ -40,9 +52,14 @@ fn add(totals: &mut Totals, name: &str, sample: &Sample, value: f64) {
         "connect_failures_total" => return totals.failed += value,
         _ => return,
     };
-    if let Some(locality) = locality() {
+    if let Some(locality) = locality(sample) {
         by_locality[locality as usize] += value;
     }
+}
+
+fn locality(sample: &Sample) -> Option<Locality> {
+    let name = sample.labels.get("locality")?;
+    Locality::ALL.into_iter().find(|locality| locality.name() == name)
 }
 
 /// The value of a counter. OpenMetrics names the family without `_total`, so the parser does not know
@@ -72,9 +89,18 @@ mod tests {
             topo_lb_connections_total{namespace=\"default\",service=\"web\",port=\"80\",locality=\"moon\"} 9\n\
             topo_lb_refused_connections_total{namespace=\"default\",service=\"web\",port=\"80\",reason=\"past\"} 2\n\
             topo_lb_tcp_sent_bytes_total{namespace=\"default\",service=\"web\",locality=\"elsewhere\"} 1e3\n\
+            # HELP topo_lb_tcp_rtt_seconds Round trips.\n\
+            # TYPE topo_lb_tcp_rtt_seconds histogram\n\
+            # UNIT topo_lb_tcp_rtt_seconds seconds\n\
+            topo_lb_tcp_rtt_seconds_bucket{le=\"0.000032\",locality=\"zone\"} 2\n\
+            topo_lb_tcp_rtt_seconds_bucket{le=\"6.4e-5\",locality=\"zone\"} 5\n\
+            topo_lb_tcp_rtt_seconds_bucket{le=\"+Inf\",locality=\"zone\"} 5\n\
+            topo_lb_tcp_rtt_seconds_sum{locality=\"zone\"} 1\n\
+            topo_lb_tcp_rtt_seconds_count{locality=\"zone\"} 5\n\
             topo_lb_ready 1\n\
             # EOF\n";
-        let traffic = traffic(text).expect("metrics");
+        let (traffic, round_trips) = answer(text).expect("metrics");
+        assert_eq!(round_trips[Locality::Zone as usize][..3], [2.0, 3.0, 0.0]);
         let wanted = Totals {
             connections: [7.0, 0.0, 0.0, 0.0],
             refused: 2.0,
@@ -86,15 +112,15 @@ mod tests {
 
     #[test]
     fn a_page_that_is_not_an_agent_s_is_refused() {
-        assert!(traffic("<html>not found</html>").is_err());
-        assert!(traffic("go_goroutines 7\n").is_err());
-        assert!(traffic("").is_err());
+        assert!(answer("<html>not found</html>").is_err());
+        assert!(answer("go_goroutines 7\n").is_err());
+        assert!(answer("").is_err());
     }
 
     #[test]
     fn a_number_that_is_none_is_left_out() {
         let text =
             "topo_lb_connections_total{namespace=\"a\",service=\"b\",locality=\"node\"} NaN\n";
-        assert_eq!(traffic(text), Ok(Traffic::new()));
+        assert_eq!(answer(text).map(|(traffic, _)| traffic), Ok(Traffic::new()));
     }
 }

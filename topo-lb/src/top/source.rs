@@ -14,6 +14,7 @@ use kube::api::{Api, ListParams};
 use tokio::time::timeout;
 use topo_lb_common::backend::Locality;
 
+use super::round_trips::RoundTrips;
 use super::scraped;
 use super::traffic::{Moment, Totals, Traffic};
 use crate::metrics::bounded::Counts;
@@ -92,10 +93,12 @@ impl Source {
     /// The agents' Pods cannot be listed.
     pub(crate) async fn moment(&mut self) -> anyhow::Result<Moment> {
         let at = Instant::now();
-        let nodes = match self {
+        let answers = match self {
             Self::Maps(pin_dir) => {
-                let counted = Counted::read(pin_dir).map(|counted| of_maps(&counted.services));
-                BTreeMap::from([("this node".into(), counted.map_err(|error| error.to_string()))])
+                let counted = Counted::read(pin_dir).map_err(|error| error.to_string());
+                let counted = counted
+                    .map(|Counted { services, .. }| (of_maps(&services), round_trips(&services)));
+                BTreeMap::from([("this node".into(), counted)])
             }
             Self::Agents(agents) => ask(agents).await,
             Self::Cluster(cluster) => {
@@ -106,9 +109,20 @@ impl Source {
                 ask(&cluster.agents).await
             }
         };
-        Ok(Moment { at, nodes })
+        let (mut nodes, mut round_trips) = (BTreeMap::new(), BTreeMap::new());
+        for (node, answer) in answers {
+            let traffic = answer.map(|(traffic, of_node)| {
+                round_trips.insert(Arc::clone(&node), of_node);
+                traffic
+            });
+            nodes.insert(node, traffic);
+        }
+        Ok(Moment { at, nodes, round_trips })
     }
 }
+
+/// What a node has counted, or why it could not be asked.
+type Answer = Result<(Traffic, RoundTrips), String>;
 
 /// The name and the URL of an agent that was given as `URL` or as `NODE=URL`.
 fn named(text: &str) -> (&str, &str) {
@@ -142,6 +156,15 @@ fn of_maps(counts: &Counts) -> Traffic {
     traffic
 }
 
+fn round_trips(counts: &Counts) -> RoundTrips {
+    let mut round_trips = RoundTrips::default();
+    for (group, tcp) in &counts.tcp {
+        let places = round_trips[group.locality as usize].iter_mut();
+        places.zip(tcp.rtt).for_each(|(sum, more)| *sum += more as f64);
+    }
+    round_trips
+}
+
 /// The agents of a cluster. Each is reached through the API server, at its Pod.
 async fn list(server: &Server, port: u16) -> anyhow::Result<Vec<Agent>> {
     let pods: Api<Pod> = Api::all(server.client());
@@ -163,9 +186,9 @@ async fn list(server: &Server, port: u16) -> anyhow::Result<Vec<Agent>> {
     Ok(agents)
 }
 
-async fn ask(agents: &[Agent]) -> BTreeMap<Arc<str>, Result<Traffic, String>> {
+async fn ask(agents: &[Agent]) -> BTreeMap<Arc<str>, Answer> {
     let answers =
-        stream::iter(agents).map(async |agent| (Arc::clone(&agent.name), agent.traffic().await));
+        stream::iter(agents).map(async |agent| (Arc::clone(&agent.name), agent.answer().await));
     answers.buffer_unordered(AT_ONCE).collect().await
 }
 
@@ -176,8 +199,8 @@ impl Agent {
         Ok(Self { name: url.into(), server, path: "/metrics".to_owned() })
     }
 
-    async fn traffic(&self) -> Result<Traffic, String> {
-        scraped::traffic(&self.metrics().await?)
+    async fn answer(&self) -> Answer {
+        scraped::answer(&self.metrics().await?)
     }
 
     async fn metrics(&self) -> Result<String, String> {

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use topo_lb_common::backend::Locality;
 
+use super::round_trips::RoundTrips;
+
 /// One number for each [`Locality`], in its order.
 pub(crate) type ByLocality<T> = [T; Locality::ALL.len()];
 
@@ -33,6 +35,8 @@ pub(crate) struct Moment {
     pub at: Instant,
     /// By the node's name or its agent's address.
     pub nodes: BTreeMap<Arc<str>, Result<Traffic, String>>,
+    /// Round trips of the nodes that could be asked.
+    pub round_trips: BTreeMap<Arc<str>, RoundTrips>,
 }
 
 /// Events a second of one Service.
@@ -159,7 +163,7 @@ mod tests {
         let nodes = nodes
             .iter()
             .map(|(name, counted)| ((*name).into(), counted.map(traffic).map_err(str::to_owned)));
-        Moment { at, nodes: nodes.collect() }
+        Moment { at, nodes: nodes.collect(), round_trips: BTreeMap::new() }
     }
 
     #[test]

@@ -159,7 +159,7 @@ mod tests {
         let nodes = nodes
             .iter()
             .map(|(name, answer)| ((*name).into(), answer.map(traffic).map_err(str::to_owned)));
-        Moment { at, nodes: nodes.collect() }
+        Moment { at, nodes: nodes.collect(), round_trips: BTreeMap::new() }
     }
 
     #[test]

@@ -1,0 +1,98 @@
+//! Round trips of TCP connections between two moments, by locality.
+
+use topo_lb_common::backend::Locality;
+use topo_lb_common::totals::{RTT_LIMITS, RTT_PLACES};
+
+use super::traffic::{ByLocality, Moment};
+
+const MICROS: f64 = 1_000_000.0;
+
+/// Ended connections by their last round trip: as many in each place as
+/// [`Totals::rtt`](topo_lb_common::totals::Totals::rtt) has there.
+pub(crate) type RoundTrips = ByLocality<[f64; RTT_PLACES]>;
+
+/// The upper limit of a place in seconds; the last one has none.
+pub(super) fn limit(place: usize) -> f64 {
+    RTT_LIMITS.get(place).map_or(f64::INFINITY, |limit| f64::from(*limit) / MICROS)
+}
+
+/// The median round trip of the connections that ended between two moments, in seconds; `None` without
+/// any. Only nodes that answered at both count.
+pub(super) fn medians(before: &Moment, after: &Moment) -> ByLocality<Option<f64>> {
+    let mut ended = RoundTrips::default();
+    for (node, now) in &after.round_trips {
+        let Some(then) = before.round_trips.get(node) else { continue };
+        for ((sums, now), then) in ended.iter_mut().zip(now).zip(then) {
+            // As Prometheus does: counters that went back have begun again at zero.
+            let is_anew = now.iter().zip(then).any(|(now, then)| now < then);
+            for ((sum, now), then) in sums.iter_mut().zip(now).zip(then) {
+                *sum += if is_anew { *now } else { now - then };
+            }
+        }
+    }
+    ended.map(|places| median(&places))
+}
+
+/// As `histogram_quantile` of Prometheus: connections of a place are evenly between its limits.
+fn median(places: &[f64; RTT_PLACES]) -> Option<f64> {
+    let half = places.iter().sum::<f64>() / 2.0;
+    let (mut below, mut from) = (0.0, 0.0);
+    for (place, count) in places.iter().enumerate() {
+        if half > 0.0 && below + count >= half {
+            let to = if limit(place).is_finite() { limit(place) } else { from };
+            return Some(from + (to - from) * (half - below) / count);
+        }
+        (below, from) = (below + count, limit(place));
+    }
+    None
+}
+
+/// The medians as a text: `round trips node 0.1 ms, zone 0.4 ms`; empty without any.
+pub(super) fn in_words(medians: &ByLocality<Option<f64>>) -> String {
+    let known = Locality::ALL.into_iter().zip(medians).filter_map(|(locality, median)| {
+        let millis = (*median)? * 1000.0;
+        let digits = if millis < 9.95 { 1 + usize::from(millis < 0.1) } else { 0 };
+        Some(format!("{} {millis:.digits$} ms", locality.name()))
+    });
+    let known: Vec<_> = known.collect();
+    if known.is_empty() { String::new() } else { format!("round trips {}", known.join(", ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Instant;
+
+    use super::*;
+
+    fn moment(nodes: &[(&str, usize, f64)]) -> Moment {
+        let mut round_trips = BTreeMap::new();
+        for (node, place, count) in nodes {
+            let mut of = RoundTrips::default();
+            of[Locality::Zone as usize][*place] = *count;
+            round_trips.insert((*node).into(), of);
+        }
+        Moment { at: Instant::now(), nodes: BTreeMap::new(), round_trips }
+    }
+
+    #[test]
+    fn the_median_is_of_the_connections_between() {
+        // Four of 64 to 128 µs on one node, four of 32 to 64 µs on the other, which has restarted.
+        let before = moment(&[("a", 2, 10.0), ("b", 1, 100.0), ("c", 9, 0.0)]);
+        let after = moment(&[("a", 2, 14.0), ("b", 1, 4.0), ("new", 12, 50.0)]);
+        let medians = medians(&before, &after);
+        assert_eq!(medians, [None, Some(64e-6), None, None]);
+        assert_eq!(in_words(&medians), "round trips zone 0.06 ms");
+    }
+
+    #[test]
+    fn what_is_above_the_last_limit_counts_as_that() {
+        let mut places = [0.0; RTT_PLACES];
+        assert_eq!(median(&places), None);
+        places[RTT_PLACES - 1] = 3.0;
+        assert_eq!(median(&places), Some(limit(RTT_PLACES - 2)));
+        assert_eq!(in_words(&[None; 4]), "");
+        let told = in_words(&[Some(1e-3), Some(0.25), None, Some(1e-5)]);
+        assert_eq!(told, "round trips node 1.0 ms, zone 250 ms, elsewhere 0.01 ms");
+    }
+}
