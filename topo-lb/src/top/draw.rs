@@ -162,8 +162,9 @@ fn summary<'a>(view: &View, status: &Status, has_colours: bool) -> Paragraph<'a>
     let mut text = if status.is_first {
         "counting…".to_owned()
     } else {
-        let nodes = if status.asked == 1 { "node" } else { "nodes" };
-        format!("{} Services, {} {nodes}", view.rows().len(), status.asked)
+        let plural = |count| if count == 1 { "" } else { "s" };
+        let (services, nodes) = (view.rows().len(), status.asked);
+        format!("{services} Service{}, {nodes} node{}", plural(services), plural(nodes))
     };
     if view.is_typing || !view.filter.is_empty() {
         text += &format!("   /{}{}", view.filter, if view.is_typing { "_" } else { "" });
