@@ -180,8 +180,10 @@ pub(crate) fn run(
     }
 }
 
-/// How many suites run at once.
-const LANES: usize = 2;
+/// How many suites run at once: they wait more than they compute, but for those that flood.
+fn lanes() -> usize {
+    std::thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 3))
+}
 
 /// Compiles the suites of these stages, and runs them in lanes.
 fn in_lanes(stages: &[Stage], workspace: &Workspace) -> Result<Outcome> {
@@ -194,8 +196,9 @@ fn in_lanes(stages: &[Stage], workspace: &Workspace) -> Result<Outcome> {
         }
     }
     suites::longest_first(&mut suites, |suite| &suite.name);
-    progress::note(&format!("{LANES} suites at a time"));
-    lanes::run(suites, LANES)?;
+    let lanes = lanes();
+    progress::note(&format!("{lanes} suites at a time"));
+    lanes::run(suites, lanes)?;
     Ok(outcome)
 }
 

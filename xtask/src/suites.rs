@@ -28,8 +28,9 @@ pub(crate) const CONTROL_PLANE: [&str; 8] = [
 pub(crate) const CLUSTER: [&str; 2] = ["cluster", "migration"];
 
 /// The suites that take longest. They start first: the last to start would run alone at the end.
-const LONG: [&str; 12] = [
+const LONG: [&str; 13] = [
     "outside",
+    "view",
     "restarts",
     "cluster",
     "autonomy",
