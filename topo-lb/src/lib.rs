@@ -13,6 +13,7 @@ pub mod app;
 pub mod check;
 pub mod cli;
 pub mod cluster;
+pub mod crd;
 pub mod datapath;
 pub mod device;
 pub mod events;

@@ -48,6 +48,7 @@ impl Shared {
         for port in &mut service.ports {
             port.name = self.text(port.name.clone());
         }
+        service.labels = self.labels(&service.labels);
         service.policy = self.policies.share(service.policy);
         service.ports.shrink_to_fit();
         service.cluster_ips.shrink_to_fit();

@@ -6,23 +6,30 @@ pub mod frontend;
 pub mod kept;
 pub mod labels;
 pub mod local_addresses;
+pub mod namespace;
 pub mod node;
+mod policies;
 pub mod port;
 pub mod protocol;
+pub mod selector;
 pub mod service;
 pub mod slice;
 pub mod state;
+pub mod topology_policy;
 
 pub use exposure::Exposure;
 pub use frontend::{Clients, Family, Frontend, FrontendKind};
 pub use labels::Labels;
 pub use local_addresses::{LocalAddresses, NodePortAddresses};
+pub use namespace::Namespace;
 pub use node::{KnownNodes, Leaving, Node};
+pub use policies::Above;
 pub use port::Port;
 pub use protocol::Protocol;
 pub use service::{Service, ServiceId};
 pub use slice::{Endpoint, Placement, Slice, SliceId};
 pub use state::{Changed, State};
+pub use topology_policy::{ClusterTopologyPolicy, PolicyId, TopologyPolicy};
 
 /// A kind of object that a source sends.
 pub trait ClusterObject: Clone + std::fmt::Debug {
@@ -57,6 +64,30 @@ impl ClusterObject for Node {
     }
 }
 
+impl ClusterObject for Namespace {
+    type Id = std::sync::Arc<str>;
+
+    fn id(&self) -> &Self::Id {
+        &self.name
+    }
+}
+
+impl ClusterObject for TopologyPolicy {
+    type Id = PolicyId;
+
+    fn id(&self) -> &PolicyId {
+        &self.id
+    }
+}
+
+impl ClusterObject for ClusterTopologyPolicy {
+    type Id = PolicyId;
+
+    fn id(&self) -> &PolicyId {
+        &self.0.id
+    }
+}
+
 /// A change to the objects of one kind.
 #[derive(Clone, Debug)]
 pub enum Change<T: ClusterObject> {
@@ -69,6 +100,26 @@ pub enum Change<T: ClusterObject> {
     Listed(Vec<T>, Vec<T::Id>),
 }
 
+impl<T: ClusterObject> Change<T> {
+    /// The objects that it brings.
+    pub fn into_objects(self) -> Vec<T> {
+        match self {
+            Self::Applied(object) => vec![object],
+            Self::Deleted(_) => Vec::new(),
+            Self::Listed(all, _) => all,
+        }
+    }
+
+    /// The same change of objects of another type with the same ids.
+    pub fn map<U: ClusterObject<Id = T::Id>>(self, to: impl Fn(T) -> U) -> Change<U> {
+        match self {
+            Self::Applied(object) => Change::Applied(to(object)),
+            Self::Deleted(id) => Change::Deleted(id),
+            Self::Listed(all, unread) => Change::Listed(all.into_iter().map(to).collect(), unread),
+        }
+    }
+}
+
 /// An update from a source.
 #[derive(Clone, Debug)]
 pub enum Update {
@@ -78,6 +129,12 @@ pub enum Update {
     Slice(Change<Slice>),
     /// A change to Nodes.
     Node(Change<Node>),
+    /// A change to Namespaces.
+    Namespace(Change<Namespace>),
+    /// A change to TopologyPolicies.
+    TopologyPolicy(Change<TopologyPolicy>),
+    /// A change to ClusterTopologyPolicies.
+    ClusterTopologyPolicy(Change<ClusterTopologyPolicy>),
     /// All addresses that devices of this host have now, each with the name of a device.
     LocalAddresses(LocalAddresses),
     /// Which Nodes the source sends from now on. By default all.

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::exposure::Exposure;
+use super::labels::Labels;
 use super::port::Port;
 pub use super::protocol::Protocol;
 
@@ -113,6 +114,9 @@ pub struct Service {
     pub cluster_ips: Vec<IpAddr>,
     /// `spec.ports`.
     pub ports: Vec<Port>,
+    /// `metadata.labels`: policies select by them.
+    #[serde(skip_serializing_if = "Labels::is_empty")]
+    pub labels: Labels,
     /// Its policy as written. Shared, because most Services have none.
     #[serde(flatten)]
     pub policy: Arc<PolicySources>,

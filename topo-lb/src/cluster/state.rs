@@ -6,8 +6,11 @@ use std::sync::Arc;
 
 use super::kept::{Endpoints, Shared};
 use super::labels::Labels;
+use super::namespace::Namespace;
+use super::policies::{Above, Policies};
 use super::service::{Service, ServiceId};
 use super::slice::{Endpoint, Slice, SliceId};
+use super::topology_policy::{ClusterTopologyPolicy, PolicyId, TopologyPolicy};
 use super::{Change, ClusterObject, KnownNodes, LocalAddresses, Node, Update};
 
 /// Services with routes that an update may have changed, including deleted ones.
@@ -27,6 +30,7 @@ pub struct State {
     slices: HashMap<Arc<SliceId>, Arc<Endpoints>>,
     nodes: BTreeMap<Arc<str>, Labels>,
     known_nodes: KnownNodes,
+    policies: Policies,
     /// Slices by their Service, known or not; sorted.
     of_service: HashMap<ServiceId, Vec<Arc<SliceId>>>,
     /// Slices by the nodes that their endpoints name, known or not.
@@ -41,6 +45,7 @@ impl PartialEq for State {
         self.services == other.services
             && self.slices == other.slices
             && self.nodes == other.nodes
+            && self.policies == other.policies
             && self.of_service == other.of_service
             && self.on_node == other.on_node
             && self.local == other.local
@@ -77,6 +82,20 @@ impl State {
                 }
                 all.into_iter().for_each(|node| self.put_node(node, this_node, &mut changed));
             }
+            Update::Namespace(change) => {
+                for name in self.policies.change_namespaces(change) {
+                    changed.services.extend(self.in_namespace(&name).map(|it| it.id.clone()));
+                }
+            }
+            Update::TopologyPolicy(change) => {
+                let touched = self.policies.change(change, |id| !id.is_of_cluster());
+                self.touch_selected(&touched, &mut changed);
+            }
+            Update::ClusterTopologyPolicy(change) => {
+                let change = change.map(|ClusterTopologyPolicy(policy)| policy);
+                let touched = self.policies.change(change, PolicyId::is_of_cluster);
+                self.touch_selected(&touched, &mut changed);
+            }
             Update::LocalAddresses(all) => self.put_local(all, &mut changed),
             Update::KnownNodes(known) => self.known_nodes = known,
         }
@@ -103,6 +122,43 @@ impl State {
     /// All slices that belong to a Service, known or not; in no order.
     pub fn all_slices(&self) -> impl Iterator<Item = (&SliceId, &Endpoints)> {
         self.slices.iter().map(|(id, slice)| (&**id, &**slice))
+    }
+
+    /// What says a policy for `service` besides itself, the strongest first: TopologyPolicies, its
+    /// Namespace, ClusterTopologyPolicies.
+    #[must_use]
+    pub fn above(&self, service: &Service) -> Vec<Above<'_>> {
+        self.policies.above(service)
+    }
+
+    /// The known Namespaces, by name.
+    pub fn namespaces(&self) -> impl Iterator<Item = &Namespace> {
+        self.policies.namespaces.values().map(|it| &**it)
+    }
+
+    /// The known TopologyPolicies and ClusterTopologyPolicies.
+    pub fn policies(&self) -> impl Iterator<Item = &TopologyPolicy> {
+        self.policies.all.values().map(|it| &**it)
+    }
+
+    /// The Services that a policy selects.
+    pub fn selected<'a>(&'a self, policy: &'a TopologyPolicy) -> impl Iterator<Item = &'a Service> {
+        self.in_namespace(&policy.id.namespace)
+            .filter(|service| policy.selects(service, self.policies.namespace_of(service)))
+    }
+
+    /// The Services of a namespace, or of all if it is empty.
+    fn in_namespace<'a>(&'a self, namespace: &str) -> impl Iterator<Item = &'a Service> {
+        let first = ServiceId { namespace: namespace.into(), name: Arc::default() };
+        let name = Arc::clone(&first.namespace);
+        let own = self.services.range(first..).map(|(_, service)| &**service);
+        own.take_while(move |it| name.is_empty() || it.id.namespace == name)
+    }
+
+    fn touch_selected(&self, policies: &[Arc<TopologyPolicy>], changed: &mut Changed) {
+        for policy in policies {
+            changed.services.extend(self.selected(policy).map(|it| it.id.clone()));
+        }
     }
 
     /// The known Nodes, by name.
@@ -238,7 +294,7 @@ impl State {
 }
 
 /// Known objects that a listing has neither in full nor by id.
-fn missing<'a, T: ClusterObject>(
+pub(super) fn missing<'a, T: ClusterObject>(
     known: impl Iterator<Item = &'a T::Id>,
     all: &[T],
     unread: Vec<T::Id>,

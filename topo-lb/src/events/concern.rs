@@ -12,7 +12,7 @@ use crate::reconcile::{Recomputed, Served};
 use crate::refusal::Refusal;
 use crate::topology::cause::Cause;
 use crate::topology::decision::Choice;
-use crate::topology::{Scope, Verdict, decide, port_name};
+use crate::topology::{Origin, Scope, Verdict, decide, port_name};
 
 /// A Service port that refuses connections of this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,9 +54,11 @@ impl Concern {
         let known = state.node(this_node).is_some();
         let mut concern = Self::default();
         for decision in decide(state, this_node, scope, id) {
-            if concern.ignored.is_none() && !decision.policy.ignored.is_empty() {
-                let rules = decision.policy.ignored.iter().map(ToString::to_string);
-                concern.ignored = Some(rules.collect::<Vec<_>>().join("; "));
+            // What a policy's object breaks is no fault of each of its Services.
+            let own = decision.policy.ignored.iter().filter(|one| one.origin == Origin::Service);
+            let rules: Vec<_> = own.map(ToString::to_string).collect();
+            if concern.ignored.is_none() && !rules.is_empty() {
+                concern.ignored = Some(rules.join("; "));
             }
             let refusing = decision.choices.iter().find(|choice| choice.verdict == Verdict::Refuse);
             if let Some(choice) = refusing {

@@ -19,7 +19,7 @@ use crate::plan::Lack;
 use crate::topology::cause::Cause;
 use crate::topology::claim::{self, Claim};
 use crate::topology::label::{REGION, ZONE};
-use crate::topology::{Decision, Scope, decide, decide_for, waits_for};
+use crate::topology::{Decision, Origin, Scope, decide, decide_for, waits_for};
 
 use actual::{ActualOutcome, WAIT};
 pub use outside::{Exposed, ExposedFrontend};
@@ -88,8 +88,15 @@ pub struct Port {
 /// The source of a policy, and its content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Policy {
-    /// The annotation's key, `spec.topologyKeys`, `hints` or `none`.
+    /// The annotation's key, `spec.topologyKeys`, `TopologyPolicy`, `Namespace`, `ClusterTopologyPolicy`,
+    /// `hints` or `none`.
     pub source: &'static str,
+    /// The policy or Namespace that says it; `None` for the Service itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub object: Option<String>,
+    /// Weaker objects that say keys, too, the strongest first.
+    #[serde(rename = "passedOver", skip_serializing_if = "Vec::is_empty")]
+    pub passed_over: Vec<String>,
     /// `keys`, `openyurt`, `hints` or `none`.
     pub kind: &'static str,
     /// Its keys.
@@ -276,6 +283,8 @@ pub(crate) fn policy(decision: &Decision<'_>) -> Policy {
     let errors: Vec<_> = policy.ignored.iter().map(ToString::to_string).collect();
     Policy {
         source: policy.source.into(),
+        object: (policy.origin != Origin::Service).then(|| policy.origin.to_string()),
+        passed_over: policy.passed_over.iter().map(ToString::to_string).collect(),
         kind: policy.kind.into(),
         keys: policy.keys.iter().map(|&key| key.to_owned()).collect(),
         error: (!errors.is_empty()).then(|| errors.join("; ")),

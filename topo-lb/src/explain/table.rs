@@ -53,6 +53,9 @@ fn one(service: &ServicePort, paint: Paint) -> String {
     };
     let mut text = format!("{}\n", paint.bold(&title));
     let _ = writeln!(text, "  policy    {policy}");
+    if !service.policy.passed_over.is_empty() {
+        let _ = writeln!(text, "  over      {}", shown(&service.policy.passed_over.join(", ")));
+    }
     for error in &service.policy.errors {
         let _ = writeln!(text, "  error     {}", paint.warn(error));
     }
@@ -93,9 +96,10 @@ pub(crate) fn port_text(port: &Port) -> String {
 
 pub(crate) fn policy_text(policy: &Policy) -> String {
     let keys: Vec<_> = policy.keys.iter().map(|key| shown(key)).collect();
+    let source = policy.object.as_deref().map_or_else(|| policy.source.to_owned(), shown);
     match &keys[..] {
-        [] => policy.source.to_owned(),
-        keys => format!("{}: {}", policy.source, keys.join(", ")),
+        [] => source,
+        keys => format!("{source}: {}", keys.join(", ")),
     }
 }
 

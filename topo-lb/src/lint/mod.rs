@@ -2,6 +2,7 @@
 
 mod mesh;
 mod pod;
+mod policy;
 mod service;
 mod severity;
 mod table;
@@ -48,6 +49,8 @@ pub enum Rule {
     SharedFrontend,
     /// Clients that a service mesh takes over.
     Meshed,
+    /// A TopologyPolicy or ClusterTopologyPolicy selects no Service.
+    SelectsNone,
 }
 
 impl Rule {
@@ -60,7 +63,8 @@ impl Rule {
             | Self::HintsMissing
             | Self::UnknownNode
             | Self::Exposed
-            | Self::Meshed => Severity::Warning,
+            | Self::Meshed
+            | Self::SelectsNone => Severity::Warning,
             Self::Refused | Self::TooFew => Severity::Info,
         }
     }
@@ -124,6 +128,7 @@ pub fn findings(state: &State) -> Vec<Finding> {
     for id in state.services() {
         service::look(state, &nodes, id, &keys, &mut findings);
     }
+    policy::look(state, &keys, &mut findings);
     shared_frontends(state, &mut findings);
     findings.sort();
     findings.dedup();

@@ -10,7 +10,7 @@ use crate::topology::cause::{Cause, HintsOff};
 use crate::topology::decision::{Choice, Status};
 use crate::topology::label::{DESIRED_NODEPOOL, HOSTNAME, NODEPOOL, ZONE};
 use crate::topology::validation::ANY;
-use crate::topology::{Bypass, Decision, NodesByLabel, PolicyKind, Scope, Verdict, decide};
+use crate::topology::{Bypass, Decision, NodesByLabel, Origin, PolicyKind, Scope, Verdict, decide};
 
 /// A finding about a port, without its nodes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,10 +40,10 @@ pub(super) fn look(
     if first.choices.iter().any(|choice| choice.bypass == Some(Bypass::Annotation)) {
         return;
     }
-    for ignored in &first.policy.ignored {
+    for ignored in first.policy.ignored.iter().filter(|one| one.origin == Origin::Service) {
         everywhere(&mut sightings, None, Rule::Ignored, ignored.to_string());
     }
-    if first.policy.kind == PolicyKind::Keys {
+    if first.policy.kind == PolicyKind::Keys && first.policy.origin == Origin::Service {
         unknown_keys(first, node_keys, &mut sightings);
     }
     if is_strict(first) {

@@ -51,7 +51,7 @@ pub fn contested(
         let Some(service) = state.service(id).filter(|service| has_frontends(service)) else {
             continue;
         };
-        if policy::of(service).bypass(scope, service).is_some() {
+        if policy::of(state, service).bypass(scope, service).is_some() {
             continue;
         }
         for (place, port) in service.ports.iter().enumerate() {

@@ -13,7 +13,7 @@ use super::keys;
 use super::label::{Absent, Here, Site, ZONE};
 use super::policy::{Policy, Rules};
 use super::spill::Share;
-use super::validation::Ignored;
+use super::validation::{Ignored, Origin};
 use super::{Bypass, PolicyKind, PolicySource, Verdict};
 use crate::cluster::Family;
 
@@ -39,6 +39,10 @@ pub struct Decision<'a> {
 pub struct InForce<'a> {
     /// Where it comes from.
     pub source: PolicySource,
+    /// The object that says it.
+    pub origin: Origin,
+    /// Weaker objects that say keys, too, the strongest first.
+    pub passed_over: Vec<Origin>,
     /// What it does.
     pub kind: PolicyKind,
     /// Its keys; empty for *hints* and *none*.
@@ -282,6 +286,8 @@ impl<'a> Decision<'a> {
                 Rules::OpenYurt { value, .. } => vec![value],
                 Rules::None => Vec::new(),
             },
+            origin: policy.origin.clone(),
+            passed_over: policy.passed_over.clone(),
             ignored: policy.ignored.clone(),
             refusal_intended: policy.refusal_intended,
         };

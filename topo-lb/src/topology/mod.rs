@@ -44,6 +44,7 @@ use std::sync::Arc;
 
 use topo_lb_common::backend::Locality;
 
+use crate::cluster::service::PolicySources;
 use crate::cluster::{Clients, Frontend, Port, Service, ServiceId, State};
 
 use crate::cluster::Family;
@@ -54,6 +55,8 @@ use label::{Here, Site};
 pub use node_labels::{reads_other_nodes, waits_for};
 pub use reached::reached;
 pub use route::{Route, routes};
+use validation::Ignored;
+pub use validation::Origin;
 
 /// Which Services topo-lb handles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -82,6 +85,15 @@ pub enum PolicySource {
     /// Field `spec.topologyKeys`.
     #[strum(serialize = "spec.topologyKeys")]
     SpecTopologyKeys,
+    /// A TopologyPolicy that selects the Service.
+    #[strum(serialize = "TopologyPolicy")]
+    TopologyPolicy,
+    /// Annotation `topo-lb.io/topology-keys` of the Service's Namespace.
+    #[strum(serialize = "Namespace")]
+    Namespace,
+    /// A ClusterTopologyPolicy that selects the Service.
+    #[strum(serialize = "ClusterTopologyPolicy")]
+    ClusterTopologyPolicy,
     /// EndpointSlice hints.
     Hints,
     /// No policy: unconstrained.
@@ -179,7 +191,7 @@ pub fn decide_for<'a>(
         return Vec::new();
     };
     let here = Here::of(state, this_node);
-    let policy = policy::of(service);
+    let policy = policy::of(state, service);
     let bypass = policy.bypass(scope, service);
     let decision = |port| Decision::of(state, here, service, port, &policy, clients, bypass);
     service.ports.iter().map(decision).collect()
@@ -230,12 +242,21 @@ pub fn locality(
 }
 
 /// The ignored annotations and fields of a Service, each with the rule that it broke; `None` if
-/// there are none, or the Service has no ClusterIP to translate.
+/// there are none, or the Service has no ClusterIP to translate. Without those of policies and of its
+/// Namespace: they are of many Services.
 #[must_use]
-pub fn ignored(service: &Service) -> Option<String> {
-    let all = if has_frontends(service) { policy::of(service).ignored } else { Vec::new() };
-    let sentences: Vec<_> = all.iter().map(ToString::to_string).collect();
+pub fn ignored(state: &State, id: &ServiceId) -> Option<String> {
+    let service = state.service(id).filter(|service| has_frontends(service))?;
+    let all = policy::of(state, service).ignored;
+    let own = all.iter().filter(|one| one.origin == Origin::Service);
+    let sentences: Vec<_> = own.map(ToString::to_string).collect();
     (!sentences.is_empty()).then(|| sentences.join("; "))
+}
+
+/// The rules that an object breaks by itself, whatever the Services that it selects.
+#[must_use]
+pub fn broken(origin: &Origin, policy: &PolicySources) -> Vec<Ignored> {
+    policy::broken(origin, policy)
 }
 
 /// The last local ClusterIP of a family and its device, if devices of this host have all of them.

@@ -35,7 +35,7 @@ pub fn reads_other_nodes<'a>(
     id: &ServiceId,
 ) -> Option<&'a str> {
     let service = state.service(id).filter(|service| has_frontends(service))?;
-    let policy = policy::of(service);
+    let policy = policy::of(state, service);
     if policy.bypass(scope, service).is_some() {
         return None;
     }

@@ -1,10 +1,14 @@
-//! The source of a Service's policy: the first source that is present and keeps the rules.
+//! The source of a Service's policy: the first source that is present and keeps the rules. The Service
+//! comes first, then TopologyPolicies, its Namespace, and ClusterTopologyPolicies.
 
-use crate::cluster::Service;
+use std::sync::Arc;
+
+use crate::cluster::service::PolicySources;
+use crate::cluster::{Above, Service, State};
 
 use super::keys::Keys;
 use super::openyurt::Reach;
-use super::validation::{ANY, Field, Ignored, Rule, quoted};
+use super::validation::{ANY, Field, Ignored, Origin, Rule, quoted};
 use super::{Bypass, PolicySource, Scope, keys, min_endpoints, openyurt, spill};
 
 /// The value of `topo-lb.io/refusal`.
@@ -22,10 +26,14 @@ pub(super) enum Rules<'a> {
 pub(super) struct Policy<'a> {
     /// [`PolicySource::None`] may still become [`PolicySource::Hints`].
     pub(super) source: PolicySource,
+    /// The object of `source`.
+    pub(super) origin: Origin,
     pub(super) rules: Rules<'a>,
     /// Annotation `topo-lb.io/external-topology-keys`: for clients outside in place of `rules` and of
     /// `externalTrafficPolicy`.
     pub(super) external: Option<Rules<'a>>,
+    /// Weaker objects that say keys, too.
+    pub(super) passed_over: Vec<Origin>,
     pub(super) ignored: Vec<Ignored>,
     /// Annotation `topo-lb.io/refusal: intended`.
     pub(super) refusal_intended: bool,
@@ -33,105 +41,162 @@ pub(super) struct Policy<'a> {
     pub(super) handled: bool,
 }
 
-pub(super) fn of(service: &Service) -> Policy<'_> {
-    let mut policy = source_of(service);
-    refine(&mut policy, service);
-    if let Some(text) = &service.policy.external_topology_keys {
+pub(super) fn of<'a>(state: &'a State, service: &'a Service) -> Policy<'a> {
+    of_layers(&layers(state, service), service.external_local)
+}
+
+/// The rules that one object breaks by itself, whatever the Services that it selects. What refines keys may
+/// refine another object's.
+pub(super) fn broken(origin: &Origin, policy: &PolicySources) -> Vec<Ignored> {
+    let alone = of_layers(&[Layer { origin: origin.clone(), policy }], false);
+    alone.ignored.into_iter().filter(|one| one.rule != Rule::WithoutKeys).collect()
+}
+
+fn of_layers<'a>(layers: &[Layer<'a>], external_local: bool) -> Policy<'a> {
+    let (mut policy, at) = source_of(layers, external_local);
+    policy.passed_over = layers[(at + 1).min(layers.len())..]
+        .iter()
+        .filter(|layer| layer.policy.topology_keys.is_some())
+        .map(|layer| layer.origin.clone())
+        .collect();
+    // What is weaker than the keys in force does not refine them.
+    let refining = &layers[..=at.min(layers.len() - 1)];
+    refine(&mut policy, refining);
+    if let Some((origin, text)) = strongest(layers, |said| said.external_topology_keys.as_deref()) {
         match keys::from_annotation(text, false) {
             Ok(keys) => policy.external = Some(Rules::Keys(Keys::of(keys))),
             Err(rule) => {
                 let what = Field::Policy(PolicySource::ExternalTopologyKeys);
-                policy.ignored.push(Ignored { what, rule });
+                policy.ignored.push(Ignored { origin: origin.clone(), what, rule });
             }
         }
     }
-    match handle(service) {
-        Ok(true) => {}
-        // The other annotations may be for another proxy or for later: do not report their errors.
-        Ok(false) => (policy.handled, policy.ignored) = (false, Vec::new()),
-        Err(rule) => policy.ignored.push(Ignored { what: Field::Handle, rule }),
+    if let Some((origin, text)) = strongest(layers, |said| said.refusal.as_deref()) {
+        match text.trim() {
+            INTENDED => policy.refusal_intended = true,
+            _ => {
+                let rule = Rule::RefusalUnknown { text: quoted(text) };
+                let origin = origin.clone();
+                policy.ignored.push(Ignored { origin, what: Field::Refusal, rule });
+            }
+        }
+    }
+    if let Some((origin, text)) = strongest(layers, |said| said.handle.as_deref()) {
+        match text.trim() {
+            "true" => {}
+            // The other annotations may be for another proxy or for later: do not report their errors.
+            "false" => (policy.handled, policy.ignored) = (false, Vec::new()),
+            text => {
+                let rule = Rule::HandleNotABool { text: quoted(text) };
+                let origin = origin.clone();
+                policy.ignored.push(Ignored { origin, what: Field::Handle, rule });
+            }
+        }
     }
     policy
 }
 
-/// Annotation `topo-lb.io/handle`; true if absent.
-fn handle(service: &Service) -> Result<bool, Rule> {
-    match service.policy.handle.as_deref().map(str::trim) {
-        None | Some("true") => Ok(true),
-        Some("false") => Ok(false),
-        Some(text) => Err(Rule::HandleNotABool { text: quoted(text) }),
-    }
+/// What one object says about a Service.
+struct Layer<'a> {
+    origin: Origin,
+    policy: &'a PolicySources,
 }
 
-/// Adds `min-endpoints`, `refusal` and `spill`.
-fn refine(policy: &mut Policy<'_>, service: &Service) {
+/// Everything that says something about `service`, the strongest first; the first is the Service.
+fn layers<'a>(state: &'a State, service: &'a Service) -> Vec<Layer<'a>> {
+    let mut layers = vec![Layer { origin: Origin::Service, policy: &service.policy }];
+    layers.extend(state.above(service).into_iter().map(|above| match above {
+        Above::Policy(policy) => {
+            Layer { origin: Origin::Policy(policy.id.clone()), policy: &policy.policy }
+        }
+        Above::Namespace(namespace) => Layer {
+            origin: Origin::Namespace(Arc::clone(&namespace.name)),
+            policy: &namespace.policy,
+        },
+    }));
+    layers
+}
+
+/// What the strongest layer that says it says.
+fn strongest<'l, 'a>(
+    layers: &'l [Layer<'a>],
+    said: impl Fn(&'a PolicySources) -> Option<&'a str>,
+) -> Option<(&'l Origin, &'a str)> {
+    layers.iter().find_map(|layer| Some((&layer.origin, said(layer.policy)?)))
+}
+
+/// Adds `min-endpoints` and `spill`.
+fn refine(policy: &mut Policy<'_>, layers: &[Layer<'_>]) {
     let mut keys = match &mut policy.rules {
         Rules::Keys(keys) => Some(keys),
         Rules::OpenYurt { .. } | Rules::None => None,
     };
-    if let Some(text) = &service.policy.min_endpoints {
+    if let Some((origin, text)) = strongest(layers, |said| said.min_endpoints.as_deref()) {
         let least = keys.as_ref().map_or(Err(Rule::WithoutKeys), |keys| {
             min_endpoints::from_annotation(text, &keys.keys)
         });
         match (least, &mut keys) {
             (Ok(least), Some(keys)) => keys.min_endpoints = least,
             (Ok(_), None) => {}
-            (Err(rule), _) => policy.ignored.push(Ignored { what: Field::MinEndpoints, rule }),
-        }
-    }
-    if let Some(text) = &service.policy.refusal {
-        match text.trim() {
-            INTENDED => policy.refusal_intended = true,
-            _ => {
-                let rule = Rule::RefusalUnknown { text: quoted(text) };
-                policy.ignored.push(Ignored { what: Field::Refusal, rule });
+            (Err(rule), _) => {
+                let origin = origin.clone();
+                policy.ignored.push(Ignored { origin, what: Field::MinEndpoints, rule });
             }
         }
     }
-    if let Some(text) = &service.policy.spill {
-        match (spill::from_annotation(text), keys) {
-            (Ok(share), Some(keys)) => keys.spill = share,
-            (Ok(_), None) => {
-                policy.ignored.push(Ignored { what: Field::Spill, rule: Rule::WithoutKeys });
+    if let Some((origin, text)) = strongest(layers, |said| said.spill.as_deref()) {
+        let rule = match (spill::from_annotation(text), keys) {
+            (Ok(share), Some(keys)) => {
+                keys.spill = share;
+                return;
             }
-            (Err(rule), _) => policy.ignored.push(Ignored { what: Field::Spill, rule }),
-        }
+            (Ok(_), None) => Rule::WithoutKeys,
+            (Err(rule), _) => rule,
+        };
+        policy.ignored.push(Ignored { origin: origin.clone(), what: Field::Spill, rule });
     }
 }
 
-fn source_of(service: &Service) -> Policy<'_> {
-    let sources = &service.policy;
-    let local = service.external_local;
-    let keys_annotation = || {
-        let text = sources.topology_keys.as_deref()?;
-        Some(keys::from_annotation(text, local).map(|keys| Rules::Keys(Keys::of(keys))))
-    };
-    let openyurt_annotation = || {
-        let value = sources.openyurt.as_deref()?;
-        Some(openyurt::from_annotation(value).map(|reach| Rules::OpenYurt { value, reach }))
-    };
-    let keys_field = || {
-        let keys = &sources.spec_topology_keys;
-        (!keys.is_empty())
-            .then(|| keys::from_field(keys, local).map(|keys| Rules::Keys(Keys::of(keys))))
-    };
-
+/// The policy of the first valid source, and the index of its layer; the number of layers without one.
+fn source_of<'a>(layers: &[Layer<'a>], external_local: bool) -> (Policy<'a>, usize) {
     let mut ignored = Vec::new();
-    // The first valid source is in force; later ones are not read.
-    for (source, rules) in [
-        (PolicySource::TopologyKeys, &keys_annotation as &dyn Fn() -> _),
-        (PolicySource::OpenYurt, &openyurt_annotation),
-        (PolicySource::SpecTopologyKeys, &keys_field),
-    ] {
-        match rules() {
-            Some(Ok(rules)) => {
-                return Policy::new(source, rules, ignored);
+    for (at, Layer { origin, policy }) in layers.iter().enumerate() {
+        // A Service that says both contradicts itself, as in Kubernetes 1.17. Keys from above hold for
+        // clients inside, and `externalTrafficPolicy: Local` for those outside.
+        let local = external_local && *origin == Origin::Service;
+        let keys_annotation = || {
+            let text = policy.topology_keys.as_deref()?;
+            Some(keys::from_annotation(text, local).map(|keys| Rules::Keys(Keys::of(keys))))
+        };
+        let openyurt_annotation = || {
+            let value = policy.openyurt.as_deref()?;
+            Some(openyurt::from_annotation(value).map(|reach| Rules::OpenYurt { value, reach }))
+        };
+        let keys_field = || {
+            let keys = &policy.spec_topology_keys;
+            (!keys.is_empty())
+                .then(|| keys::from_field(keys, local).map(|keys| Rules::Keys(Keys::of(keys))))
+        };
+        // The first valid source is in force; later ones are not read.
+        for (source, rules) in [
+            (PolicySource::TopologyKeys, &keys_annotation as &dyn Fn() -> _),
+            (PolicySource::OpenYurt, &openyurt_annotation),
+            (PolicySource::SpecTopologyKeys, &keys_field),
+        ] {
+            match rules() {
+                Some(Ok(rules)) => {
+                    let source = origin.source().unwrap_or(source);
+                    return (Policy::new(source, origin.clone(), rules, ignored), at);
+                }
+                Some(Err(rule)) => {
+                    let (origin, what) = (origin.clone(), Field::Policy(source));
+                    ignored.push(Ignored { origin, what, rule });
+                }
+                None => {}
             }
-            Some(Err(rule)) => ignored.push(Ignored { what: Field::Policy(source), rule }),
-            None => {}
         }
     }
-    Policy::new(PolicySource::None, Rules::None, ignored)
+    (Policy::new(PolicySource::None, Origin::Service, Rules::None, ignored), layers.len())
 }
 
 impl Rules<'_> {
@@ -146,8 +211,9 @@ impl Rules<'_> {
 }
 
 impl<'a> Policy<'a> {
-    const fn new(source: PolicySource, rules: Rules<'a>, ignored: Vec<Ignored>) -> Self {
-        Self { source, rules, external: None, ignored, refusal_intended: false, handled: true }
+    fn new(source: PolicySource, origin: Origin, rules: Rules<'a>, ignored: Vec<Ignored>) -> Self {
+        let (external, passed_over, refusal_intended, handled) = (None, Vec::new(), false, true);
+        Self { source, origin, rules, external, passed_over, ignored, refusal_intended, handled }
     }
 
     /// What holds for clients outside, and whether only endpoints on this node count for them.

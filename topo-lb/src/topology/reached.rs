@@ -15,7 +15,7 @@ use crate::cluster::{Service, State};
 #[must_use]
 pub fn reached(state: &State, this_node: &str, service: &Service) -> Option<usize> {
     let here = Here::of(state, this_node);
-    let policy = policy::of(service);
+    let policy = policy::of(state, service);
     if policy.bypass(Scope::All, service).is_some() {
         return None;
     }

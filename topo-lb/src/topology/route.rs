@@ -66,7 +66,7 @@ pub fn routes(
         return Vec::new();
     };
     let here = Here::of(state, this_node);
-    let policy = policy::of(service);
+    let policy = policy::of(state, service);
     if policy.bypass(scope, service).is_some() {
         return Vec::new();
     }

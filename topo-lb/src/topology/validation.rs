@@ -1,8 +1,10 @@
 //! Rules for annotations and fields. One that breaks a rule is ignored as a whole.
 
 use std::fmt;
+use std::sync::Arc;
 
 use super::PolicySource;
+use crate::cluster::PolicyId;
 
 /// Most keys of a policy, as in Kubernetes 1.17 (`MaxTopologyKeys`).
 pub const MAX_KEYS: usize = 16;
@@ -12,6 +14,8 @@ pub const ANY: &str = "*";
 /// An annotation or field that is ignored, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ignored {
+    /// The object that has it.
+    pub origin: Origin,
     /// What was ignored.
     pub what: Field,
     /// The rule that it broke.
@@ -20,13 +24,55 @@ pub struct Ignored {
 
 impl fmt::Display for Ignored {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is ignored: {}", self.what, self.rule)
+        match &self.origin {
+            Origin::Service => {}
+            origin => write!(f, "{origin}: ")?,
+        }
+        let Self { what, rule, .. } = self;
+        match &self.origin {
+            Origin::Service | Origin::Namespace(_) => write!(f, "{what} is ignored: {rule}"),
+            Origin::Policy(_) => write!(f, "field {} is ignored: {rule}", what.of_policy()),
+        }
     }
 }
 
 impl std::error::Error for Ignored {}
 
-/// A part of a Service that can break a rule.
+/// The object that says a policy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Origin {
+    /// The Service itself.
+    #[default]
+    Service,
+    /// A TopologyPolicy or ClusterTopologyPolicy that selects it.
+    Policy(PolicyId),
+    /// Its Namespace.
+    Namespace(Arc<str>),
+}
+
+impl Origin {
+    /// The source of keys that it says; `None` for a Service, which has several.
+    pub(super) fn source(&self) -> Option<PolicySource> {
+        match self {
+            Self::Service => None,
+            Self::Policy(id) if id.is_of_cluster() => Some(PolicySource::ClusterTopologyPolicy),
+            Self::Policy(_) => Some(PolicySource::TopologyPolicy),
+            Self::Namespace(_) => Some(PolicySource::Namespace),
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Service => f.write_str("the Service"),
+            Self::Policy(id) => write!(f, "{id}"),
+            Self::Namespace(name) => write!(f, "Namespace {name}"),
+        }
+    }
+}
+
+/// A part of an object that can break a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
     /// The source of a policy.
@@ -39,6 +85,20 @@ pub enum Field {
     Refusal,
     /// Annotation `topo-lb.io/handle`.
     Handle,
+}
+
+impl Field {
+    /// The field of a TopologyPolicy with the same meaning.
+    const fn of_policy(self) -> &'static str {
+        match self {
+            Self::Policy(PolicySource::ExternalTopologyKeys) => "spec.externalTopologyKeys",
+            Self::Policy(_) => "spec.topologyKeys",
+            Self::MinEndpoints => "spec.minEndpoints",
+            Self::Spill => "spec.spill",
+            Self::Refusal => "spec.refusal",
+            Self::Handle => "spec.handle",
+        }
+    }
 }
 
 impl fmt::Display for Field {

@@ -148,12 +148,12 @@ pub fn apply(state: &mut State, settings: &[Setting]) -> Result<(), SettingError
         annotation.of(Arc::make_mut(&mut service.policy)).clone_from(value);
     }
     for (id, service) in changed {
-        let before = state.service(id).and_then(topology::ignored);
-        if let Some(rules) = topology::ignored(&service).filter(|now| Some(now) != before.as_ref())
+        let before = topology::ignored(state, id);
+        let _ = state.apply(Update::Service(Change::Applied(service)), "");
+        if let Some(rules) = topology::ignored(state, id).filter(|now| Some(now) != before.as_ref())
         {
             return Err(SettingError::Ignored { service: shown_id(id), rules });
         }
-        let _ = state.apply(Update::Service(Change::Applied(service)), "");
     }
     Ok(())
 }

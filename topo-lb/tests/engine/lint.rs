@@ -123,8 +123,9 @@ fn nothing_is_found_in_a_service_that_asks_to_be_left_alone() {
             policy.handle = Some("false".into());
             policy.hints_asked = true;
         });
-        assert_eq!(topology::ignored(&service), None, "{keys}");
         let nodes = vec![node("n1", &[(Z, "a")])];
+        let state = Cluster::of(nodes.clone(), service.clone(), vec![]).state("n1");
+        assert_eq!(topology::ignored(&state, &service.id), None, "{keys}");
         assert_eq!(found(nodes, service, vec![endpoint("10.0.0.1", "nowhere")]), [], "{keys}");
     }
 }

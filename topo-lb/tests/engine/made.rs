@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use topo_lb::cluster::service::{PolicySources, Protocol};
 use topo_lb::cluster::{
-    Change, Endpoint, Labels, Node, Placement, Port, Service, ServiceId, Slice, SliceId, State,
-    Update,
+    Change, ClusterTopologyPolicy, Endpoint, Labels, Namespace, Node, Placement, PolicyId, Port,
+    Service, ServiceId, Slice, SliceId, State, TopologyPolicy, Update,
 };
 use topo_lb::topology::{self, Decision, Route, Scope, Verdict};
 
@@ -53,6 +53,20 @@ pub(crate) fn openyurt(value: &str) -> Service {
 /// The same Service with keys, by field.
 pub(crate) fn with_field(keys: &[&str]) -> Service {
     asking(|policy| policy.spec_topology_keys = keys.iter().map(|&key| key.into()).collect())
+}
+
+/// A TopologyPolicy of namespace `default` for all its Services.
+pub(crate) fn policy(name: &str, change: impl FnOnce(&mut PolicySources)) -> TopologyPolicy {
+    let mut sources = PolicySources::default();
+    change(&mut sources);
+    let id = PolicyId { namespace: "default".into(), name: name.into() };
+    TopologyPolicy { id, policy: sources.into(), ..TopologyPolicy::default() }
+}
+
+/// The same for all Services of the cluster.
+pub(crate) fn of_cluster(policy: TopologyPolicy) -> ClusterTopologyPolicy {
+    let id = PolicyId { namespace: "".into(), name: policy.id.name.clone() };
+    ClusterTopologyPolicy(TopologyPolicy { id, ..policy })
 }
 
 /// Variants of a Service.
@@ -131,12 +145,16 @@ pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Node>,
     pub(crate) services: Vec<Service>,
     pub(crate) slices: Vec<Slice>,
+    pub(crate) namespaces: Vec<Namespace>,
+    pub(crate) policies: Vec<TopologyPolicy>,
+    pub(crate) cluster_policies: Vec<ClusterTopologyPolicy>,
 }
 
 impl Cluster {
     /// A cluster with one Service and one slice.
     pub(crate) fn of(nodes: Vec<Node>, service: Service, endpoints: Vec<Endpoint>) -> Self {
-        Self { nodes, services: vec![service], slices: vec![slice("svc-1", endpoints)] }
+        let slices = vec![slice("svc-1", endpoints)];
+        Self { nodes, services: vec![service], slices, ..Self::default() }
     }
 
     pub(crate) fn state(&self, this_node: &str) -> State {
@@ -145,6 +163,9 @@ impl Cluster {
             Update::Node(Change::Listed(self.nodes.clone(), vec![])),
             Update::Service(Change::Listed(self.services.clone(), vec![])),
             Update::Slice(Change::Listed(self.slices.clone(), vec![])),
+            Update::Namespace(Change::Listed(self.namespaces.clone(), vec![])),
+            Update::TopologyPolicy(Change::Listed(self.policies.clone(), vec![])),
+            Update::ClusterTopologyPolicy(Change::Listed(self.cluster_policies.clone(), vec![])),
         ] {
             let _ = state.apply(update, this_node);
         }

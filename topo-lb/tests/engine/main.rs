@@ -12,6 +12,7 @@ mod naive;
 mod node_labels;
 mod openyurt;
 mod outside;
+mod policies;
 mod policy;
 mod random;
 mod refined;

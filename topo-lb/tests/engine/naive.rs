@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
-use topo_lb::cluster::service::Protocol;
-use topo_lb::cluster::{Endpoint, Port, Service};
+use topo_lb::cluster::selector::{Operator, Selector};
+use topo_lb::cluster::service::{PolicySources, Protocol};
+use topo_lb::cluster::{Endpoint, Port, Service, TopologyPolicy};
 
 use crate::made::Cluster;
 
@@ -36,41 +37,49 @@ pub(crate) fn answer(
     let mut errors = 0;
     let mut source = "none";
     let mut keys: Vec<String> = vec![];
-    if let Some(text) = service.policy.topology_keys.as_deref() {
-        let split: Vec<String> = text.split(',').map(|key| key.trim().to_owned()).collect();
-        if well_formed(&split, service) {
-            (source, keys) = ("topo-lb.io/topology-keys", split);
-        } else {
+    let all = sayings(cluster, service);
+    let mut heard = 0;
+    for (who, said) in &all {
+        heard += 1;
+        let of_service = *who == "the Service";
+        let local = of_service && service.external_local;
+        if let Some(text) = said.topology_keys.as_deref() {
+            let split: Vec<String> = text.split(',').map(|key| key.trim().to_owned()).collect();
+            if well_formed(&split, local) {
+                (source, keys) = (if of_service { "topo-lb.io/topology-keys" } else { who }, split);
+                break;
+            }
+            errors += 1;
+        }
+        if let Some(value) = said.openyurt.as_deref() {
+            if ["kubernetes.io/hostname", "openyurt.io/nodepool", "kubernetes.io/zone"]
+                .contains(&value)
+            {
+                (source, keys) = ("openyurt.io/topologyKeys", vec![value.to_owned()]);
+                break;
+            }
+            errors += 1;
+        }
+        if !said.spec_topology_keys.is_empty() {
+            let field: Vec<String> =
+                said.spec_topology_keys.iter().map(|key| key.to_string()).collect();
+            if well_formed(&field, local) {
+                (source, keys) = ("spec.topologyKeys", field);
+                break;
+            }
             errors += 1;
         }
     }
-    if let (Some(value), "none") = (service.policy.openyurt.as_deref(), source) {
-        if ["kubernetes.io/hostname", "openyurt.io/nodepool", "kubernetes.io/zone"].contains(&value)
-        {
-            (source, keys) = ("openyurt.io/topologyKeys", vec![value.to_owned()]);
-        } else {
-            errors += 1;
-        }
-    }
-    if !service.policy.spec_topology_keys.is_empty() && source == "none" {
-        let field: Vec<String> =
-            service.policy.spec_topology_keys.iter().map(|key| key.to_string()).collect();
-        if well_formed(&field, service) {
-            (source, keys) = ("spec.topologyKeys", field);
-        } else {
-            errors += 1;
-        }
-    }
-    let by_keys = source == "topo-lb.io/topology-keys" || source == "spec.topologyKeys";
+    let by_keys = source != "none" && source != "openyurt.io/topologyKeys";
     let mut least = vec![1; keys.len()];
-    if let Some(text) = service.policy.min_endpoints.as_deref() {
+    if let Some(text) = all[..heard].iter().find_map(|(_, said)| said.min_endpoints.as_deref()) {
         match needed(text, &keys) {
             Some(numbers) if by_keys => least = numbers,
             _ => errors += 1,
         }
     }
     let mut spill = 0;
-    if let Some(text) = service.policy.spill.as_deref() {
+    if let Some(text) = all[..heard].iter().find_map(|(_, said)| said.spill.as_deref()) {
         match share(text) {
             Some(parts) if by_keys => spill = parts,
             _ => errors += 1,
@@ -196,6 +205,52 @@ pub(crate) fn answer(
     })
 }
 
+/// Who says something about a Service, the strongest first, and what.
+fn sayings(cluster: &Cluster, service: &Service) -> Vec<(&'static str, PolicySources)> {
+    let home = &*service.id.namespace;
+    let namespace = cluster.namespaces.iter().find(|namespace| *namespace.name == *home);
+    let of_service = |key: &str| service.labels.get(key).map(|value| value.to_string());
+    let of_namespace = |key: &str| {
+        let own = namespace.and_then(|it| it.labels.get(key)).map(|value| value.to_string());
+        own.or_else(|| (key == "kubernetes.io/metadata.name").then(|| home.to_owned()))
+    };
+    let ranked = |mut policies: Vec<&TopologyPolicy>, who| -> Vec<_> {
+        let age = |one: &TopologyPolicy| one.created.as_deref().unwrap_or("9999").to_owned();
+        policies.sort_by_key(|one| (-one.precedence, age(one), one.id.name.clone()));
+        policies.iter().map(|one| (who, PolicySources::clone(&one.policy))).collect()
+    };
+    let own = cluster.policies.iter().filter(|one| *one.id.namespace == *home);
+    let own = own.filter(|one| holds(&one.services, &of_service)).collect();
+    let others =
+        cluster.cluster_policies.iter().map(|one| &one.0).filter(|one| {
+            holds(&one.namespaces, &of_namespace) && holds(&one.services, &of_service)
+        });
+    let mut all = vec![("the Service", PolicySources::clone(&service.policy))];
+    all.extend(ranked(own, "TopologyPolicy"));
+    all.extend(namespace.map(|it| ("Namespace", PolicySources::clone(&it.policy))));
+    all.extend(ranked(others.collect(), "ClusterTopologyPolicy"));
+    all
+}
+
+/// Whether all requirements hold.
+fn holds(selector: &Selector, label: &dyn Fn(&str) -> Option<String>) -> bool {
+    for requirement in &selector.0 {
+        let values: Vec<_> = requirement.values.iter().map(|value| value.to_string()).collect();
+        let good = match (requirement.operator, label(&requirement.key)) {
+            (Operator::In, Some(value)) => values.contains(&value),
+            (Operator::NotIn, Some(value)) => !values.contains(&value),
+            (Operator::Exists, value) => value.is_some(),
+            (Operator::DoesNotExist, value) => value.is_none(),
+            (Operator::In, None) => false,
+            (Operator::NotIn, None) => true,
+        };
+        if !good {
+            return false;
+        }
+    }
+    true
+}
+
 fn protocol(protocol: Protocol) -> u8 {
     match protocol {
         Protocol::Tcp => 6,
@@ -210,12 +265,12 @@ fn merit(endpoint: &Endpoint) -> u8 {
 }
 
 /// The rules of section 4.
-fn well_formed(keys: &[String], service: &Service) -> bool {
+fn well_formed(keys: &[String], external_local: bool) -> bool {
     let distinct: BTreeSet<_> = keys.iter().collect();
     let last = keys.len() - 1;
     keys.len() <= 16
         && distinct.len() == keys.len()
-        && !service.external_local
+        && !external_local
         && (0..keys.len()).all(|at| if keys[at] == "*" { at == last } else { qualified(&keys[at]) })
 }
 

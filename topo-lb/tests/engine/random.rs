@@ -5,9 +5,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use topo_lb::cluster::selector::{Operator, Requirement, Selector};
 use topo_lb::cluster::service::{PolicySources, Protocol, Skipped};
 use topo_lb::cluster::{
-    Change, Endpoint, Labels, Node, Placement, Port, Service, Slice, SliceId, Update,
+    Change, ClusterTopologyPolicy, Endpoint, Labels, Namespace, Node, Placement, PolicyId, Port,
+    Service, Slice, SliceId, TopologyPolicy, Update,
 };
 
 use crate::made::{Cluster, id};
@@ -153,6 +155,7 @@ pub(crate) fn service(tape: &mut Tape<'_>, name: &str) -> Service {
         uid: None,
         cluster_ips,
         ports,
+        labels: labels(tape),
         policy: policy.into(),
         internal_local: tape.chance(8),
         external_local: tape.chance(3),
@@ -160,6 +163,62 @@ pub(crate) fn service(tape: &mut Tape<'_>, name: &str) -> Service {
         skipped: tape.chance(3).then_some(Skipped::Headless),
         exposure: None,
         created: None,
+    }
+}
+
+/// Labels that selectors may name.
+fn labels(tape: &mut Tape<'_>) -> Labels {
+    let mut labels = Vec::new();
+    for key in ["app", "team"] {
+        if tape.chance(60) {
+            labels.push((key.into(), tape.one(&VALUES).into()));
+        }
+    }
+    labels.into_iter().collect()
+}
+
+fn selector(tape: &mut Tape<'_>) -> Selector {
+    let requirement = |tape: &mut Tape<'_>| Requirement {
+        key: tape.one(&["app", "team", "kubernetes.io/metadata.name"]).into(),
+        operator: tape.one(&[
+            Operator::In,
+            Operator::NotIn,
+            Operator::Exists,
+            Operator::DoesNotExist,
+        ]),
+        values: (0..tape.below(3)).map(|_| tape.one(&["a", "b", "default"]).into()).collect(),
+    };
+    Selector((0..tape.below(3)).map(|_| requirement(tape)).collect())
+}
+
+fn sources(tape: &mut Tape<'_>) -> PolicySources {
+    let mut policy = PolicySources::default();
+    if tape.chance(75) {
+        policy.topology_keys = Some(keys(tape).join(",").into());
+    }
+    if tape.chance(25) {
+        policy.min_endpoints = Some(choose(tape, &["2", "1", "2,2"], &["0", "x"]));
+    }
+    if tape.chance(25) {
+        policy.spill = Some(choose(tape, &["5%", "100%", "33.33%"], &["101%", ""]));
+    }
+    policy
+}
+
+pub(crate) fn namespace(tape: &mut Tape<'_>, name: &str) -> Namespace {
+    let policy = if tape.chance(40) { sources(tape) } else { PolicySources::default() };
+    Namespace { name: name.into(), labels: labels(tape), policy: policy.into() }
+}
+
+pub(crate) fn policy(tape: &mut Tape<'_>, namespace: &str, name: &str) -> TopologyPolicy {
+    TopologyPolicy {
+        id: PolicyId { namespace: namespace.into(), name: name.into() },
+        created: tape.chance(50).then(|| tape.one(&["2026-01-01", "2026-01-02"]).into()),
+        generation: 0,
+        precedence: i32::try_from(tape.below(3)).unwrap() - 1,
+        namespaces: if namespace.is_empty() { selector(tape) } else { Selector::default() },
+        services: selector(tape),
+        policy: sources(tape).into(),
     }
 }
 
@@ -226,6 +285,17 @@ pub(crate) fn cluster(bytes: &[u8]) -> (Cluster, &'static str) {
     let tape = &mut Tape::of(bytes);
     let this_node = tape.one(&NODES);
     let service = service(tape, "svc");
+    let mut cluster = Cluster::default();
+    if tape.chance(50) {
+        cluster.namespaces = vec![namespace(tape, "default")];
+        let mut named = |namespace: &str| -> Vec<_> {
+            let names = ["p", "q", "r"];
+            names[..tape.below(4)].iter().map(|name| policy(tape, namespace, name)).collect()
+        };
+        // Those of another namespace say nothing here.
+        cluster.policies = [named("default"), named("other")].concat();
+        cluster.cluster_policies = named("").into_iter().map(ClusterTopologyPolicy).collect();
+    }
     let known = 3 + tape.below(3);
     let nodes = NODES[..known].iter().map(|name| node(tape, name)).collect();
     let sixes = service.cluster_ips.iter().filter(|address| address.is_ipv6()).count();
@@ -233,7 +303,7 @@ pub(crate) fn cluster(bytes: &[u8]) -> (Cluster, &'static str) {
     let slices = ["svc-a", "svc-b", "svc-c"];
     let slices =
         slices[..=tape.below(3)].iter().map(|name| slice(tape, name, &["svc"], v6)).collect();
-    (Cluster { nodes, services: vec![service], slices }, this_node)
+    (Cluster { nodes, services: vec![service], slices, ..cluster }, this_node)
 }
 
 /// A sequence of updates about three Services, and the node to decide for.
@@ -244,7 +314,35 @@ pub(crate) fn updates(bytes: &[u8]) -> (Vec<Update>, &'static str) {
     let this_node = tape.one(&NODES);
     let mut updates = Vec::new();
     while !tape.is_over() {
-        updates.push(match tape.below(16) {
+        updates.push(match tape.below(22) {
+            16 => {
+                let name = tape.one(&["default", "other"]);
+                Update::Namespace(Change::Applied(namespace(tape, name)))
+            }
+            17 => Update::Namespace(Change::Deleted("default".into())),
+            18 => {
+                let name = tape.one(&["p", "q"]);
+                Update::TopologyPolicy(Change::Applied(policy(tape, "default", name)))
+            }
+            19 => {
+                let name = tape.one(&["p", "q"]);
+                let policy = ClusterTopologyPolicy(policy(tape, "", name));
+                Update::ClusterTopologyPolicy(Change::Applied(policy))
+            }
+            20 => {
+                let id = PolicyId { namespace: "default".into(), name: "p".into() };
+                Update::TopologyPolicy(match tape.chance(50) {
+                    true => Change::Deleted(id),
+                    false => Change::Listed(vec![policy(tape, "default", "q")], vec![id]),
+                })
+            }
+            21 => {
+                let id = PolicyId { namespace: "".into(), name: "p".into() };
+                Update::ClusterTopologyPolicy(match tape.chance(50) {
+                    true => Change::Deleted(id),
+                    false => Change::Listed(Vec::new(), vec![id]),
+                })
+            }
             0..=2 => {
                 let name = tape.one(&SERVICES);
                 Update::Service(Change::Applied(service(tape, name)))

@@ -20,7 +20,7 @@ const CASES: u32 = 100_000;
 #[derive(Default)]
 struct Seen {
     verdicts: [AtomicU32; 3],
-    sources: [AtomicU32; 5],
+    sources: [AtomicU32; 8],
     errors: AtomicU32,
     tiers: [AtomicU32; 3],
     partly: AtomicU32,
@@ -43,7 +43,7 @@ fn the_engine_agrees_with_a_naive_reading_of_the_rules() {
     std::thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {
-                let result = TestRunner::new(config.clone()).run(&random::tapes(280), |tape| {
+                let result = TestRunner::new(config.clone()).run(&random::tapes(330), |tape| {
                     agree(&tape, &seen);
                     Ok(())
                 });
@@ -146,8 +146,16 @@ fn family_order(addresses: &[IpAddr]) -> Vec<bool> {
 
 fn note(seen: &Seen, answer: &naive::Answer, choice: &Choice<'_>) {
     count(&seen.verdicts[usize::from(answer.refused)]);
-    let names = ["none", "hints", "spec.topologyKeys", "openyurt.io/topologyKeys"];
-    count(&seen.sources[names.iter().position(|name| *name == answer.source).unwrap_or(4)]);
+    let names = [
+        "none",
+        "hints",
+        "spec.topologyKeys",
+        "openyurt.io/topologyKeys",
+        "TopologyPolicy",
+        "Namespace",
+        "ClusterTopologyPolicy",
+    ];
+    count(&seen.sources[names.iter().position(|name| *name == answer.source).unwrap_or(7)]);
     if answer.errors > 0 {
         count(&seen.errors);
     }

@@ -26,6 +26,9 @@ impl Last {
             Update::Service(change) => take(&mut self.0.services, change),
             Update::Slice(change) => take(&mut self.0.slices, change),
             Update::Node(change) => take(&mut self.0.nodes, change),
+            Update::Namespace(change) => take(&mut self.0.namespaces, change),
+            Update::TopologyPolicy(change) => take(&mut self.0.policies, change),
+            Update::ClusterTopologyPolicy(change) => take(&mut self.0.cluster_policies, change),
             // These change no object.
             Update::LocalAddresses(_) | Update::KnownNodes(_) => {}
         }

@@ -9,7 +9,10 @@ use std::sync::Arc;
 
 use super::FileError;
 use super::document;
-use crate::cluster::{Change, Node, Service, ServiceId, Slice, SliceId, Update};
+use crate::cluster::{
+    Change, ClusterTopologyPolicy, Namespace, Node, PolicyId, Service, ServiceId, Slice, SliceId,
+    TopologyPolicy, Update,
+};
 use crate::exclusion::Pod;
 use crate::source::object::{Clients, Identity, Kind, Names, Object, ObjectError};
 use crate::source::{Fault, Listing};
@@ -40,6 +43,9 @@ pub(super) struct Reading {
     services: Vec<Service>,
     slices: Vec<Slice>,
     nodes: Vec<Node>,
+    namespaces: Vec<Namespace>,
+    policies: Vec<TopologyPolicy>,
+    cluster_policies: Vec<ClusterTopologyPolicy>,
     clients: Option<Clients>,
     /// Pods that identify themselves.
     pub(super) pods: Vec<Pod>,
@@ -66,18 +72,25 @@ impl Reading {
         Ok(collector.all)
     }
 
-    /// Nodes first and Services last, so that a reader that acts on each update never sees a
-    /// Service before its endpoints, or an endpoint before its Node.
-    pub(super) fn updates(self) -> [Update; 3] {
+    /// Nodes and policies first and Services last, so that a reader that acts on each update never sees a
+    /// Service before its policies and endpoints, or an endpoint before its Node.
+    pub(super) fn updates(self) -> [Update; 6] {
         let (mut services, mut slices, mut nodes) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut namespaces, mut policies, mut of_cluster) = (Vec::new(), Vec::new(), Vec::new());
         for Identity { kind, namespace, name } in self.unread {
             match kind {
                 Kind::Service => services.push(ServiceId { namespace, name }),
                 Kind::Slice => slices.push(SliceId { namespace, name }),
                 Kind::Node => nodes.push(name),
+                Kind::Namespace => namespaces.push(name),
+                Kind::TopologyPolicy => policies.push(PolicyId { namespace, name }),
+                Kind::ClusterTopologyPolicy => of_cluster.push(PolicyId { namespace, name }),
             }
         }
         [
+            Update::Namespace(Change::Listed(self.namespaces, namespaces)),
+            Update::ClusterTopologyPolicy(Change::Listed(self.cluster_policies, of_cluster)),
+            Update::TopologyPolicy(Change::Listed(self.policies, policies)),
             Update::Node(Change::Listed(self.nodes, nodes)),
             Update::Slice(Change::Listed(self.slices, slices)),
             Update::Service(Change::Listed(self.services, services)),
@@ -165,6 +178,12 @@ impl Collector {
                 self.all.faults.extend(fault.map(|fault| fault.at(place)));
             }
             Object::Node(node) => self.all.nodes.push(node),
+            Object::Namespace(namespace, client) => {
+                self.all.namespaces.push(namespace);
+                self.all.clients.get_or_insert_default().add(client);
+            }
+            Object::TopologyPolicy(policy) => self.all.policies.push(policy),
+            Object::ClusterTopologyPolicy(policy) => self.all.cluster_policies.push(policy),
             Object::Client(client, pod) => {
                 self.all.pods.extend(pod);
                 self.all.clients.get_or_insert_default().add(client);

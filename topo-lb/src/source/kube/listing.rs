@@ -3,25 +3,34 @@
 use ::kube::Api;
 use ::kube::api::ListParams;
 use futures::StreamExt as _;
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::error::is_missing;
 use super::reflect::{Change, Failure, Query, changes};
 use super::resource::StateKind;
 use super::{KubeError, Server};
-use crate::cluster::{self, Node, Service, Slice, Update};
-use crate::source::object::{Client, Clients, POD_SELECTORS};
+use crate::cluster::{
+    self, ClusterTopologyPolicy, Namespace, Node, Service, Slice, TopologyPolicy, Update,
+};
+use crate::source::object::{Client, Clients, Identity, POD_SELECTORS};
 use crate::source::{Fault, Listing};
 
-/// Lists all Nodes, EndpointSlices and Services.
+/// Lists all Nodes, EndpointSlices, Services, and what gives them policies: without the custom resources
+/// and the right to read Namespaces there are none.
 ///
 /// # Errors
 /// A request fails, or an answer cannot be parsed. Unreadable objects are returned as faults.
 pub async fn read(server: &Server) -> Result<Listing, KubeError> {
     let (nodes, slices, services) =
         futures::try_join!(all::<Node>(server), all::<Slice>(server), all::<Service>(server))?;
-    let (updates, faults): (Vec<_>, Vec<_>) = [nodes, slices, services].into_iter().unzip();
+    let (namespaces, policies, of_cluster) = futures::try_join!(
+        optional::<Namespace>(server),
+        optional::<TopologyPolicy>(server),
+        optional::<ClusterTopologyPolicy>(server)
+    )?;
+    let all = [namespaces, policies, of_cluster, nodes, slices, services];
+    let (updates, faults): (Vec<_>, Vec<_>) = all.into_iter().unzip();
     Ok(Listing { updates, faults: faults.concat(), clients: None })
 }
 
@@ -40,9 +49,9 @@ pub async fn clients(server: &Server) -> Result<Clients, KubeError> {
             None => Client::new(&name, None, &labels, &annotations),
         });
     };
-    metadata::<Namespace>(server, "namespaces", None).await?.into_iter().for_each(&mut add);
+    metadata::<v1::Namespace>(server, "namespaces", None).await?.into_iter().for_each(&mut add);
     for selector in POD_SELECTORS {
-        metadata::<Pod>(server, "pods", Some(selector)).await?.into_iter().for_each(&mut add);
+        metadata::<v1::Pod>(server, "pods", Some(selector)).await?.into_iter().for_each(&mut add);
     }
     // Two selectors may find the same Pod.
     all.meshed.sort();
@@ -75,6 +84,21 @@ where
             _ => return Ok(all),
         }
     }
+}
+
+/// The same as [`all`]. No objects if the server does not have the kind; a fault if it does not allow to read
+/// it.
+async fn optional<T: StateKind>(server: &Server) -> Result<(Update, Vec<Fault>), KubeError> {
+    let fault = match all::<T>(server).await {
+        Err(KubeError::Refused { code: 404, .. }) => None,
+        Err(error @ KubeError::Forbidden { .. }) => {
+            let object = Identity { kind: T::KIND, ..Identity::default() };
+            Some(Fault { object, sentence: format!("policies may be missing: {error}") })
+        }
+        answer => return answer,
+    };
+    let none = T::update(cluster::Change::Listed(Vec::new(), Vec::new()));
+    Ok((none, fault.into_iter().collect()))
 }
 
 async fn all<T: StateKind>(server: &Server) -> Result<(Update, Vec<Fault>), KubeError> {

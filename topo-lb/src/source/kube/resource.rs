@@ -10,8 +10,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-use crate::cluster::Leaving;
-use crate::cluster::{Change, ClusterObject, Node, Service, ServiceId, Slice, SliceId, Update};
+use crate::cluster::{
+    Change, ClusterObject, ClusterTopologyPolicy, Leaving, Namespace, Node, PolicyId, Service,
+    ServiceId, Slice, SliceId, TopologyPolicy, Update,
+};
+use crate::crd;
 use crate::exclusion::Pod;
 use crate::source::object::{Kind, Names, ObjectError, ParseResult, Parsed};
 
@@ -42,6 +45,12 @@ pub(super) trait Kept: Parsed + Clone + fmt::Debug + Send + Unpin + 'static {
 /// A kind of object in the cluster's state.
 pub(super) trait StateKind: Kept + ClusterObject<Id: Send> {
     const KIND: Kind;
+    /// Whether topo-lb works as well if the server does not have the kind, or the role does not allow to
+    /// read it: policies of Services alone remain.
+    const OPTIONAL: bool = !Self::KIND.is_required();
+    /// Whether one can delete the kind itself, with all its objects.
+    const IS_CUSTOM: bool =
+        matches!(Self::KIND, Kind::TopologyPolicy | Kind::ClusterTopologyPolicy);
 
     fn update(change: Change<Self>) -> Update;
     /// `namespace` is empty for kinds without one.
@@ -67,6 +76,9 @@ macro_rules! state_kind {
 state_kind!(Service, |namespace, name| ServiceId { namespace, name });
 state_kind!(Slice, |namespace, name| SliceId { namespace, name });
 state_kind!(Node, |_, name| name);
+state_kind!(Namespace, |_, name| name);
+state_kind!(TopologyPolicy, |namespace, name| PolicyId { namespace, name });
+state_kind!(ClusterTopologyPolicy, |_, name| PolicyId { namespace: Arc::default(), name });
 
 impl Kept for Service {
     const NAME: &'static str = "Service";
@@ -87,6 +99,26 @@ impl Kept for Node {
     const NAME: &'static str = "Node";
     const PLURAL: &'static str = "nodes";
     const METADATA_ONLY: bool = true;
+}
+
+impl Kept for Namespace {
+    const NAME: &'static str = "Namespace";
+    const PLURAL: &'static str = "namespaces";
+    const METADATA_ONLY: bool = true;
+}
+
+impl Kept for TopologyPolicy {
+    const NAME: &'static str = "TopologyPolicy";
+    const GROUP: &'static str = crd::GROUP;
+    const VERSIONS: &'static [Version] = &[crd::VERSION];
+    const PLURAL: &'static str = "topologypolicies";
+}
+
+impl Kept for ClusterTopologyPolicy {
+    const NAME: &'static str = "ClusterTopologyPolicy";
+    const GROUP: &'static str = crd::GROUP;
+    const VERSIONS: &'static [Version] = &[crd::VERSION];
+    const PLURAL: &'static str = "clustertopologypolicies";
 }
 
 impl Kept for Pod {

@@ -189,6 +189,9 @@ fn kind(uri: &Uri) -> Option<Kind> {
         "nodes" => Some(Kind::Node),
         "endpointslices" => Some(Kind::Slice),
         "services" => Some(Kind::Service),
+        "namespaces" => Some(Kind::Namespace),
+        "topologypolicies" => Some(Kind::TopologyPolicy),
+        "clustertopologypolicies" => Some(Kind::ClusterTopologyPolicy),
         _ => None,
     }
 }

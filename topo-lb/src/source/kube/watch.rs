@@ -14,7 +14,10 @@ use super::reflect::{Change, Failure, Query, changes};
 use super::resource::{StateKind, Watched};
 use super::watch_aggregator::{Failing, WatchAggregator, WatchReport, beats};
 use super::{KubeError, Server};
-use crate::cluster::{self, KnownNodes, Node, Service, Slice, Update};
+use crate::cluster::{
+    self, ClusterTopologyPolicy, KnownNodes, Namespace, Node, Service, Slice, TopologyPolicy,
+    Update,
+};
 use crate::source::Event;
 use crate::source::object::Kind;
 
@@ -25,7 +28,16 @@ const SHORTEST_WATCH: u32 = 300;
 const LONGEST_FORBIDDEN: Duration = Duration::from_secs(4);
 /// Pause if the server has no version of a resource.
 const MISSING_PAUSE: Duration = Duration::from_secs(10);
-/// Lists Nodes, EndpointSlices and Services, and follows every change. Sends listed objects one by
+/// Pause if the server does not have an optional kind, or does not allow to read it. Up to 6 s
+/// more, at random.
+const ABSENT_PAUSE: Duration = Duration::from_secs(60);
+/// Pause while a server may not know the roles yet.
+const ROLES_PAUSE: Duration = Duration::from_secs(2);
+/// How long a deleted custom resource stays in force, before it is looked up whether its kind is still
+/// there: who deletes a CustomResourceDefinition deletes all its objects.
+const DELETION_PAUSE: Duration = Duration::from_secs(5);
+
+/// Lists Nodes, EndpointSlices, Services and what gives them policies, and follows every change. Sends listed objects one by
 /// one, and then the ids of all.
 ///
 /// The stream never ends. Reports a failure once as `Trouble`, and retries after growing pauses of
@@ -50,6 +62,9 @@ fn follow_reach(server: Server, nodes: Reach) -> impl Stream<Item = Event> + Sen
         Watch::<Node>::new(server.clone(), nodes).said().boxed(),
         Watch::<Slice>::new(server.clone(), Reach::all()).said().boxed(),
         Watch::<Service>::new(server.clone(), Reach::all()).said().boxed(),
+        Watch::<Namespace>::new(server.clone(), Reach::all()).said().boxed(),
+        Watch::<TopologyPolicy>::new(server.clone(), Reach::all()).said().boxed(),
+        Watch::<ClusterTopologyPolicy>::new(server.clone(), Reach::all()).said().boxed(),
         beats(server.session.watch_health.clone()).boxed(),
     ];
     let mut all = WatchAggregator::new(server.session.timing.settling);
@@ -75,6 +90,8 @@ struct Watch<T: StateKind> {
     attempts: Attempts,
     /// The reported faults of single objects.
     wrong: HashMap<T::Id, String>,
+    /// When to list again because objects were deleted.
+    relist: Option<Instant>,
     waiting: VecDeque<WatchReport>,
 }
 
@@ -114,6 +131,7 @@ impl<T: StateKind> Watch<T> {
             had_contact: false,
             attempts: Attempts::Succeeding,
             wrong: HashMap::new(),
+            relist: None,
             waiting: VecDeque::new(),
         }
     }
@@ -130,9 +148,15 @@ impl<T: StateKind> Watch<T> {
             if let Attempts::Failing { next, .. } = self.attempts {
                 sleep_until(next).await;
             }
+            let relist = self.relist;
             let change = tokio::select! {
                 biased;
                 () = self.reach.turned() => None,
+                () = async { sleep_until(relist.unwrap_or_else(Instant::now)).await }, if relist.is_some() => {
+                    self.relist = None;
+                    self.begin(false);
+                    continue;
+                }
                 change = self.changes.next() => change,
             };
             match change {
@@ -197,6 +221,9 @@ impl<T: StateKind> Watch<T> {
                     self.say(Event::Update(T::update(cluster::Change::Applied(object))));
                 }
             }
+            Change::Deleted(_) if T::IS_CUSTOM => {
+                self.relist.get_or_insert_with(|| Instant::now() + DELETION_PAUSE);
+            }
             Change::Deleted(object) => {
                 let id = object.id();
                 self.wrong.remove(&id);
@@ -242,6 +269,12 @@ impl<T: StateKind> Watch<T> {
         if is_answer && error.is_some_and(is_missing) && T::VERSIONS.len() > 1 {
             return self.other_version().await;
         }
+        if T::OPTIONAL
+            && let Some(error) =
+                error.filter(|error| is_answer && is_missing(error) || is_forbidden(error))
+        {
+            return self.absent(verb, error);
+        }
         let fell_back = self.reach.fall_back();
         if fell_back.is_some() {
             self.begin(false);
@@ -275,6 +308,49 @@ impl<T: StateKind> Watch<T> {
             Some(failing) => self.waiting.push_back(WatchReport::Failing(failing)),
             None => tracing::debug!("watching {} again: {failure:?}", T::resource()),
         }
+    }
+
+    /// The server does not have this kind, or does not allow to read it. Known objects stay in force, but for
+    /// those of an earlier run that this server never had.
+    fn absent(&mut self, verb: &'static str, error: &::kube::Error) {
+        let (url, now) = (self.server.url(), Instant::now());
+        let before = match self.attempts {
+            Attempts::Failing { passing_since, .. } => Some(passing_since.unwrap_or(now)),
+            Attempts::Succeeding => None,
+        };
+        let since = before.unwrap_or(now);
+        let mut pause = ABSENT_PAUSE + Duration::from_millis(random() % 6_000);
+        let trouble = match (is_forbidden(error), self.had_contact) {
+            // A freshly started server may not know the roles yet.
+            (true, _) if now - since < self.server.session.timing.settling => {
+                pause = ROLES_PAUSE;
+                None
+            }
+            (true, _) => Some(KubeError::of(error, url, verb, T::resource()).to_string()),
+            (false, true) => Some(format!(
+                "the API server at {url} has no {} any more: the last ones stay in force until the \
+                 agent restarts; install the CustomResourceDefinitions again (`topo-lb crds`)",
+                T::resource(),
+            )),
+            (false, false) => {
+                if before.is_some() {
+                    let none = cluster::Change::Listed(Vec::new(), Vec::new());
+                    self.say(Event::Update(T::update(none)));
+                }
+                None
+            }
+        };
+        if let Some(trouble) = trouble {
+            self.waiting.push_back(WatchReport::Failing(Failing::lasting(trouble)));
+        }
+        if !self.had_contact && pause != ROLES_PAUSE {
+            self.waiting.push_back(WatchReport::Listed(T::KIND));
+        }
+        let opened = self.server.session.watch_health.opened(T::KIND);
+        let (passing_since, next) = (Some(since), now + pause);
+        self.attempts = Attempts::Failing { count: 1, opened, passing_since, next };
+        self.relist = None;
+        self.begin(true);
     }
 
     /// Delays the next attempt, at least for as long as the server asks. Returns since when the

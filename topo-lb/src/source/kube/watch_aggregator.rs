@@ -1,4 +1,4 @@
-//! Combines three watches into one source.
+//! Combines the watches of all kinds into one source.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -13,15 +13,12 @@ use crate::source::{Event, Freshness};
 /// A trouble that stays away for this time is over. Much longer than the longest pause.
 const TROUBLE_OVER: Duration = Duration::from_secs(180);
 
-/// Nodes, EndpointSlices and Services.
-const KINDS: usize = 3;
-
 /// Factor of `settling` after the first complete listing.
 const FAMILIAR: u32 = 3;
 
 pub(super) enum WatchReport {
     Event(Event),
-    /// All objects of this kind were listed.
+    /// All objects of this kind were listed, or the server has no such kind.
     Listed(Kind),
     Failing(Failing),
     Beat(Health),
@@ -62,7 +59,7 @@ pub(super) fn beats(watch_health: WatchHealth) -> impl Stream<Item = WatchReport
     })
 }
 
-/// The combined state of the three watches.
+/// The combined state of the watches.
 pub(super) struct WatchAggregator {
     listed: BTreeSet<Kind>,
     /// Set by the first complete listing.
@@ -94,7 +91,7 @@ impl WatchAggregator {
             WatchReport::Event(event) => vec![event],
             WatchReport::Listed(kind) => {
                 self.listed.insert(kind);
-                if self.listed.len() < KINDS || self.freshness.is_some() {
+                if self.listed.len() < Kind::ALL.len() || self.freshness.is_some() {
                     return Vec::new();
                 }
                 self.freshness = Some(Freshness::Live);
@@ -113,7 +110,7 @@ impl WatchAggregator {
         }
     }
 
-    /// What to report: once, although three watches fail repeatedly for one reason.
+    /// What to report: once, although several watches fail repeatedly for one reason.
     fn meet(&mut self, failing: Failing, now: Instant) -> Option<String> {
         let Failing { trouble, overload, passing_since } = failing;
         self.troubles.retain(|_, met| now.duration_since(*met) < TROUBLE_OVER);
@@ -182,7 +179,7 @@ mod tests {
     #[test]
     fn a_server_that_has_served_before_is_given_more_time() {
         let mut all = new();
-        for kind in [Kind::Node, Kind::Slice, Kind::Service] {
+        for kind in Kind::ALL {
             let _ = all.take(WatchReport::Listed(kind));
         }
         assert_eq!(said(all, &[9, 23, 25].map(|second| (second, Some(0)))), [false, false, true]);

@@ -27,7 +27,7 @@ pub(super) enum Health {
     Unclear(Option<Instant>),
 }
 
-/// The three watches of one API server. Clones share one state.
+/// The watches of one API server. Clones share one state.
 #[derive(Clone, Debug)]
 pub(super) struct WatchHealth(Arc<Inner>);
 
@@ -36,7 +36,7 @@ struct Inner {
     /// A watch that is closed for less than this counts as open: servers restart.
     grace: Duration,
     /// By [`Kind`].
-    seen: Mutex<[Seen; 3]>,
+    seen: Mutex<[Seen; Kind::ALL.len()]>,
     moved: Notify,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Open {
 }
 
 impl WatchHealth {
-    /// Three watches that have not begun.
+    /// Watches that have not begun.
     pub(super) fn new(grace: Duration) -> Self {
         Self(Arc::new(Inner { grace, seen: Mutex::default(), moved: Notify::new() }))
     }
@@ -86,12 +86,12 @@ impl WatchHealth {
         self.0.moved.notified().await;
     }
 
-    /// The freshness by all watches.
+    /// The freshness by the watches of all required kinds.
     pub(super) fn health(&self, now: Instant) -> Health {
-        health(&self.lock(), self.0.grace, now)
+        health(&self.lock()[..Kind::REQUIRED], self.0.grace, now)
     }
 
-    fn lock(&self) -> MutexGuard<'_, [Seen; 3]> {
+    fn lock(&self) -> MutexGuard<'_, [Seen; Kind::ALL.len()]> {
         // No code panics while it holds the lock.
         self.0.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -115,7 +115,7 @@ impl Drop for Open {
 
 /// Live if all watches are open. If one is closed for longer than `grace`, as of the earliest
 /// reception by a closed watch.
-fn health(seen: &[Seen; 3], grace: Duration, now: Instant) -> Health {
+fn health(seen: &[Seen], grace: Duration, now: Instant) -> Health {
     if seen.iter().all(|one| one.open > 0) {
         return Health::Is(Freshness::Live);
     }

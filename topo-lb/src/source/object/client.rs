@@ -1,14 +1,10 @@
 //! Facts about clients from Namespaces and Pods, for `lint` only.
 
-use std::collections::BTreeMap;
-
 use serde::Deserialize;
 
-use super::field::{Metadata, Text, or_default};
+use super::field::{Loose, Metadata, Pairs};
 use super::{Meshed, Written};
 use crate::exclusion::{ANNOTATION, asks};
-
-pub(super) type Pairs = BTreeMap<String, String>;
 
 /// Facts from one Namespace or Pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -65,33 +61,17 @@ impl Client {
         }
     }
 
-    /// An object in a file; `None` for other kinds. An unreadable object gives no facts.
-    pub(super) fn of(api_version: &str, kind: &str, object: impl Written) -> Option<Self> {
+    /// A Pod or a Namespace as it is written; `None` if it is unreadable.
+    pub(super) fn of(is_pod: bool, object: impl Written) -> Option<Self> {
         #[derive(Deserialize)]
         struct Fields {
             metadata: Metadata<Loose, Loose>,
         }
-        let is_pod = match (api_version, kind) {
-            ("v1", "Pod") => true,
-            ("v1", "Namespace") => false,
-            _ => return None,
-        };
-        let Ok(Fields { metadata }) = object.read() else { return Some(Self::default()) };
+        let Fields { metadata } = object.read().ok()?;
         let (Loose(labels), Loose(annotations)) = (&metadata.labels, &metadata.annotations);
         Some(match is_pod {
             true => Self::new(metadata.namespace(), Some(&metadata.name), labels, annotations),
             false => Self::new(&metadata.name, None, labels, annotations),
         })
-    }
-}
-
-/// Labels or annotations; values other than strings are taken as written.
-#[derive(Default)]
-struct Loose(Pairs);
-
-impl<'de> Deserialize<'de> for Loose {
-    fn deserialize<D: serde::Deserializer<'de>>(field: D) -> Result<Self, D::Error> {
-        let pairs: BTreeMap<String, Text> = or_default(field)?;
-        Ok(Self(pairs.into_iter().map(|(key, Text(value))| (key, value)).collect()))
     }
 }

@@ -1,5 +1,6 @@
 //! Fields that several kinds share.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -8,6 +9,9 @@ use serde::{Deserialize, de::Error as _};
 
 use serde_json::Value;
 use uuid::Uuid;
+
+use super::Names;
+use crate::cluster::Labels;
 
 /// The namespace of objects that name none, as with `kubectl apply`.
 pub(super) const DEFAULT_NAMESPACE: &str = "default";
@@ -34,6 +38,28 @@ impl<'de> Deserialize<'de> for Text {
     }
 }
 
+/// Labels or annotations.
+pub(super) type Pairs = BTreeMap<String, String>;
+
+/// Labels or annotations; values other than strings are taken as written.
+#[derive(Default)]
+pub(super) struct Loose(pub(super) Pairs);
+
+impl Loose {
+    /// As a state keeps labels.
+    pub(super) fn labels(&self, names: &mut Names) -> Labels {
+        self.0.iter().map(|(key, value)| (names.share(key), names.share(value))).collect()
+    }
+}
+
+impl<'de> Deserialize<'de> for Loose {
+    fn deserialize<D: Deserializer<'de>>(field: D) -> Result<Self, D::Error> {
+        let pairs: BTreeMap<String, Option<Text>> = or_default(field)?;
+        let pairs = pairs.into_iter().filter_map(|(key, value)| Some((key, value?.0)));
+        Ok(Self(pairs.collect()))
+    }
+}
+
 /// `metadata`, with the labels `L` and annotations `A` that the kind needs.
 #[derive(Deserialize)]
 #[serde(bound(deserialize = "L: Default + Deserialize<'de>, A: Default + Deserialize<'de>"))]
@@ -49,6 +75,9 @@ pub(super) struct Metadata<L, A = IgnoredAny> {
     /// As `uid`.
     #[serde(default, rename = "creationTimestamp")]
     created: Value,
+    /// As `uid`.
+    #[serde(default)]
+    generation: Value,
     #[serde(default, deserialize_with = "or_default")]
     pub(super) labels: L,
     #[serde(default, deserialize_with = "or_default")]
@@ -67,6 +96,11 @@ impl<L, A> Metadata<L, A> {
         self.uid.as_str().and_then(uid)
     }
 
+    /// `generation`; 0 if there is none.
+    pub(super) fn generation(&self) -> i64 {
+        self.generation.as_i64().unwrap_or_default()
+    }
+
     /// `creationTimestamp` as written.
     pub(super) fn created(&self) -> Option<&str> {
         self.created.as_str()
@@ -83,7 +117,12 @@ fn name<'de, D: Deserializer<'de>>(field: D) -> Result<String, D::Error> {
     if name.is_empty() { Err(D::Error::custom("is empty")) } else { Ok(name) }
 }
 
-/// The labels of Services and slices that say whose they are.
+/// The label that gives a Service or slice to another proxy.
+pub(super) const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
+/// The label of Services and slices that are not for proxies.
+pub(super) const HEADLESS: &str = "service.kubernetes.io/headless";
+
+/// The labels of slices that say whose they are.
 #[derive(Default, Deserialize)]
 #[serde(expecting = "an object")]
 pub(super) struct OwnLabels {

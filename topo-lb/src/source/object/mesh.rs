@@ -1,6 +1,6 @@
 //! Namespaces and Pods of service meshes, for `lint` only.
 
-use super::client::Pairs;
+use super::field::Pairs;
 
 /// A namespace or a Pod in a service mesh, which takes over its connections.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -6,9 +6,11 @@ mod field;
 mod leaving;
 mod mesh;
 mod names;
+mod namespace;
 mod node;
 mod plain;
 mod pod;
+mod policy;
 mod service;
 mod slice;
 mod written;
@@ -25,6 +27,7 @@ pub use names::Names;
 pub(super) use plain::plain;
 pub use written::Written;
 
+use crate::crd::{ClusterTopologyPolicySpec, TopologyPolicySpec};
 use crate::{cluster, exclusion};
 
 /// An object of any kind; only some kinds are read.
@@ -36,7 +39,13 @@ pub enum Object {
     Slice(cluster::Slice, Option<SkippedEndpoints>),
     /// A `v1` Node.
     Node(cluster::Node),
-    /// A `v1` Namespace; or a `v1` Pod, with its identity if it has one.
+    /// A `v1` Namespace, and its facts about clients.
+    Namespace(cluster::Namespace, Client),
+    /// A TopologyPolicy of this project's API group.
+    TopologyPolicy(cluster::TopologyPolicy),
+    /// A ClusterTopologyPolicy of this project's API group.
+    ClusterTopologyPolicy(cluster::ClusterTopologyPolicy),
+    /// A `v1` Pod, with its identity if it has one.
     Client(Client, Option<exclusion::Pod>),
     /// An object of any other kind.
     Other,
@@ -50,6 +59,13 @@ impl Object {
             Self::Service(service) => (Kind::Service, &service.id.namespace, &service.id.name),
             Self::Slice(slice, _) => (Kind::Slice, &slice.id.namespace, &slice.id.name),
             Self::Node(node) => (Kind::Node, &Arc::default(), &node.name),
+            Self::Namespace(namespace, _) => (Kind::Namespace, &Arc::default(), &namespace.name),
+            Self::TopologyPolicy(policy) => {
+                (Kind::TopologyPolicy, &policy.id.namespace, &policy.id.name)
+            }
+            Self::ClusterTopologyPolicy(policy) => {
+                (Kind::ClusterTopologyPolicy, &policy.0.id.namespace, &policy.0.id.name)
+            }
             Self::Client(..) | Self::Other => return None,
         };
         Some(Identity { kind, namespace: Arc::clone(namespace), name: Arc::clone(name) })
@@ -57,15 +73,22 @@ impl Object {
 }
 
 /// A kind of object in the cluster's state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, strum::Display)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, strum::Display)]
 pub enum Kind {
     /// `v1` Service.
+    #[default]
     Service,
     /// `discovery.k8s.io/v1` or `v1beta1` EndpointSlice.
     #[strum(serialize = "EndpointSlice")]
     Slice,
     /// `v1` Node.
     Node,
+    /// `v1` Namespace.
+    Namespace,
+    /// `topo-lb.io/v1alpha1` TopologyPolicy.
+    TopologyPolicy,
+    /// `topo-lb.io/v1alpha1` ClusterTopologyPolicy.
+    ClusterTopologyPolicy,
 }
 
 impl Kind {
@@ -78,13 +101,40 @@ impl Kind {
                 Some(Self::Slice)
             }
             ("v1", "Node") => Some(Self::Node),
+            ("v1", "Namespace") => Some(Self::Namespace),
+            ("topo-lb.io/v1alpha1", "TopologyPolicy") => Some(Self::TopologyPolicy),
+            ("topo-lb.io/v1alpha1", "ClusterTopologyPolicy") => Some(Self::ClusterTopologyPolicy),
             _ => None,
         }
+    }
+
+    /// How many of [`ALL`](Self::ALL), the first ones, are required.
+    pub const REQUIRED: usize = 3;
+    /// Every kind.
+    pub const ALL: [Self; 6] = [
+        Self::Service,
+        Self::Slice,
+        Self::Node,
+        Self::Namespace,
+        Self::TopologyPolicy,
+        Self::ClusterTopologyPolicy,
+    ];
+
+    /// Whether topo-lb can do nothing without it. The others only give policies to many Services at once.
+    #[must_use]
+    pub const fn is_required(self) -> bool {
+        matches!(self, Self::Service | Self::Slice | Self::Node)
+    }
+
+    /// Whether its objects have a namespace.
+    #[must_use]
+    pub const fn is_namespaced(self) -> bool {
+        matches!(self, Self::Service | Self::Slice | Self::TopologyPolicy)
     }
 }
 
 /// Identifies an object of a [`Kind`].
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity {
     /// Its kind.
     pub kind: Kind,
@@ -97,9 +147,9 @@ pub struct Identity {
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (kind, name) = (self.kind, plain(&self.name));
-        match self.kind {
-            Kind::Node => write!(f, "{kind} {name}"),
-            Kind::Service | Kind::Slice => write!(f, "{kind} {}/{name}", plain(&self.namespace)),
+        match kind.is_namespaced() {
+            true => write!(f, "{kind} {}/{name}", plain(&self.namespace)),
+            false => write!(f, "{kind} {name}"),
         }
     }
 }
@@ -241,13 +291,11 @@ pub fn parse_with(object: impl Written, names: &mut Names) -> Result<Object, Obj
         None if kind == "List" => {
             Err(ObjectError::at("kind", "a List within a list is not read: take its items out"))
         }
-        None => Ok(match Client::of(&api_version, kind, object) {
-            Some(client) => {
-                let pod = (kind == "Pod").then(|| Parsed::parsed(object, names).ok()).flatten();
-                Object::Client(client, pod.map(|(pod, _)| pod))
-            }
-            None => Object::Other,
-        }),
+        None if (&*api_version, kind) == ("v1", "Pod") => {
+            let pod = Parsed::parsed(object, names).ok().map(|(pod, _)| pod);
+            Ok(Object::Client(Client::of(true, object).unwrap_or_default(), pod))
+        }
+        None => Ok(Object::Other),
     }
 }
 
@@ -267,6 +315,14 @@ pub fn parse_kind(
             Object::Slice(slice, skipped)
         }
         Kind::Node => Object::Node(Parsed::parsed(object, names)?.0),
+        Kind::Namespace => {
+            let client = Client::of(false, object).unwrap_or_default();
+            Object::Namespace(Parsed::parsed(object, names)?.0, client)
+        }
+        Kind::TopologyPolicy => Object::TopologyPolicy(Parsed::parsed(object, names)?.0),
+        Kind::ClusterTopologyPolicy => {
+            Object::ClusterTopologyPolicy(Parsed::parsed(object, names)?.0)
+        }
     })
 }
 
@@ -303,6 +359,29 @@ impl Parsed for cluster::Node {
     }
 }
 
+impl Parsed for cluster::Namespace {
+    fn parsed(object: impl Written, names: &mut Names) -> ParseResult<Self> {
+        let namespace = object.read::<namespace::Fields>().map(|it| it.keep(names));
+        Ok((namespace.map_err(|error| identified(error, Kind::Namespace, object))?, None))
+    }
+}
+
+impl Parsed for cluster::TopologyPolicy {
+    fn parsed(object: impl Written, names: &mut Names) -> ParseResult<Self> {
+        let policy = object.read::<policy::Fields<TopologyPolicySpec>>();
+        let policy = policy.map(|policy| policy.keep(names));
+        Ok((policy.map_err(|error| identified(error, Kind::TopologyPolicy, object))?, None))
+    }
+}
+
+impl Parsed for cluster::ClusterTopologyPolicy {
+    fn parsed(object: impl Written, names: &mut Names) -> ParseResult<Self> {
+        let policy = object.read::<policy::Fields<ClusterTopologyPolicySpec>>();
+        let policy = policy.map(|policy| policy.keep(names));
+        Ok((policy.map_err(|error| identified(error, Kind::ClusterTopologyPolicy, object))?, None))
+    }
+}
+
 impl Parsed for exclusion::Pod {
     fn parsed(object: impl Written, names: &mut Names) -> ParseResult<Self> {
         Ok((object.read::<pod::Fields>()?.keep(names), None))
@@ -321,7 +400,7 @@ fn identified(error: ObjectError, kind: Kind, object: impl Written) -> ObjectErr
         None => error.of(kind.to_string()),
         Some((namespace, name)) => error.of_known(Identity {
             kind,
-            namespace: if kind == Kind::Node { Arc::default() } else { namespace.into() },
+            namespace: if kind.is_namespaced() { namespace.into() } else { Arc::default() },
             name: name.into(),
         }),
     }

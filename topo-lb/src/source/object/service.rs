@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use serde::Deserialize;
 
-use super::field::{Metadata, OwnLabels, PortNumber, Text, address, or_default};
+use super::field::{HEADLESS, Loose, Metadata, PROXY_NAME, PortNumber, Text, address, or_default};
 use super::{Names, ObjectError};
 use crate::cluster::service::{PolicySources, Protocol, Skipped};
 use crate::cluster::{Exposure, Port, Service, ServiceId};
@@ -20,7 +20,7 @@ const MAX_AFFINITY_SECONDS: i64 = 86_400;
 #[derive(Deserialize)]
 #[serde(expecting = "an object")]
 pub(super) struct Fields {
-    metadata: Metadata<OwnLabels, Annotations>,
+    metadata: Metadata<Loose, Annotations>,
     #[serde(default, deserialize_with = "or_default")]
     spec: Spec,
     #[serde(default, deserialize_with = "or_default")]
@@ -29,7 +29,7 @@ pub(super) struct Fields {
 
 #[derive(Default, Deserialize)]
 #[serde(expecting = "an object")]
-struct Annotations {
+pub(super) struct Annotations {
     #[serde(rename = "topo-lb.io/topology-keys")]
     topology_keys: Option<Text>,
     #[serde(rename = "topo-lb.io/external-topology-keys")]
@@ -185,9 +185,9 @@ impl Fields {
         }
         let skipped = if spec.r#type.as_deref() == Some("ExternalName") {
             Some(Skipped::ExternalName)
-        } else if metadata.labels.proxy.is_some() {
+        } else if metadata.labels.0.contains_key(PROXY_NAME) {
             Some(Skipped::OtherProxy)
-        } else if metadata.labels.headless.is_some() {
+        } else if metadata.labels.0.contains_key(HEADLESS) {
             Some(Skipped::HeadlessLabel)
         } else if frontends.contains(&ClusterIp::None) {
             Some(Skipped::Headless)
@@ -212,6 +212,7 @@ impl Fields {
                     protocol: port.protocol,
                 })
                 .collect(),
+            labels: metadata.labels.labels(names),
             policy: policy(&metadata.annotations, &spec, names).into(),
             internal_local: spec.internal_traffic_policy == Some(TrafficPolicy::Local),
             external_local: spec.external_traffic_policy == Some(TrafficPolicy::Local),
@@ -338,18 +339,28 @@ fn policy(annotations: &Annotations, spec: &Spec, names: &mut Names) -> PolicySo
     let asked_by_mode =
         mode.is_some_and(|mode| !mode.is_empty() && !mode.eq_ignore_ascii_case("disabled"));
     let asked_by_field = spec.traffic_distribution.as_ref().is_some_and(|field| !field.is_empty());
-    let mut shared = |text: &Option<Text>| -> Option<Arc<str>> {
-        text.as_ref().map(|Text(text)| names.share(text))
-    };
     PolicySources {
-        topology_keys: shared(&annotations.topology_keys),
-        external_topology_keys: shared(&annotations.external_topology_keys),
-        openyurt: shared(&annotations.openyurt),
-        min_endpoints: shared(&annotations.min_endpoints),
-        spill: shared(&annotations.spill),
-        refusal: shared(&annotations.refusal),
-        handle: shared(&annotations.handle),
+        openyurt: annotations.openyurt.as_ref().map(|Text(text)| names.share(text)),
         spec_topology_keys: spec.topology_keys.iter().map(|key| names.share(key)).collect(),
         hints_asked: asked_by_field || asked_by_mode,
+        ..annotations.of_namespace(names)
+    }
+}
+
+impl Annotations {
+    /// Those that a Namespace may have for its Services: topo-lb's own.
+    pub(super) fn of_namespace(&self, names: &mut Names) -> PolicySources {
+        let mut shared = |text: &Option<Text>| -> Option<Arc<str>> {
+            text.as_ref().map(|Text(text)| names.share(text))
+        };
+        PolicySources {
+            topology_keys: shared(&self.topology_keys),
+            external_topology_keys: shared(&self.external_topology_keys),
+            min_endpoints: shared(&self.min_endpoints),
+            spill: shared(&self.spill),
+            refusal: shared(&self.refusal),
+            handle: shared(&self.handle),
+            ..PolicySources::default()
+        }
     }
 }

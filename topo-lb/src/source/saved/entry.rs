@@ -7,12 +7,16 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::kept::Endpoints;
-use crate::cluster::{Endpoint, Node, Placement, Port, Service, ServiceId, Slice, SliceId};
+use crate::cluster::{
+    Endpoint, Namespace, Node, Placement, Port, Service, ServiceId, Slice, SliceId, TopologyPolicy,
+};
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Entry {
     Node(Node),
+    Namespace(Namespace),
+    Policy(TopologyPolicy),
     Service(Service),
     Slice(SliceEntry),
 }

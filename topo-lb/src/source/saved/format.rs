@@ -6,13 +6,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use super::entry::{Entry, SliceEntry};
-use crate::cluster::{Change, Node, State, Update};
+use crate::cluster::{Change, ClusterTopologyPolicy, Node, State, Update};
 use crate::source::kube::Identity;
 
-/// The only version that is written and read. Raise it for a change here, in
-/// [`entry`](super::entry) or in the serialization of `cluster` types, unless older agents can
-/// ignore the change.
-pub(super) const VERSION: u32 = 1;
+/// The version that is written. Raise it for a change here, in [`entry`](super::entry) or in the
+/// serialization of `cluster` types, unless older agents can ignore the change.
+pub(super) const VERSION: u32 = 2;
+/// The oldest version that is read: it has no Namespaces and policies.
+const OLDEST: u32 = 1;
 
 /// The first line.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,7 +40,7 @@ struct Trailer {
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum FormatError {
-    #[error("it is of format version {0}, and this agent reads version {VERSION}")]
+    #[error("it is of format version {0}, and this agent reads versions {OLDEST} to {VERSION}")]
     Version(u32),
     #[error("it is damaged: {0}")]
     Damaged(String),
@@ -107,6 +108,12 @@ fn write_objects(state: &State, out: &mut impl Write) -> io::Result<()> {
     for (name, labels) in state.nodes() {
         line(out, &Entry::Node(Node { name: name.into(), labels: labels.clone() }))?;
     }
+    for namespace in state.namespaces() {
+        line(out, &Entry::Namespace(namespace.clone()))?;
+    }
+    for policy in state.policies() {
+        line(out, &Entry::Policy(policy.clone()))?;
+    }
     for id in state.services() {
         if let Some(service) = state.service(id) {
             line(out, &Entry::Service(service.clone()))?;
@@ -141,7 +148,7 @@ impl Whole {
         // Only this field is known to be in other versions.
         let version = serde_json::from_slice::<AnyHeader>(&text[..first])
             .map_err(|error| FormatError::Damaged(format!("its header: {error}")))?;
-        if version.topo_lb_state != VERSION {
+        if !(OLDEST..=VERSION).contains(&version.topo_lb_state) {
             return Err(FormatError::Version(version.topo_lb_state));
         }
         let body = text.strip_suffix(b"\n").ok_or_else(|| damaged("its end is missing"))?;
@@ -179,6 +186,11 @@ impl Whole {
 fn object(line: &str) -> Result<Update, FormatError> {
     match serde_json::from_str(line) {
         Ok(Entry::Node(node)) => Ok(Update::Node(Change::Applied(node))),
+        Ok(Entry::Namespace(it)) => Ok(Update::Namespace(Change::Applied(it))),
+        Ok(Entry::Policy(policy)) if policy.id.is_of_cluster() => {
+            Ok(Update::ClusterTopologyPolicy(Change::Applied(ClusterTopologyPolicy(policy))))
+        }
+        Ok(Entry::Policy(policy)) => Ok(Update::TopologyPolicy(Change::Applied(policy))),
         Ok(Entry::Service(service)) => Ok(Update::Service(Change::Applied(service))),
         Ok(Entry::Slice(slice)) => Ok(Update::Slice(Change::Applied(slice.into()))),
         Err(error) => Err(FormatError::Damaged(format!("an object: {error}"))),

@@ -1,0 +1,161 @@
+//! TopologyPolicy and ClusterTopologyPolicy.
+
+use kube::core::Rule;
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{LabelSelector, PolicyStatus};
+use crate::cluster::service::PolicySources;
+
+/// A label name, or `*`. Lengths are limited apart.
+const KEY: &str = r"^(\*|([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)$";
+/// Numbers from 1 to 65535, separated by commas.
+const NUMBERS: &str = r"^[1-9][0-9]{0,4}(,[1-9][0-9]{0,4})*$";
+/// A percentage of at most two decimals.
+const SHARE: &str = r"^(100(\.0{1,2})?|[0-9]{1,2}(\.[0-9]{1,2})?)%$";
+
+/// A policy without a rule is a mistake.
+fn says_something() -> Rule {
+    Rule::new(
+        "has(self.topologyKeys) || has(self.externalTopologyKeys) || has(self.minEndpoints) || \
+         has(self.spill) || has(self.refusal) || has(self.handle)",
+    )
+    .message("it says nothing: write topologyKeys, or what refines keys")
+}
+
+/// `*` takes every endpoint, so nothing after it could ever match.
+fn star_is_last(field: &str) -> Rule {
+    Rule::new(format!(
+        "!has(self.{field}) || !self.{field}.exists(key, key == '*') || \
+         self.{field}[self.{field}.size() - 1] == '*'"
+    ))
+    .message("`*` must be the last key: nothing after it could ever match")
+}
+
+/// One number for all keys, or one for each, with or without `*`.
+fn numbers_fit() -> Rule {
+    Rule::new(
+        "!has(self.minEndpoints) || !has(self.topologyKeys) || \
+         !self.minEndpoints.contains(',') || \
+         self.minEndpoints.split(',').size() == self.topologyKeys.size() || \
+         self.minEndpoints.split(',').size() == \
+         self.topologyKeys.filter(key, key != '*').size()",
+    )
+    .message("minEndpoints has neither one number nor one for each of topologyKeys")
+}
+
+/// A policy for the Services of its namespace that it selects. Weaker than annotations of the Service, and
+/// stronger than those of the Namespace.
+#[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "topo-lb.io",
+    version = "v1alpha1",
+    kind = "TopologyPolicy",
+    plural = "topologypolicies",
+    namespaced,
+    category = "topo-lb",
+    status = "PolicyStatus",
+    printcolumn(name = "Keys", type_ = "string", json_path = ".spec.topologyKeys"),
+    printcolumn(name = "Services", type_ = "integer", json_path = ".status.services"),
+    printcolumn(name = "In force", type_ = "integer", json_path = ".status.inForce")
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = says_something())]
+#[x_kube(validation = star_is_last("topologyKeys"))]
+#[x_kube(validation = star_is_last("externalTopologyKeys"))]
+#[x_kube(validation = numbers_fit())]
+pub struct TopologyPolicySpec {
+    /// The Services of this namespace that it is for; all if absent.
+    #[serde(default)]
+    pub service_selector: LabelSelector,
+    /// Of two policies that select a Service, the one with the greater number is stronger; of equal ones the
+    /// older.
+    #[serde(default)]
+    pub precedence: i32,
+    /// What it says.
+    #[serde(flatten)]
+    pub rules: Rules,
+}
+
+/// A policy for the Services of all namespaces that it selects. Weaker than everything that a namespace says
+/// about its own Services.
+#[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "topo-lb.io",
+    version = "v1alpha1",
+    kind = "ClusterTopologyPolicy",
+    plural = "clustertopologypolicies",
+    category = "topo-lb",
+    status = "PolicyStatus",
+    printcolumn(name = "Keys", type_ = "string", json_path = ".spec.topologyKeys"),
+    printcolumn(name = "Services", type_ = "integer", json_path = ".status.services"),
+    printcolumn(name = "In force", type_ = "integer", json_path = ".status.inForce")
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = says_something())]
+#[x_kube(validation = star_is_last("topologyKeys"))]
+#[x_kube(validation = star_is_last("externalTopologyKeys"))]
+#[x_kube(validation = numbers_fit())]
+pub struct ClusterTopologyPolicySpec {
+    /// The Namespaces that it is for, by their labels; all if absent. `kubernetes.io/metadata.name` is the
+    /// name of each.
+    #[serde(default)]
+    pub namespace_selector: LabelSelector,
+    /// The Services of these Namespaces that it is for; all if absent.
+    #[serde(default)]
+    pub service_selector: LabelSelector,
+    /// Of two policies that select a Service, the one with the greater number is stronger; of equal ones the
+    /// older.
+    #[serde(default)]
+    pub precedence: i32,
+    /// What it says.
+    #[serde(flatten)]
+    pub rules: Rules,
+}
+
+/// What a policy says: the same as the annotations of these names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Rules {
+    /// Node labels, the nearest first; `*`, which is always last, takes every endpoint.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 16), inner(length(max = 317), regex(pattern = KEY)))]
+    #[schemars(extend("x-kubernetes-list-type" = "set"))]
+    pub topology_keys: Option<Vec<String>>,
+    /// The same for clients outside of the cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 16), inner(length(max = 317), regex(pattern = KEY)))]
+    #[schemars(extend("x-kubernetes-list-type" = "set"))]
+    pub external_topology_keys: Option<Vec<String>>,
+    /// How many endpoints a tier needs to be chosen: one number for all, or one for each key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128), regex(pattern = NUMBERS))]
+    pub min_endpoints: Option<String>,
+    /// The share of new connections that goes to the next wider tier, such as `5%`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16), regex(pattern = SHARE))]
+    pub spill: Option<String>,
+    /// `intended`: nodes without an endpoint are no cause for a Warning.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16), regex(pattern = "^intended$"))]
+    pub refusal: Option<String>,
+    /// `false`: topo-lb leaves the Services to kube-proxy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub handle: Option<bool>,
+}
+
+impl From<Rules> for PolicySources {
+    fn from(rules: Rules) -> Self {
+        let keys = |keys: Option<Vec<String>>| keys.map(|keys| keys.join(",").into());
+        Self {
+            topology_keys: keys(rules.topology_keys),
+            external_topology_keys: keys(rules.external_topology_keys),
+            min_endpoints: rules.min_endpoints.map(Into::into),
+            spill: rules.spill.map(Into::into),
+            refusal: rules.refusal.map(Into::into),
+            handle: rules.handle.map(|handle| handle.to_string().into()),
+            ..Self::default()
+        }
+    }
+}

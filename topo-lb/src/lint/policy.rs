@@ -1,0 +1,42 @@
+//! Findings on policies and Namespaces themselves, once for each, however many Services they select.
+
+use std::collections::BTreeSet;
+
+use super::{Finding, Rule};
+use crate::cluster::State;
+use crate::explain::shown;
+use crate::topology::{Origin, broken};
+
+/// Adds the findings on every TopologyPolicy, ClusterTopologyPolicy and Namespace of `state`.
+/// `node_keys`: the labels that some Node carries.
+pub(super) fn look(state: &State, node_keys: &BTreeSet<&str>, findings: &mut Vec<Finding>) {
+    for policy in state.policies() {
+        let origin = Origin::Policy(policy.id.clone());
+        let mut add = |rule, message: String| {
+            let id = &policy.id;
+            findings.push(Finding::of(&id.namespace, &id.name, rule, message));
+        };
+        let faults = broken(&origin, &policy.policy);
+        let is_whole = faults.is_empty();
+        faults.iter().for_each(|one| add(Rule::Ignored, one.to_string()));
+        if state.selected(policy).next().is_none() {
+            add(Rule::SelectsNone, format!("{origin} selects no Service: check its selectors"));
+        }
+        let keys = policy.policy.topology_keys.as_deref().filter(|_| is_whole);
+        let keys = keys.into_iter().flat_map(|keys| keys.split(',')).map(str::trim);
+        for key in keys.filter(|key| *key != "*" && !node_keys.contains(key)) {
+            let message = format!(
+                "no Node carries the label {} of {origin}: the key never matches; label the Nodes, or \
+                 remove the key",
+                shown(key),
+            );
+            add(Rule::UnknownKey, message);
+        }
+    }
+    for namespace in state.namespaces() {
+        let origin = Origin::Namespace(namespace.name.clone());
+        for one in broken(&origin, &namespace.policy) {
+            findings.push(Finding::of(&namespace.name, "", Rule::Ignored, one.to_string()));
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! Namespace: only its metadata.
+
+use serde::Deserialize;
+
+use super::Names;
+use super::field::{Loose, Metadata};
+use super::service::Annotations;
+use crate::cluster::Namespace;
+
+#[derive(Deserialize)]
+#[serde(expecting = "an object")]
+pub(super) struct Fields {
+    metadata: Metadata<Loose, Annotations>,
+}
+
+impl Fields {
+    pub(super) fn keep(self, names: &mut Names) -> Namespace {
+        let metadata = self.metadata;
+        Namespace {
+            name: names.share(&metadata.name),
+            labels: metadata.labels.labels(names),
+            policy: metadata.annotations.of_namespace(names).into(),
+        }
+    }
+}
