@@ -28,6 +28,8 @@ pub const SERVICES: &str = "/api/v1/services";
 pub const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
 /// The path of all EndpointSlices at a server older than Kubernetes 1.21.
 pub const OLD_SLICES: &str = "/apis/discovery.k8s.io/v1beta1/endpointslices";
+/// The path of all ClusterTopologyPolicies.
+pub const CLUSTER_POLICIES: &str = "/apis/topo-lb.io/v1alpha1/clustertopologypolicies";
 
 /// An HTTP status and a message.
 type Refusal = (u16, &'static str);

@@ -9,7 +9,10 @@ use futures::{FutureExt, StreamExt};
 
 use super::follow::{Pace, follow_at};
 use super::{Following, follow, parse, read};
-use crate::cluster::{Change, Node, Service, ServiceId, Slice, State, Update};
+use crate::cluster::{
+    Change, ClusterTopologyPolicy, Namespace, Node, Service, ServiceId, Slice, State,
+    TopologyPolicy, Update,
+};
 use crate::exclusion::Pod;
 use crate::source::{Event, Listing};
 
@@ -68,6 +71,9 @@ struct All {
     services: Vec<Service>,
     slices: Vec<Slice>,
     nodes: Vec<Node>,
+    namespaces: Vec<Namespace>,
+    policies: Vec<TopologyPolicy>,
+    cluster_policies: Vec<ClusterTopologyPolicy>,
 }
 
 impl All {
@@ -84,6 +90,9 @@ impl All {
             Update::Service(Change::Listed(services, _)) => self.services = services,
             Update::Slice(Change::Listed(slices, _)) => self.slices = slices,
             Update::Node(Change::Listed(nodes, _)) => self.nodes = nodes,
+            Update::Namespace(Change::Listed(all, _)) => self.namespaces = all,
+            Update::TopologyPolicy(Change::Listed(all, _)) => self.policies = all,
+            Update::ClusterTopologyPolicy(Change::Listed(all, _)) => self.cluster_policies = all,
             other => panic!("a single object from files: {other:?}"),
         }
     }
@@ -179,7 +188,7 @@ fn a_file_without_extension_may_be_either() {
 #[test]
 fn what_comes_from_elsewhere_is_read_by_its_name() {
     let updates = parse(Path::new("-"), SERVICE.as_bytes()).unwrap().updates;
-    assert!(matches!(&updates[2], Update::Service(Change::Listed(all, _)) if all.len() == 1));
+    assert!(matches!(&updates[5], Update::Service(Change::Listed(all, _)) if all.len() == 1));
     let error = parse(Path::new("standard input"), b"kind: []").unwrap_err().to_string();
     assert!(error.starts_with("standard input, document 1: kind: invalid type"), "{error}");
 }
@@ -407,14 +416,19 @@ fn waiting(following: &mut Following) -> Option<Event> {
 }
 
 #[tokio::test]
-async fn the_first_reading_is_nodes_slices_services_and_synced() {
+async fn the_first_reading_is_policies_nodes_slices_services_and_synced() {
     let folder = Folder::new();
     folder.write("a.yaml", format!("{NODE}---\n{SERVICE}"));
     let pace = Pace { look_again: Duration::from_millis(1), ..Pace::DEFAULT };
     let mut following = follow_at(folder.path().to_owned(), pace).unwrap();
     let mut kinds = Vec::new();
-    for _ in 0..4 {
+    for _ in 0..7 {
         kinds.push(match following.next().await.unwrap() {
+            Event::Update(Update::Namespace(Change::Listed(all, _))) => ("namespaces", all.len()),
+            Event::Update(Update::TopologyPolicy(Change::Listed(all, _))) => ("own", all.len()),
+            Event::Update(Update::ClusterTopologyPolicy(Change::Listed(all, _))) => {
+                ("cluster's", all.len())
+            }
             Event::Update(Update::Node(Change::Listed(nodes, _))) => ("nodes", nodes.len()),
             Event::Update(Update::Slice(Change::Listed(slices, _))) => ("slices", slices.len()),
             Event::Update(Update::Service(Change::Listed(services, _))) => {
@@ -425,7 +439,9 @@ async fn the_first_reading_is_nodes_slices_services_and_synced() {
             other => panic!("{other:?}"),
         });
     }
-    assert_eq!(kinds, [("nodes", 1), ("slices", 0), ("services", 1), ("synced", 0)]);
+    let policies = [("namespaces", 0), ("cluster's", 0), ("own", 0)];
+    let rest = [("nodes", 1), ("slices", 0), ("services", 1), ("synced", 0)];
+    assert_eq!(kinds, [&policies[..], &rest].concat());
     looks(&following).await;
     let more = waiting(&mut following);
     assert!(more.is_none(), "nothing changed, and yet {more:?}");

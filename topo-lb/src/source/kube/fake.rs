@@ -18,6 +18,8 @@ pub(super) const TIMING: Timing = Timing {
     settling: Duration::from_millis(300),
     grace: Duration::from_millis(600),
     renewal: Duration::ZERO,
+    absent: Timing::DEFAULT.absent,
+    deletion: Duration::from_millis(100),
 };
 
 /// For long silences.

@@ -8,7 +8,7 @@ use futures::{Stream, StreamExt};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
-use topo_lb_tests::fake_api::{NODES, OLD_SLICES, SERVICES, SLICES};
+use topo_lb_tests::fake_api::{CLUSTER_POLICIES, NODES, OLD_SLICES, SERVICES, SLICES};
 
 use super::connect::connect_with;
 use super::fake::{Fake, PATIENT, TIMING};
@@ -65,6 +65,78 @@ async fn two_nodes() -> (Fake, watch::Sender<KnownNodes>, Events) {
 
 async fn soon(events: &mut Events) -> Event {
     timeout(PATIENCE, events.next()).await.expect("nothing came").expect("it never ends")
+}
+
+/// Looks again soon for a kind that the server does not have.
+const SHORT: Timing = Timing { absent: Duration::from_millis(300), ..PATIENT };
+
+fn policy(name: &str, key: &str) -> Value {
+    json!({"metadata": {"name": name}, "spec": {"topologyKeys": [key]}})
+}
+
+/// The next change of ClusterTopologyPolicies: the names of all in a listing, or the name of one with its keys.
+async fn next_policy(events: &mut Events) -> String {
+    loop {
+        match soon(events).await {
+            Event::Update(Update::ClusterTopologyPolicy(Change::Applied(policy))) => {
+                return format!(
+                    "{} {}",
+                    policy.0.id.name,
+                    policy.0.policy.topology_keys.clone().unwrap()
+                );
+            }
+            Event::Update(Update::ClusterTopologyPolicy(Change::Listed(all, named))) => {
+                assert!(all.is_empty());
+                let names: Vec<_> = named.iter().map(|id| &*id.name).collect();
+                return format!("all: {}", names.join(" "));
+            }
+            Event::Trouble(trouble) => return trouble,
+            _ => {}
+        }
+    }
+}
+
+#[tokio::test]
+async fn policies_are_followed_and_outlive_their_kind() {
+    let fake = Fake::new(&[NODES, SERVICES, SLICES, CLUSTER_POLICIES]).await;
+    fake.change(CLUSTER_POLICIES, "ADDED", policy("a", "zone"));
+    fake.change(CLUSTER_POLICIES, "ADDED", policy("b", "*"));
+    let mut events = follow(fake.connect(SHORT).await);
+    assert_eq!(next_policy(&mut events).await, "a zone");
+    assert_eq!(next_policy(&mut events).await, "b *");
+    assert_eq!(next_policy(&mut events).await, "all: a b");
+    fake.change(CLUSTER_POLICIES, "MODIFIED", policy("a", "rack"));
+    assert_eq!(next_policy(&mut events).await, "a rack");
+    // A deletion holds once it is sure that the kind is still there.
+    fake.change(CLUSTER_POLICIES, "DELETED", policy("b", "*"));
+    assert_eq!(next_policy(&mut events).await, "a rack");
+    assert_eq!(next_policy(&mut events).await, "all: a");
+    // Who deletes the CustomResourceDefinition deletes all objects.
+    fake.change(CLUSTER_POLICIES, "DELETED", policy("a", "rack"));
+    fake.state().refuse.insert(CLUSTER_POLICIES, (404, "the server could not find it"));
+    fake.hang_up();
+    let trouble = next_policy(&mut events).await;
+    let begin = format!(
+        "the API server at {} has no clustertopologypolicies.topo-lb.io any more: the last ones stay in \
+         force until the agent restarts",
+        fake.server.url()
+    );
+    assert!(trouble.starts_with(&begin), "{trouble}");
+    // They come back with it.
+    fake.change(CLUSTER_POLICIES, "ADDED", policy("c", "*"));
+    fake.state().refuse.clear();
+    assert_eq!(next_policy(&mut events).await, "c *");
+    assert_eq!(next_policy(&mut events).await, "all: c");
+}
+
+#[tokio::test]
+async fn without_the_custom_resources_everything_else_works_and_what_was_saved_is_dropped() {
+    let (_fake, mut events) = listed(SHORT).await;
+    assert_eq!(
+        next_policy(&mut events).await,
+        "all: ",
+        "at the second time that the server has none"
+    );
 }
 
 /// The text of the next event. Skips the freshness, which changes on a slow machine, and which Nodes
@@ -208,7 +280,8 @@ async fn of_nodes_only_metadata_is_asked_for() {
     let requests = fake.state().requests.clone();
     for (path, accept) in requests {
         let metadata_only = accept.contains("as=PartialObjectMetadata");
-        assert_eq!(metadata_only, path.contains("nodes"), "{path}: {accept}");
+        let expected = path.contains("nodes") || path.contains("namespaces");
+        assert_eq!(metadata_only, expected, "{path}: {accept}");
     }
 }
 
@@ -218,7 +291,7 @@ async fn an_older_server_is_asked_for_the_older_version() {
     fake.change(OLD_SLICES, "ADDED", slice("web-1", "10.1.1.2"));
     let updates = read(&fake.server).await.unwrap().updates;
     assert!(
-        matches!(&updates[1], Update::Slice(Change::Listed(all, _)) if all.len() == 1),
+        matches!(&updates[4], Update::Slice(Change::Listed(all, _)) if all.len() == 1),
         "{updates:?}"
     );
 
@@ -244,7 +317,7 @@ async fn of_a_version_that_goes_away_between_two_pages_nothing_is_kept() {
     tokio::spawn(axum::serve(listener, axum::Router::new().fallback(answer)).into_future());
     let server = connect(&KubeTarget::Server(url)).await.unwrap();
     let updates = read(&server).await.unwrap().updates;
-    let is_empty = matches!(&updates[1], Update::Slice(Change::Listed(all, _)) if all.is_empty());
+    let is_empty = matches!(&updates[4], Update::Slice(Change::Listed(all, _)) if all.is_empty());
     assert!(is_empty, "{updates:?}");
 }
 
@@ -271,14 +344,15 @@ async fn long_lists_come_in_pages_and_only_the_first_list_from_the_memory_of_the
     let mut events = follow(fake.server.clone());
     assert_eq!(some(&mut events, 4).await, ["0 nodes", "600 services", "600 slices", "synced"]);
     let updates = read(&fake.server).await.unwrap().updates;
-    assert!(matches!(&updates[1], Update::Slice(Change::Listed(all, _)) if all.len() == 600));
+    assert!(matches!(&updates[4], Update::Slice(Change::Listed(all, _)) if all.len() == 600));
     assert_eq!(fake.requested("endpointslices?&limit=250"), 6, "three pages, twice");
-    assert_eq!(fake.requested("limit=500&resourceVersion=0"), 2, "Services and Nodes");
+    assert_eq!(fake.requested("services?&limit=500&resourceVersion=0"), 1);
+    assert_eq!(fake.requested("nodes?&limit=500&resourceVersion=0"), 1);
     assert_eq!(fake.requested("services?&limit=500&continue=500"), 2, "by the token alone");
     fake.forget(SERVICES, [service("shop", 80)]);
     fake.hang_up();
     assert_eq!(some(&mut events, 3).await, ["0 nodes", "1 services", "600 slices"]);
-    assert_eq!(fake.requested("resourceVersion=0"), 3);
+    assert_eq!(fake.requested("resourceVersion=0"), Kind::ALL.len(), "nothing from memory again");
 }
 
 #[tokio::test]
@@ -455,7 +529,7 @@ async fn an_object_that_cannot_be_read_spoils_no_other() {
     );
     let listing = read(&fake.server).await.unwrap();
     assert!(
-        matches!(&listing.updates[2], Update::Service(Change::Listed(all, _)) if all.len() == 1)
+        matches!(&listing.updates[5], Update::Service(Change::Listed(all, _)) if all.len() == 1)
     );
     assert!(listing.faults.iter().map(|fault| &*fault.sentence).eq(faults));
     // The same fault is not reported again.

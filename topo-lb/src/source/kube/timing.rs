@@ -17,6 +17,12 @@ pub(super) struct Timing {
     pub(super) grace: Duration,
     /// Shortest interval between readings of the credentials.
     pub(super) renewal: Duration,
+    /// Pause if the server does not have an optional kind, or does not allow to read it. Up to a tenth more,
+    /// at random.
+    pub(super) absent: Duration,
+    /// How long a deleted custom resource stays in force, before the agent looks up whether its kind is still
+    /// there: who deletes a CustomResourceDefinition deletes all its objects.
+    pub(super) deletion: Duration,
 }
 
 impl Timing {
@@ -26,5 +32,7 @@ impl Timing {
         settling: Duration::from_secs(20),
         grace: Duration::from_secs(10),
         renewal: Duration::from_secs(5),
+        absent: Duration::from_secs(60),
+        deletion: Duration::from_secs(5),
     };
 }

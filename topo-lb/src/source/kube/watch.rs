@@ -28,14 +28,8 @@ const SHORTEST_WATCH: u32 = 300;
 const LONGEST_FORBIDDEN: Duration = Duration::from_secs(4);
 /// Pause if the server has no version of a resource.
 const MISSING_PAUSE: Duration = Duration::from_secs(10);
-/// Pause if the server does not have an optional kind, or does not allow to read it. Up to 6 s
-/// more, at random.
-const ABSENT_PAUSE: Duration = Duration::from_secs(60);
 /// Pause while a server may not know the roles yet.
 const ROLES_PAUSE: Duration = Duration::from_secs(2);
-/// How long a deleted custom resource stays in force, before it is looked up whether its kind is still
-/// there: who deletes a CustomResourceDefinition deletes all its objects.
-const DELETION_PAUSE: Duration = Duration::from_secs(5);
 
 /// Lists Nodes, EndpointSlices, Services and what gives them policies, and follows every change. Sends listed objects one by
 /// one, and then the ids of all.
@@ -222,7 +216,8 @@ impl<T: StateKind> Watch<T> {
                 }
             }
             Change::Deleted(_) if T::IS_CUSTOM => {
-                self.relist.get_or_insert_with(|| Instant::now() + DELETION_PAUSE);
+                self.relist
+                    .get_or_insert_with(|| Instant::now() + self.server.session.timing.deletion);
             }
             Change::Deleted(object) => {
                 let id = object.id();
@@ -319,10 +314,12 @@ impl<T: StateKind> Watch<T> {
             Attempts::Succeeding => None,
         };
         let since = before.unwrap_or(now);
-        let mut pause = ABSENT_PAUSE + Duration::from_millis(random() % 6_000);
+        let timing = self.server.session.timing;
+        let more = u32::try_from(random() % 100).unwrap_or_default();
+        let mut pause = timing.absent + timing.absent * more / 1_000;
         let trouble = match (is_forbidden(error), self.had_contact) {
             // A freshly started server may not know the roles yet.
-            (true, _) if now - since < self.server.session.timing.settling => {
+            (true, _) if now - since < timing.settling => {
                 pause = ROLES_PAUSE;
                 None
             }

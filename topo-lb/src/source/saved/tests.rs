@@ -8,7 +8,7 @@ use futures::{Stream, StreamExt as _, stream};
 
 use super::format::{self, Whole};
 use super::{Folder, Saver, StateError, before};
-use crate::cluster::{Change, State, Update};
+use crate::cluster::{Change, Labels, Service, State, Update};
 use crate::source::file::parse;
 use crate::source::kube::Identity;
 use crate::source::{Event, Freshness};
@@ -107,15 +107,40 @@ fn strings_of_any_kind_are_kept() {
     assert!(state_of(whole.into_objects()) == state);
 }
 
-/// Every field as version 1 writes it: must stay readable, and be written the same.
+/// Every field as version 2 writes it: must stay readable, and be written the same.
 #[test]
-fn version_1_is_this() {
-    let text = include_bytes!("../../../tests/golden/saved.state");
-    let manifest = include_bytes!("../../../tests/golden/saved.yaml");
-    let state = state_of(parse("saved.yaml".as_ref(), manifest).unwrap().updates);
+fn version_2_is_this() {
+    let text = include_bytes!("../../../tests/golden/saved-2.state");
     let saved = Whole::read(text.to_vec()).unwrap();
+    let state = golden();
     assert!(state_of(saved.objects().map(Result::unwrap)) == state);
     assert_eq!(String::from_utf8_lossy(&written(&state)), String::from_utf8_lossy(text));
+}
+
+/// Version 1 has no Namespaces, no policies, and no labels of Services.
+#[test]
+fn version_1_is_read() {
+    let text = include_bytes!("../../../tests/golden/saved-1.state");
+    let old = state_of(Whole::read(text.to_vec()).unwrap().objects().map(Result::unwrap));
+    let mut state = golden();
+    let all: Vec<_> = state.services().cloned().collect();
+    for id in all {
+        let service = Service { labels: Labels::default(), ..state.service(&id).unwrap().clone() };
+        let _ = state.apply(Update::Service(Change::Applied(service)), NODE);
+    }
+    for update in [
+        Update::Namespace(Change::Listed(Vec::new(), Vec::new())),
+        Update::TopologyPolicy(Change::Listed(Vec::new(), Vec::new())),
+        Update::ClusterTopologyPolicy(Change::Listed(Vec::new(), Vec::new())),
+    ] {
+        let _ = state.apply(update, NODE);
+    }
+    assert!(old == state);
+}
+
+fn golden() -> State {
+    let manifest = include_bytes!("../../../tests/golden/saved.yaml");
+    state_of(parse("saved.yaml".as_ref(), manifest).unwrap().updates)
 }
 
 #[test]
@@ -155,7 +180,7 @@ fn what_is_damaged_or_of_another_version_or_cluster_is_set_aside() {
     for (content, what) in [
         (&b""[..], "it is damaged: it has no header"),
         (b"\0\0\0\0\n", "it is damaged: its header"),
-        (b"{\"topo_lb_state\":2,\"other\":true}\n", "it is of format version 2"),
+        (b"{\"topo_lb_state\":3,\"other\":true}\n", "it is of format version 3"),
         (&text, "it is damaged: its checksum does not match"),
         (&text[..half], "it is damaged: its end is missing"),
         (&foreign, "it is of another cluster"),
