@@ -136,6 +136,14 @@ Examples:
   topo-lb check
   topo-lb check -o json")]
     Check(CheckArgs),
+    /// Print the CustomResourceDefinitions of TopologyPolicy and ClusterTopologyPolicy
+    #[command(after_help = "\
+Examples:
+  topo-lb crds | kubectl apply -f -
+  topo-lb crds | kubectl apply --validate=false -f -                    # Kubernetes before 1.25
+
+Without them everything else works: annotations of Services and Namespaces remain.")]
+    Crds,
     /// Detach the programs and remove every pin
     #[command(after_help = "\
 Examples:

@@ -20,7 +20,7 @@ use topo_lb::lint::Rule;
 use topo_lb::list::Listed;
 use topo_lb::source::Listing;
 use topo_lb::what_if::{self, Figures, Proxied};
-use topo_lb::{check, explain, heap, lint, list, source, top, trace, view};
+use topo_lb::{check, crd, explain, heap, lint, list, source, top, trace, view};
 
 fn main() -> ExitCode {
     let result = match name::parse().command {
@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         Command::Trace(args) => run_trace(args),
         Command::View(args) => run_view(args),
         Command::Check(args) => run_check(&args),
+        Command::Crds => run_crds(),
         Command::Cleanup(args) => run_cleanup(&args),
         Command::Probe(args) => run_probe(&args),
         Command::SelfProbe { address } => {
@@ -46,6 +47,11 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn run_crds() -> anyhow::Result<ExitCode> {
+    print!("{}", crd::manifest()?);
+    Ok(ExitCode::SUCCESS)
 }
 
 fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {

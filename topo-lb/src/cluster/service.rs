@@ -75,7 +75,7 @@ pub struct PolicySources {
     /// Annotation `openyurt.io/topologyKeys`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub openyurt: Option<Arc<str>>,
-    /// Field `spec.topologyKeys`; an empty list is the same as none.
+    /// Field `spec.topologyKeys` of a Service or a policy; an empty list is the same as none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub spec_topology_keys: Vec<Arc<str>>,
     /// Annotation `topo-lb.io/external-topology-keys`.
@@ -97,6 +97,14 @@ pub struct PolicySources {
     /// (before 1.27 `…/topology-aware-hints`): the Service asks for hints.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub hints_asked: bool,
+}
+
+impl PolicySources {
+    /// Whether there are topology keys, valid or not.
+    #[must_use]
+    pub fn has_keys(&self) -> bool {
+        self.topology_keys.is_some() || !self.spec_topology_keys.is_empty()
+    }
 }
 
 /// A Service of the cluster.

@@ -29,3 +29,6 @@ pub fn manifest() -> Result<String, serde_saphyr::ser::Error> {
     }
     Ok(text)
 }
+
+#[cfg(test)]
+mod tests;

@@ -52,6 +52,7 @@ fn numbers_fit() -> Rule {
     group = "topo-lb.io",
     version = "v1alpha1",
     kind = "TopologyPolicy",
+    doc = "A topology policy for Services of its namespace.",
     plural = "topologypolicies",
     namespaced,
     category = "topo-lb",
@@ -85,6 +86,7 @@ pub struct TopologyPolicySpec {
     group = "topo-lb.io",
     version = "v1alpha1",
     kind = "ClusterTopologyPolicy",
+    doc = "A topology policy for Services of all namespaces.",
     plural = "clustertopologypolicies",
     category = "topo-lb",
     status = "PolicyStatus",
@@ -120,37 +122,38 @@ pub struct ClusterTopologyPolicySpec {
 pub struct Rules {
     /// Node labels, the nearest first; `*`, which is always last, takes every endpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 16), inner(length(max = 317), regex(pattern = KEY)))]
+    #[schemars(with = "Vec<String>", length(min = 1, max = 16), inner(length(max = 317), regex(pattern = KEY)))]
     #[schemars(extend("x-kubernetes-list-type" = "set"))]
     pub topology_keys: Option<Vec<String>>,
     /// The same for clients outside of the cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 16), inner(length(max = 317), regex(pattern = KEY)))]
+    #[schemars(with = "Vec<String>", length(min = 1, max = 16), inner(length(max = 317), regex(pattern = KEY)))]
     #[schemars(extend("x-kubernetes-list-type" = "set"))]
     pub external_topology_keys: Option<Vec<String>>,
     /// How many endpoints a tier needs to be chosen: one number for all, or one for each key.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 128), regex(pattern = NUMBERS))]
+    #[schemars(with = "String", length(max = 128), regex(pattern = NUMBERS))]
     pub min_endpoints: Option<String>,
     /// The share of new connections that goes to the next wider tier, such as `5%`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 16), regex(pattern = SHARE))]
+    #[schemars(with = "String", length(max = 16), regex(pattern = SHARE))]
     pub spill: Option<String>,
     /// `intended`: nodes without an endpoint are no cause for a Warning.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 16), regex(pattern = "^intended$"))]
+    #[schemars(with = "String", length(max = 16), regex(pattern = "^intended$"))]
     pub refusal: Option<String>,
     /// `false`: topo-lb leaves the Services to kube-proxy.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "bool")]
     pub handle: Option<bool>,
 }
 
 impl From<Rules> for PolicySources {
     fn from(rules: Rules) -> Self {
-        let keys = |keys: Option<Vec<String>>| keys.map(|keys| keys.join(",").into());
+        let keys = rules.topology_keys.unwrap_or_default();
         Self {
-            topology_keys: keys(rules.topology_keys),
-            external_topology_keys: keys(rules.external_topology_keys),
+            spec_topology_keys: keys.iter().map(|key| key.as_str().into()).collect(),
+            external_topology_keys: rules.external_topology_keys.map(|keys| keys.join(",").into()),
             min_endpoints: rules.min_endpoints.map(Into::into),
             spill: rules.spill.map(Into::into),
             refusal: rules.refusal.map(Into::into),

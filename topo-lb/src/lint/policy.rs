@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::{Finding, Rule};
 use crate::cluster::State;
 use crate::explain::shown;
+use crate::topology::validation::ANY;
 use crate::topology::{Origin, broken};
 
 /// Adds the findings on every TopologyPolicy, ClusterTopologyPolicy and Namespace of `state`.
@@ -22,9 +23,8 @@ pub(super) fn look(state: &State, node_keys: &BTreeSet<&str>, findings: &mut Vec
         if state.selected(policy).next().is_none() {
             add(Rule::SelectsNone, format!("{origin} selects no Service: check its selectors"));
         }
-        let keys = policy.policy.topology_keys.as_deref().filter(|_| is_whole);
-        let keys = keys.into_iter().flat_map(|keys| keys.split(',')).map(str::trim);
-        for key in keys.filter(|key| *key != "*" && !node_keys.contains(key)) {
+        let keys = policy.policy.spec_topology_keys.iter().filter(|_| is_whole);
+        for key in keys.filter(|key| ***key != *ANY && !node_keys.contains(&***key)) {
             let message = format!(
                 "no Node carries the label {} of {origin}: the key never matches; label the Nodes, or \
                  remove the key",

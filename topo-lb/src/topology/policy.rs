@@ -56,7 +56,7 @@ fn of_layers<'a>(layers: &[Layer<'a>], external_local: bool) -> Policy<'a> {
     let (mut policy, at) = source_of(layers, external_local);
     policy.passed_over = layers[(at + 1).min(layers.len())..]
         .iter()
-        .filter(|layer| layer.policy.topology_keys.is_some())
+        .filter(|layer| layer.policy.has_keys())
         .map(|layer| layer.origin.clone())
         .collect();
     // What is weaker than the keys in force does not refine them.

@@ -64,7 +64,7 @@ pub(crate) fn answer(
             let field: Vec<String> =
                 said.spec_topology_keys.iter().map(|key| key.to_string()).collect();
             if well_formed(&field, local) {
-                (source, keys) = ("spec.topologyKeys", field);
+                (source, keys) = (if of_service { "spec.topologyKeys" } else { who }, field);
                 break;
             }
             errors += 1;

@@ -23,11 +23,11 @@ fn cluster(service: Service) -> Cluster {
 }
 
 fn says(name: &str, keys: &str) -> TopologyPolicy {
-    policy(name, |policy| policy.topology_keys = Some(keys.into()))
+    policy(name, |policy| policy.spec_topology_keys = keys.split(',').map(Into::into).collect())
 }
 
 fn annotated(keys: &str) -> Namespace {
-    Namespace { name: "default".into(), policy: says("", keys).policy, ..Namespace::default() }
+    Namespace { name: "default".into(), policy: keyed(keys).policy, ..Namespace::default() }
 }
 
 fn wants(key: &str, value: &str) -> Selector {

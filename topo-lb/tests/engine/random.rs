@@ -194,7 +194,7 @@ fn selector(tape: &mut Tape<'_>) -> Selector {
 fn sources(tape: &mut Tape<'_>) -> PolicySources {
     let mut policy = PolicySources::default();
     if tape.chance(75) {
-        policy.topology_keys = Some(keys(tape).join(",").into());
+        policy.spec_topology_keys = keys(tape);
     }
     if tape.chance(25) {
         policy.min_endpoints = Some(choose(tape, &["2", "1", "2,2"], &["0", "x"]));
@@ -206,7 +206,9 @@ fn sources(tape: &mut Tape<'_>) -> PolicySources {
 }
 
 pub(crate) fn namespace(tape: &mut Tape<'_>, name: &str) -> Namespace {
-    let policy = if tape.chance(40) { sources(tape) } else { PolicySources::default() };
+    let mut policy = if tape.chance(40) { sources(tape) } else { PolicySources::default() };
+    let keys = std::mem::take(&mut policy.spec_topology_keys);
+    policy.topology_keys = (!keys.is_empty()).then(|| keys.join(",").into());
     Namespace { name: name.into(), labels: labels(tape), policy: policy.into() }
 }
 

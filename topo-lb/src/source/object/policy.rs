@@ -5,11 +5,12 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::Names;
 use super::field::{Metadata, or_default};
+use super::{Names, ObjectError};
 use crate::cluster::selector::Selector;
+use crate::cluster::service::PolicySources;
 use crate::cluster::{ClusterTopologyPolicy, PolicyId, TopologyPolicy};
-use crate::crd::{ClusterTopologyPolicySpec, TopologyPolicySpec};
+use crate::crd::{ClusterTopologyPolicySpec, Rules, TopologyPolicySpec};
 
 #[derive(Deserialize)]
 #[serde(expecting = "an object", bound(deserialize = "S: Default + Deserialize<'de>"))]
@@ -20,9 +21,9 @@ pub(super) struct Fields<S> {
 }
 
 impl Fields<TopologyPolicySpec> {
-    pub(super) fn keep(self, names: &mut Names) -> TopologyPolicy {
+    pub(super) fn keep(self, names: &mut Names) -> Result<TopologyPolicy, ObjectError> {
         let Self { metadata, spec } = self;
-        TopologyPolicy {
+        Ok(TopologyPolicy {
             id: PolicyId {
                 namespace: names.share(metadata.namespace()),
                 name: names.share(&metadata.name),
@@ -32,22 +33,33 @@ impl Fields<TopologyPolicySpec> {
             precedence: spec.precedence,
             namespaces: Selector::default(),
             services: (&spec.service_selector).into(),
-            policy: Arc::new(spec.rules.into()),
-        }
+            policy: Arc::new(sources(spec.rules)?),
+        })
     }
 }
 
 impl Fields<ClusterTopologyPolicySpec> {
-    pub(super) fn keep(self, names: &mut Names) -> ClusterTopologyPolicy {
+    pub(super) fn keep(self, names: &mut Names) -> Result<ClusterTopologyPolicy, ObjectError> {
         let Self { metadata, spec } = self;
-        ClusterTopologyPolicy(TopologyPolicy {
+        Ok(ClusterTopologyPolicy(TopologyPolicy {
             id: PolicyId { namespace: Arc::default(), name: names.share(&metadata.name) },
             created: metadata.created().map(Into::into),
             generation: metadata.generation(),
             precedence: spec.precedence,
             namespaces: (&spec.namespace_selector).into(),
             services: (&spec.service_selector).into(),
-            policy: Arc::new(spec.rules.into()),
-        })
+            policy: Arc::new(sources(spec.rules)?),
+        }))
+    }
+}
+
+/// In a text of keys, a comma separates them: a key with one would become two.
+fn sources(rules: Rules) -> Result<PolicySources, ObjectError> {
+    match rules.external_topology_keys.iter().flatten().find(|key| key.contains(',')) {
+        Some(key) => {
+            let reason = format!("{key:?} is no label name: write one in each element");
+            Err(ObjectError::at("spec.externalTopologyKeys", reason))
+        }
+        None => Ok(rules.into()),
     }
 }

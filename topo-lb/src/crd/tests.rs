@@ -1,0 +1,141 @@
+//! The schema refuses what the agent would ignore, and accepts everything else.
+
+use std::sync::Arc;
+
+use cel::extractors::This;
+use kube::CustomResourceExt as _;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::cluster::PolicyId;
+use crate::cluster::service::PolicySources;
+use crate::topology::{Origin, broken};
+
+/// The schema of `spec`, as the API server gets it.
+fn schema() -> Value {
+    let definition = serde_json::to_value(TopologyPolicy::crd()).unwrap();
+    definition.pointer("/spec/versions/0/schema/openAPIV3Schema/properties/spec").unwrap().clone()
+}
+
+/// Whether a text keeps `pattern` and the lengths of a schema; whether a list does.
+fn fits(value: &Value, schema: &Value) -> bool {
+    let within = |count: usize, least: &str, most: &str| {
+        let limit = |name: &str| schema[name].as_u64().map(|limit| usize::try_from(limit).unwrap());
+        limit(least).is_none_or(|limit| count >= limit)
+            && limit(most).is_none_or(|limit| count <= limit)
+    };
+    match value {
+        Value::String(text) => {
+            let pattern = schema["pattern"].as_str();
+            within(text.len(), "minLength", "maxLength")
+                && pattern.is_none_or(|pattern| regex::Regex::new(pattern).unwrap().is_match(text))
+        }
+        Value::Array(items) => {
+            let is_set = schema["x-kubernetes-list-type"] == "set";
+            let is_new = |at: usize| !items[..at].contains(&items[at]);
+            within(items.len(), "minItems", "maxItems")
+                && items.iter().all(|item| fits(item, &schema["items"]))
+                && (!is_set || (0..items.len()).all(is_new))
+        }
+        _ => true,
+    }
+}
+
+/// Whether the API server would accept this `spec`: by patterns, limits and CEL rules.
+fn is_accepted(spec: &Value) -> bool {
+    let schema = schema();
+    let all = spec.as_object().unwrap();
+    let by_fields = all.iter().all(|(name, value)| {
+        let field = schema["properties"].get(name).unwrap_or_else(|| panic!("no field {name}"));
+        fits(value, field)
+    });
+    let rules = schema["x-kubernetes-validations"].as_array().unwrap();
+    assert_eq!(rules.len(), 4);
+    by_fields
+        && rules.iter().all(|rule| {
+            let program = cel::Program::compile(rule["rule"].as_str().unwrap()).unwrap();
+            let mut context = cel::Context::default();
+            context.add_variable("self", spec).unwrap();
+            // Of Kubernetes' own library of strings.
+            context.add_function("split", |This(text): This<Arc<String>>, by: Arc<String>| {
+                let parts = text.split(by.as_str()).map(|part| part.to_owned().into());
+                cel::Value::List(Arc::new(parts.collect()))
+            });
+            match program.execute(&context) {
+                Ok(cel::Value::Bool(keeps)) => keeps,
+                other => panic!("{rule} of {spec}: {other:?}"),
+            }
+        })
+}
+
+/// Whether the agent would use all of it.
+fn is_used(spec: &Value) -> bool {
+    let spec: TopologyPolicySpec = serde_json::from_value(spec.clone()).unwrap();
+    let sources = PolicySources::from(spec.rules);
+    sources != PolicySources::default()
+        && broken(&Origin::Policy(PolicyId::default()), &sources).is_empty()
+}
+
+#[test]
+fn the_schema_refuses_what_the_agent_would_ignore() {
+    let zone = "topology.kubernetes.io/zone";
+    let many = |count: usize| (0..count).map(|at| format!("k{at}")).collect::<Vec<_>>();
+    let mut verdicts = [0, 0];
+    for spec in [
+        json!({}),
+        json!({"precedence": 3}),
+        json!({"topologyKeys": [zone]}),
+        json!({"topologyKeys": [zone, "*"]}),
+        json!({"topologyKeys": ["*"]}),
+        json!({"topologyKeys": []}),
+        json!({"topologyKeys": [""]}),
+        json!({"topologyKeys": ["*", zone]}),
+        json!({"topologyKeys": ["*", "*"]}),
+        json!({"topologyKeys": [zone, zone]}),
+        json!({"topologyKeys": ["a,b"]}),
+        json!({"topologyKeys": ["a b"]}),
+        json!({"topologyKeys": ["A/a"]}),
+        json!({"topologyKeys": ["a/b/c"]}),
+        json!({"topologyKeys": ["-a"]}),
+        json!({"topologyKeys": ["a.b_c-d"]}),
+        json!({"topologyKeys": ["x".repeat(63)]}),
+        json!({"topologyKeys": ["x".repeat(64)]}),
+        json!({"topologyKeys": many(16)}),
+        json!({"topologyKeys": many(17)}),
+        json!({"externalTopologyKeys": [zone]}),
+        json!({"externalTopologyKeys": ["*", zone]}),
+        json!({"topologyKeys": [zone, "*"], "minEndpoints": "2"}),
+        json!({"topologyKeys": [zone, "rack", "*"], "minEndpoints": "2,3"}),
+        json!({"topologyKeys": [zone, "rack", "*"], "minEndpoints": "2,3,1"}),
+        json!({"topologyKeys": [zone, "rack", "*"], "minEndpoints": "2,3,1,1"}),
+        json!({"topologyKeys": [zone, "rack"], "minEndpoints": "2,3"}),
+        json!({"topologyKeys": [zone], "minEndpoints": "0"}),
+        json!({"topologyKeys": [zone], "minEndpoints": ""}),
+        json!({"topologyKeys": [zone], "minEndpoints": "two"}),
+        json!({"topologyKeys": [zone], "spill": "5%"}),
+        json!({"topologyKeys": [zone], "spill": "0.55%"}),
+        json!({"topologyKeys": [zone], "spill": "100%"}),
+        json!({"topologyKeys": [zone], "spill": "100.01%"}),
+        json!({"topologyKeys": [zone], "spill": "5"}),
+        json!({"topologyKeys": [zone], "spill": "5.555%"}),
+        json!({"spill": "5%"}),
+        json!({"refusal": "intended"}),
+        json!({"refusal": "meant"}),
+        json!({"handle": false}),
+    ] {
+        let used = is_used(&spec);
+        assert_eq!(is_accepted(&spec), used, "{spec}");
+        verdicts[usize::from(used)] += 1;
+    }
+    assert!(verdicts.iter().all(|count| *count > 10), "{verdicts:?}");
+}
+
+#[test]
+fn the_definitions_in_deploy_are_these() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
+    for file in ["crds/topo-lb.io.yaml", "helm/topo-lb/crds/topo-lb.io.yaml"] {
+        let text = std::fs::read_to_string(folder.join(file)).unwrap();
+        let differs = format!("write it again: topo-lb crds > deploy/{file}");
+        assert!(text == manifest().unwrap(), "{differs}");
+    }
+}
