@@ -1,8 +1,9 @@
 //! `topo-lb top`: which Services have how much traffic, and how much of it leaves its zone. Only reads.
 //!
-//! `source` asks nodes for what they have counted; `traffic` makes rates of two answers; `view`
-//! sorts and filters them; `round_trips` has their medians; `draw` shows them.
+//! `source` asks nodes for what they have counted, `agent` one of them; `traffic` makes rates of two
+//! answers; `view` sorts and filters them; `round_trips` has their medians; `draw` shows them.
 
+mod agent;
 mod draw;
 mod round_trips;
 mod scraped;
@@ -21,10 +22,11 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 use tokio::runtime::Builder;
 use tokio::time::sleep;
 
+pub use agent::metrics;
 use draw::Status;
 use round_trips::{in_words, medians};
+pub use source::From;
 pub(crate) use source::Source;
-pub use source::{From, metrics};
 pub(crate) use traffic::{Moment, rates};
 pub use traffic::{Rate, Row};
 #[cfg(test)]

@@ -8,14 +8,13 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use futures::StreamExt as _;
 use futures::stream;
-use http::Request;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
 use tokio::time::timeout;
 use topo_lb_common::backend::Locality;
 
+use super::agent::{Agent, Answer, LIMIT};
 use super::round_trips::RoundTrips;
-use super::scraped;
 use super::traffic::{Moment, Totals, Traffic};
 use crate::metrics::bounded::Counts;
 use crate::metrics::scrape::Counted;
@@ -24,8 +23,6 @@ use crate::source::kube::{KubeTarget, Server, connect};
 
 /// The label of the agents' Pods, as the manifests set it.
 const LABEL: &str = "app.kubernetes.io/name=topo-lb";
-/// How long one agent may take.
-const LIMIT: Duration = Duration::from_secs(5);
 /// How many agents are asked at once.
 const AT_ONCE: usize = 32;
 /// How long a listing of the agents' Pods is used.
@@ -56,14 +53,6 @@ pub(crate) struct Cluster {
     port: u16,
     agents: Vec<Agent>,
     listed: Option<Instant>,
-}
-
-/// An agent that answers at a path of a server.
-#[derive(Clone)]
-pub(crate) struct Agent {
-    name: Arc<str>,
-    server: Server,
-    path: String,
 }
 
 impl Source {
@@ -120,9 +109,6 @@ impl Source {
         Ok(Moment { at, nodes, round_trips })
     }
 }
-
-/// What a node has counted, or why it could not be asked.
-type Answer = Result<(Traffic, RoundTrips), String>;
 
 /// The name and the URL of an agent that was given as `URL` or as `NODE=URL`.
 fn named(text: &str) -> (&str, &str) {
@@ -190,34 +176,6 @@ async fn ask(agents: &[Agent]) -> BTreeMap<Arc<str>, Answer> {
     let answers =
         stream::iter(agents).map(async |agent| (Arc::clone(&agent.name), agent.answer().await));
     answers.buffer_unordered(AT_ONCE).collect().await
-}
-
-impl Agent {
-    async fn at(url: &str) -> anyhow::Result<Self> {
-        let server = connect(&KubeTarget::Server(url.to_owned())).await;
-        let server = server.with_context(|| format!("the agent {url}"))?;
-        Ok(Self { name: url.into(), server, path: "/metrics".to_owned() })
-    }
-
-    async fn answer(&self) -> Answer {
-        scraped::answer(&self.metrics().await?)
-    }
-
-    async fn metrics(&self) -> Result<String, String> {
-        let request = Request::get(&self.path).body(Vec::new()).map_err(|it| it.to_string())?;
-        match timeout(LIMIT, self.server.client().request_text(request)).await {
-            Err(_) => Err(format!("no answer within {} s", LIMIT.as_secs())),
-            Ok(answer) => answer.map_err(|error| error.to_string()),
-        }
-    }
-}
-
-/// The metrics of the agent with this URL, such as `http://127.0.0.1:19876`.
-///
-/// # Errors
-/// It does not answer.
-pub async fn metrics(url: &str) -> anyhow::Result<String> {
-    Agent::at(url).await?.metrics().await.map_err(anyhow::Error::msg)
 }
 
 #[cfg(test)]

@@ -3,6 +3,9 @@
 use std::io;
 use std::path::PathBuf;
 
+use ::kube::core::Status;
+use http::StatusCode;
+
 /// Why an API server does not serve. May be temporary, except in [`connect`](super::connect()).
 #[derive(Debug, thiserror::Error)]
 pub enum KubeError {
@@ -176,6 +179,16 @@ pub(super) fn is_missing(error: &::kube::Error) -> bool {
 
 pub(super) fn is_unintelligible(error: &::kube::Error) -> bool {
     matches!(error, ::kube::Error::SerdeError(_) | ::kube::Error::FromUtf8(_))
+}
+
+/// The error in an unsuccessful answer with this text.
+pub(crate) fn refusal(code: StatusCode, text: &[u8]) -> ::kube::Error {
+    let status = serde_json::from_slice(text).unwrap_or_else(|_| {
+        // Proxies answer with other texts.
+        let text = String::from_utf8_lossy(text);
+        Status::failure(text.trim(), "Failed to parse error data").with_code(code.as_u16())
+    });
+    ::kube::Error::Api(Box::new(status))
 }
 
 /// Whether the requested version has expired, so that a new listing is needed.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ::kube::Resource as _;
 use ::kube::api::{ListParams, WatchEvent, WatchParams};
 use ::kube::client::Body;
-use ::kube::core::{Request, Status};
+use ::kube::core::Request;
 use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
 use http::Response;
@@ -16,6 +16,7 @@ use serde::de::Error as _;
 use tokio::time::Instant;
 
 use super::Server;
+use super::error::refusal;
 use super::items::{Items, NoList};
 use super::resource::{Kept, Watched};
 use crate::source::object::Names;
@@ -239,7 +240,11 @@ async fn ask<T: Kept>(
             .map_err(|error: http::uri::InvalidUri| ::kube::Error::HttpError(error.into()))?;
     }
     let response = server.client().send(request.map(Body::from)).await?;
-    if response.status().is_success() { Ok(response) } else { Err(refusal(response).await) }
+    let status = response.status();
+    if status.is_success() {
+        return Ok(response);
+    }
+    Err(refusal(status, &response.into_body().collect().await?.to_bytes()))
 }
 
 async fn watch<T: Kept>(server: &Server, query: &Query, from: &str) -> ::kube::Result<Events<T>> {
@@ -280,19 +285,4 @@ impl<T: Kept> Page<T> {
 
 fn no_list() -> ::kube::Error {
     ::kube::Error::SerdeError(serde_json::Error::custom("no whole list of objects"))
-}
-
-/// The error in an unsuccessful answer.
-async fn refusal(response: Response<Body>) -> ::kube::Error {
-    let code = response.status().as_u16();
-    let text = match response.into_body().collect().await {
-        Ok(body) => body.to_bytes(),
-        Err(error) => return error,
-    };
-    let status = serde_json::from_slice(&text).unwrap_or_else(|_| {
-        // Proxies answer with other texts.
-        let text = String::from_utf8_lossy(&text);
-        Status::failure(text.trim(), "Failed to parse error data").with_code(code)
-    });
-    ::kube::Error::Api(Box::new(status))
 }
