@@ -15,8 +15,8 @@ use topo_lb_common::backend::Locality;
 use crate::fake_api::{FakeApi, NODES, SERVICES, SLICES};
 use crate::population::update;
 
-/// The path of all Pods.
-pub const PODS: &str = "/api/v1/pods";
+/// The path of the agents' Pods.
+pub const PODS: &str = "/api/v1/namespaces/topo-lb/pods";
 
 /// What the clients of one node do to one Service.
 #[derive(Clone, Debug)]

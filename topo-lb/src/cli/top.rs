@@ -32,6 +32,14 @@ pub struct TopArgs {
     /// With --cluster: kubeconfig file. Default: the in-cluster config, then $KUBECONFIG
     #[arg(long, value_name = "PATH", env = "TOPO_LB_KUBECONFIG")]
     pub kubeconfig: Option<PathBuf>,
+    /// With --cluster: the namespace of the agents' Pods. Pods of others do not count
+    #[arg(
+        long,
+        value_name = "NAMESPACE",
+        env = "TOPO_LB_AGENTS_NAMESPACE",
+        default_value = "topo-lb"
+    )]
+    pub agents_namespace: String,
     /// With --cluster: the port of the agents' --metrics-listen
     #[arg(long, value_name = "PORT", env = "TOPO_LB_METRICS_PORT", default_value_t = 19_876)]
     pub metrics_port: u16,
@@ -64,7 +72,8 @@ impl TopArgs {
     #[must_use]
     pub fn options(&self, target: KubeTarget) -> Options {
         let from = if self.cluster || self.agent.is_empty() && name::is_plugin() {
-            From::Cluster(target, self.metrics_port)
+            let (namespace, port) = (self.agents_namespace.clone(), self.metrics_port);
+            From::Cluster { target, namespace, port }
         } else if self.agent.is_empty() {
             From::Maps(self.pin.pin_dir.clone())
         } else {

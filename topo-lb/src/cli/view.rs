@@ -21,6 +21,15 @@ pub struct ViewArgs {
     /// times for several nodes
     #[arg(long, value_name = "URL", env = "TOPO_LB_AGENT_URLS", value_delimiter = ',')]
     pub agent: Vec<String>,
+    /// The namespace of the agents' Pods, when they are asked through the API server. Pods of others do not
+    /// count
+    #[arg(
+        long,
+        value_name = "NAMESPACE",
+        env = "TOPO_LB_AGENTS_NAMESPACE",
+        default_value = "topo-lb"
+    )]
+    pub agents_namespace: String,
     /// The port of the agents' --metrics-listen, when they are asked through the API server. That takes `list`
     /// on pods and `get` on pods/proxy
     #[arg(long, value_name = "PORT", env = "TOPO_LB_METRICS_PORT", default_value_t = 19_876)]
@@ -62,7 +71,10 @@ impl ViewArgs {
             None => Described::Nowhere,
         };
         let from = match (&self.agent[..], &described) {
-            ([], Described::By(_)) => Some(From::Cluster(target, self.metrics_port)),
+            ([], Described::By(_)) => {
+                let (namespace, port) = (self.agents_namespace, self.metrics_port);
+                Some(From::Cluster { target, namespace, port })
+            }
             ([], _) => None,
             _ => Some(From::Agents(self.agent)),
         };

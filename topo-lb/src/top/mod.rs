@@ -1,9 +1,11 @@
 //! `topo-lb top`: which Services have how much traffic, and how much of it leaves its zone. Only reads.
 //!
-//! `source` asks nodes for what they have counted, `agent` one of them; `traffic` makes rates of two
-//! answers; `view` sorts and filters them; `round_trips` has their medians; `draw` shows them.
+//! `source` asks nodes for what they have counted: `agents` says which Pods, `agent` asks one, `scraped`
+//! reads its answer. `traffic` makes rates of two answers; `view` sorts and filters them; `round_trips`
+//! has their medians; `draw` shows them.
 
 mod agent;
+mod agents;
 mod draw;
 mod round_trips;
 mod scraped;
@@ -94,7 +96,7 @@ pub fn watch(options: &Options, has_colours: bool) -> anyhow::Result<()> {
     let view = View::new(options.sort, options.filter.clone());
     let pin_dir = match &options.from {
         From::Maps(pin_dir) => Some(&**pin_dir),
-        From::Agents(_) | From::Cluster(..) => None,
+        From::Agents(_) | From::Cluster { .. } => None,
     };
     let result = show(terminal, view, first, &moments, pin_dir, has_colours);
     ratatui::restore();
@@ -183,10 +185,10 @@ fn key(event: &Event) -> Option<Key> {
 fn status(before: &Moment, after: &Moment) -> Status {
     let answered = |node| matches!(before.nodes.get(node), Some(Ok(_)));
     let asked = after.nodes.iter().filter(|(node, now)| now.is_ok() && answered(*node)).count();
-    let troubles = after
-        .nodes
-        .iter()
-        .filter_map(|(node, now)| Some((node.clone(), now.as_ref().err()?.clone())));
+    let mut troubles = after.doubts.clone();
+    let silent = after.nodes.iter();
+    troubles
+        .extend(silent.filter_map(|(node, now)| Some((node.clone(), now.as_ref().err()?.clone()))));
     let round_trips = in_words(&medians(before, after));
-    Status { asked, troubles: troubles.collect(), round_trips, ..Status::default() }
+    Status { asked, troubles, round_trips, ..Status::default() }
 }

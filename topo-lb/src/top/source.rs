@@ -5,15 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
 use futures::StreamExt as _;
 use futures::stream;
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, ListParams};
-use tokio::time::timeout;
 use topo_lb_common::backend::Locality;
 
-use super::agent::{Agent, Answer, LIMIT};
+use super::agent::{Agent, Answer};
+use super::agents::{Doubts, list};
 use super::round_trips::RoundTrips;
 use super::traffic::{Moment, Totals, Traffic};
 use crate::metrics::bounded::Counts;
@@ -21,8 +18,6 @@ use crate::metrics::scrape::Counted;
 use crate::metrics::services::parts;
 use crate::source::kube::{KubeTarget, Server, connect};
 
-/// The label of the agents' Pods, as the manifests set it.
-const LABEL: &str = "app.kubernetes.io/name=topo-lb";
 /// How many agents are asked at once.
 const AT_ONCE: usize = 32;
 /// How long a listing of the agents' Pods is used.
@@ -36,8 +31,15 @@ pub enum From {
     /// Agents with these URLs, such as `http://127.0.0.1:19876`, or `worker-1=http://127.0.0.1:19876` to say
     /// on which node.
     Agents(Vec<String>),
-    /// Every agent of a cluster, through its API server; the agents' port for metrics.
-    Cluster(KubeTarget, u16),
+    /// Every agent of a cluster, through its API server.
+    Cluster {
+        /// The API server.
+        target: KubeTarget,
+        /// The namespace of the agents' Pods.
+        namespace: String,
+        /// The agents' port for metrics.
+        port: u16,
+    },
 }
 
 /// A source that can be asked again and again.
@@ -50,8 +52,10 @@ pub(crate) enum Source {
 /// The agents of a cluster.
 pub(crate) struct Cluster {
     server: Server,
+    namespace: String,
     port: u16,
     agents: Vec<Agent>,
+    doubts: Doubts,
     listed: Option<Instant>,
 }
 
@@ -62,17 +66,25 @@ impl Source {
         Ok(match from {
             From::Maps(pin_dir) => Self::Maps(pin_dir.clone()),
             From::Agents(urls) => {
-                let mut agents = Vec::new();
+                let mut agents: Vec<Agent> = Vec::new();
                 for (name, url) in urls.iter().map(|text| named(text)) {
+                    let is_known = agents.iter().any(|agent| &*agent.name == name);
+                    anyhow::ensure!(
+                        !is_known,
+                        "{name} has two agents: give --agent once for each node"
+                    );
                     agents.push(Agent { name: name.into(), ..Agent::at(url).await? });
                 }
                 Self::Agents(agents)
             }
-            From::Cluster(target, port) => {
-                let server = connect(target).await?;
-                let cluster = Cluster { server, port: *port, agents: Vec::new(), listed: None };
-                Self::Cluster(Box::new(cluster))
-            }
+            From::Cluster { target, namespace, port } => Self::Cluster(Box::new(Cluster {
+                server: connect(target).await?,
+                namespace: namespace.clone(),
+                port: *port,
+                agents: Vec::new(),
+                doubts: Doubts::new(),
+                listed: None,
+            })),
         })
     }
 
@@ -82,6 +94,7 @@ impl Source {
     /// The agents' Pods cannot be listed.
     pub(crate) async fn moment(&mut self) -> anyhow::Result<Moment> {
         let at = Instant::now();
+        let mut moment = Moment::at(at);
         let answers = match self {
             Self::Maps(pin_dir) => {
                 let counted = Counted::read(pin_dir).map_err(|error| error.to_string());
@@ -92,21 +105,22 @@ impl Source {
             Self::Agents(agents) => ask(agents).await,
             Self::Cluster(cluster) => {
                 if cluster.listed.is_none_or(|listed| listed.elapsed() > LISTED) {
-                    cluster.agents = list(&cluster.server, cluster.port).await?;
+                    let Cluster { server, namespace, port, .. } = &**cluster;
+                    (cluster.agents, cluster.doubts) = list(server, namespace, *port).await?;
                     cluster.listed = Some(at);
                 }
+                moment.doubts = cluster.doubts.clone();
                 ask(&cluster.agents).await
             }
         };
-        let (mut nodes, mut round_trips) = (BTreeMap::new(), BTreeMap::new());
         for (node, answer) in answers {
-            let traffic = answer.map(|(traffic, of_node)| {
-                round_trips.insert(Arc::clone(&node), of_node);
+            let traffic = answer.map(|(traffic, round_trips)| {
+                moment.round_trips.insert(Arc::clone(&node), round_trips);
                 traffic
             });
-            nodes.insert(node, traffic);
+            moment.nodes.insert(node, traffic);
         }
-        Ok(Moment { at, nodes, round_trips })
+        Ok(moment)
     }
 }
 
@@ -149,27 +163,6 @@ fn round_trips(counts: &Counts) -> RoundTrips {
         places.zip(tcp.rtt).for_each(|(sum, more)| *sum += more as f64);
     }
     round_trips
-}
-
-/// The agents of a cluster. Each is reached through the API server, at its Pod.
-async fn list(server: &Server, port: u16) -> anyhow::Result<Vec<Agent>> {
-    let pods: Api<Pod> = Api::all(server.client());
-    let list = timeout(LIMIT, pods.list(&ListParams::default().labels(LABEL))).await;
-    let pods = list
-        .map_err(anyhow::Error::from)
-        .and_then(|list| Ok(list?))
-        .with_context(|| format!("cannot list the Pods with the label {LABEL}"))?;
-    let agents: Vec<_> = pods
-        .into_iter()
-        .filter_map(|pod| {
-            let (namespace, name) = (pod.metadata.namespace?, pod.metadata.name?);
-            let node = pod.spec?.node_name?;
-            let path = format!("/api/v1/namespaces/{namespace}/pods/{name}:{port}/proxy/metrics");
-            Some(Agent { name: node.into(), server: server.clone(), path })
-        })
-        .collect();
-    anyhow::ensure!(!agents.is_empty(), "no Pod has the label {LABEL}: is topo-lb installed?");
-    Ok(agents)
 }
 
 async fn ask(agents: &[Agent]) -> BTreeMap<Arc<str>, Answer> {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use topo_lb_common::backend::Locality;
 
+use super::agents::Doubts;
 use super::round_trips::RoundTrips;
 
 /// One number for each [`Locality`], in its order.
@@ -37,6 +38,16 @@ pub(crate) struct Moment {
     pub nodes: BTreeMap<Arc<str>, Result<Traffic, String>>,
     /// Round trips of the nodes that could be asked.
     pub round_trips: BTreeMap<Arc<str>, RoundTrips>,
+    /// What is wrong with nodes even if they could be asked.
+    pub doubts: Doubts,
+}
+
+impl Moment {
+    /// A moment of which nothing is known yet.
+    pub(crate) fn at(at: Instant) -> Self {
+        let (nodes, round_trips, doubts) = (BTreeMap::new(), BTreeMap::new(), Doubts::new());
+        Self { at, nodes, round_trips, doubts }
+    }
 }
 
 /// Events a second of one Service.
@@ -163,7 +174,7 @@ mod tests {
         let nodes = nodes
             .iter()
             .map(|(name, counted)| ((*name).into(), counted.map(traffic).map_err(str::to_owned)));
-        Moment { at, nodes: nodes.collect(), round_trips: BTreeMap::new() }
+        Moment { nodes: nodes.collect(), ..Moment::at(at) }
     }
 
     #[test]

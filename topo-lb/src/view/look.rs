@@ -98,7 +98,8 @@ fn remember(history: &Mutex<History>, last: &Moment, now: &Moment, newest: &Newe
 }
 
 fn newest(last: Option<&Moment>, now: &Moment) -> Newest {
-    let mut newest = Newest { agents: now.nodes.keys().cloned().collect(), ..Newest::default() };
+    let agents = now.nodes.keys().cloned().collect();
+    let mut newest = Newest { agents, troubles: now.doubts.clone(), ..Newest::default() };
     for (node, answer) in &now.nodes {
         match answer {
             Err(trouble) => drop(newest.troubles.insert(Arc::clone(node), trouble.clone())),
@@ -159,7 +160,7 @@ mod tests {
         let nodes = nodes
             .iter()
             .map(|(name, answer)| ((*name).into(), answer.map(traffic).map_err(str::to_owned)));
-        Moment { at, nodes: nodes.collect(), round_trips: BTreeMap::new() }
+        Moment { nodes: nodes.collect(), ..Moment::at(at) }
     }
 
     #[test]
