@@ -1,7 +1,7 @@
 //! Asks one agent for its metrics.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use http::Request;
@@ -20,8 +20,8 @@ const LARGEST: usize = 32_000_000;
 /// Most bytes of a refusal, which becomes a sentence.
 const LARGEST_REFUSAL: usize = 4_000;
 
-/// What an agent has counted, or why it could not be asked.
-pub(super) type Answer = Result<(Traffic, RoundTrips), String>;
+/// When an agent began to answer and what it has counted, or why it could not be asked.
+pub(super) type Answer = Result<(Instant, (Traffic, RoundTrips)), String>;
 
 /// An agent that answers at a path of a server.
 #[derive(Clone)]
@@ -41,18 +41,21 @@ impl Agent {
     }
 
     pub(super) async fn answer(&self) -> Answer {
-        scraped::answer(&self.metrics().await?)
+        let (when, text) = self.metrics().await?;
+        Ok((when, scraped::answer(&text)?))
     }
 
-    async fn metrics(&self) -> Result<String, String> {
+    async fn metrics(&self) -> Result<(Instant, String), String> {
         let answer = timeout(LIMIT, self.read()).await;
         answer.unwrap_or_else(|_| Err(format!("no answer within {} s", LIMIT.as_secs())))
     }
 
-    async fn read(&self) -> Result<String, String> {
+    async fn read(&self) -> Result<(Instant, String), String> {
         let request = Request::get(&self.path).body(Vec::new()).map_err(|it| it.to_string())?;
         let response = self.server.client().send(request.map(Into::into)).await;
         let response = response.map_err(|error| error.to_string())?;
+        // An agent reads its counters before it sends the first byte.
+        let when = Instant::now();
         let status = response.status();
         let most = if status.is_success() { LARGEST } else { LARGEST_REFUSAL };
         let body = Limited::new(response.into_body(), most).collect().await;
@@ -66,7 +69,8 @@ impl Agent {
         if !status.is_success() {
             return Err(refusal(status, &body.to_bytes()).to_string());
         }
-        String::from_utf8(body.to_bytes().into()).map_err(|error| error.to_string())
+        let text = String::from_utf8(body.to_bytes().into()).map_err(|error| error.to_string())?;
+        Ok((when, text))
     }
 }
 
@@ -75,7 +79,8 @@ impl Agent {
 /// # Errors
 /// It does not answer, or with more than 32 MB.
 pub async fn metrics(url: &str) -> anyhow::Result<String> {
-    Agent::at(url).await?.metrics().await.map_err(anyhow::Error::msg)
+    let answer = Agent::at(url).await?.metrics().await;
+    answer.map(|(_, text)| text).map_err(anyhow::Error::msg)
 }
 
 #[cfg(test)]

@@ -98,8 +98,9 @@ impl Source {
         let answers = match self {
             Self::Maps(pin_dir) => {
                 let counted = Counted::read(pin_dir).map_err(|error| error.to_string());
-                let counted = counted
-                    .map(|Counted { services, .. }| (of_maps(&services), round_trips(&services)));
+                let counted = counted.map(|Counted { services, .. }| {
+                    (at, (of_maps(&services), round_trips(&services)))
+                });
                 BTreeMap::from([("this node".into(), counted)])
             }
             Self::Agents(agents) => ask(agents).await,
@@ -114,7 +115,8 @@ impl Source {
             }
         };
         for (node, answer) in answers {
-            let traffic = answer.map(|(traffic, round_trips)| {
+            let traffic = answer.map(|(when, (traffic, round_trips))| {
+                moment.when.insert(Arc::clone(&node), when);
                 moment.round_trips.insert(Arc::clone(&node), round_trips);
                 traffic
             });
@@ -173,11 +175,48 @@ async fn ask(agents: &[Agent]) -> BTreeMap<Arc<str>, Answer> {
 
 #[cfg(test)]
 mod tests {
+    use axum::Router;
+    use axum::routing::get;
+    use tokio::net::TcpListener;
+    use tokio::sync::watch;
     use topo_lb_common::counters::Counters;
     use topo_lb_common::totals;
 
     use super::*;
     use crate::datapath::maps::totals::Group;
+
+    #[tokio::test]
+    async fn a_slow_agent_s_counts_are_of_the_time_of_its_answer() {
+        let (quick, ended) = watch::channel(false);
+        let (tell, told) = std::sync::mpsc::channel();
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        // The slow one answers after the other.
+        let slow = get(async move || {
+            ended.clone().wait_for(|is_over| *is_over).await.expect("a quick agent");
+            tell.send(Instant::now()).expect("a test");
+            "topo_lb_ready 1\n"
+        });
+        let quick = get(async move || {
+            quick.send_replace(true);
+            "topo_lb_ready 1\n"
+        });
+        let router = Router::new().route("/slow/metrics", slow).route("/quick/metrics", quick);
+        tokio::spawn(axum::serve(listener, router).into_future());
+        let agents = ["slow", "quick"].map(|name| format!("{name}={url}/{name}"));
+        let mut source = Source::open(&From::Agents(agents.into())).await.expect("agents");
+        let moment = source.moment().await.expect("a moment");
+        let begun = told.recv().expect("an answer");
+        assert!(moment.nodes.values().all(Result::is_ok), "{:?}", moment.nodes);
+        assert!(moment.at < begun && moment.when["slow"] >= begun);
+    }
+
+    #[tokio::test]
+    async fn a_node_that_is_given_twice_is_refused() {
+        let twice = ["n1=http://10.0.0.7:1", "n1=http://10.0.0.8:1"].map(str::to_owned);
+        let error = Source::open(&From::Agents(twice.into())).await.err().expect("an error");
+        assert_eq!(error.to_string(), "n1 has two agents: give --agent once for each node");
+    }
 
     #[test]
     fn an_agent_has_the_name_of_its_node_if_that_is_given() {

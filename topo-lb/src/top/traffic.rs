@@ -34,6 +34,8 @@ pub(crate) type Traffic = BTreeMap<Arc<str>, Totals>;
 pub(crate) struct Moment {
     /// When the first node was asked.
     pub at: Instant,
+    /// When nodes answered; without an entry: at once.
+    pub when: BTreeMap<Arc<str>, Instant>,
     /// By the node's name or its agent's address.
     pub nodes: BTreeMap<Arc<str>, Result<Traffic, String>>,
     /// Round trips of the nodes that could be asked.
@@ -46,7 +48,14 @@ impl Moment {
     /// A moment of which nothing is known yet.
     pub(crate) fn at(at: Instant) -> Self {
         let (nodes, round_trips, doubts) = (BTreeMap::new(), BTreeMap::new(), Doubts::new());
-        Self { at, nodes, round_trips, doubts }
+        Self { at, when: BTreeMap::new(), nodes, round_trips, doubts }
+    }
+
+    /// The seconds between a node's answer at an earlier moment and the one now.
+    fn seconds_since(&self, before: &Self, node: &str) -> f64 {
+        let when = |moment: &Self| moment.when.get(node).copied().unwrap_or(moment.at);
+        let since = when(self).saturating_duration_since(when(before));
+        since.max(Duration::from_millis(1)).as_secs_f64()
     }
 }
 
@@ -128,11 +137,10 @@ pub struct Row {
 /// nodes that answered at both count.
 #[must_use]
 pub(crate) fn rates(before: &Moment, after: &Moment) -> Vec<Row> {
-    let seconds = after.at.saturating_duration_since(before.at).max(Duration::from_millis(1));
-    let seconds = seconds.as_secs_f64();
     let mut rows: BTreeMap<Arc<str>, Row> = BTreeMap::new();
     for (node, now) in &after.nodes {
         let (Ok(now), Some(Ok(then))) = (now, before.nodes.get(node)) else { continue };
+        let seconds = after.seconds_since(before, node);
         for (service, now) in now {
             let then = then.get(service).copied().unwrap_or_default();
             let rate = rate(&then, now, seconds);
@@ -190,6 +198,22 @@ mod tests {
         assert_eq!(rows[0].rate.far_share(), Some(1.0 / 3.0));
         let nodes: Vec<_> = rows[0].nodes.keys().map(AsRef::as_ref).collect();
         assert_eq!(nodes, ["a", "b"], "nothing has changed on c");
+    }
+
+    #[test]
+    fn each_node_s_rate_is_over_its_own_time() {
+        let begin = Instant::now();
+        let both = |at, count| moment(at, &[("steady", Ok(count)), ("slow", Ok(count))]);
+        let mut before = both(begin, 0.0);
+        // The steady one answers at 0 s and 2 s, the other at 5 s and 6 s.
+        let second = Duration::from_secs(1);
+        before.when.insert("slow".into(), begin + 5 * second);
+        let mut after = both(begin + 2 * second, 10.0);
+        after.when.insert("slow".into(), begin + 6 * second);
+        let rows = rates(&before, &after);
+        let refused = rows[0].nodes.values().map(|rate| rate.refused);
+        assert_eq!(refused.collect::<Vec<_>>(), [10.0, 5.0], "slow, steady");
+        assert_eq!(rows[0].rate.refused, 15.0);
     }
 
     #[test]
