@@ -29,10 +29,10 @@ use draw::Status;
 use round_trips::{in_words, medians};
 pub use source::From;
 pub(crate) use source::Source;
+#[cfg(test)]
+pub(crate) use traffic::{Counter, Series, Traffic};
 pub(crate) use traffic::{Moment, rates};
 pub use traffic::{Rate, Row};
-#[cfg(test)]
-pub(crate) use traffic::{Totals, Traffic};
 pub use view::Column;
 pub(crate) use view::order;
 use view::{Key, View};

@@ -6,7 +6,7 @@ use prometheus_parse::{Sample, Scrape, Value};
 use topo_lb_common::backend::Locality;
 
 use super::round_trips::{RoundTrips, limit};
-use super::traffic::{Totals, Traffic};
+use super::traffic::{Counter, Series, Totals, Traffic};
 
 /// The totals and round trips in an agent's OpenMetrics text. Series of other metrics, without a Service or with an
 /// unknown locality, are left out: an agent of another version may have more.
@@ -33,9 +33,13 @@ pub(super) fn answer(text: &str) -> Result<(Traffic, RoundTrips), String> {
             });
         }
         let Some(value) = count(&sample.value) else { continue };
-        let Some(service) = service(&sample) else { continue };
-        let totals = traffic.entry(service).or_default();
-        add(totals, name, &sample, value);
+        let (Some(service), Some(counter)) = (service(&sample), counter(name, &sample)) else {
+            continue;
+        };
+        let mut labels: Vec<_> = sample.labels.iter().collect();
+        labels.sort_unstable();
+        let totals: &mut Totals = traffic.entry(service).or_default();
+        *totals.entry(Series::new(counter, (name, labels))).or_default() += value;
     }
     if is_agent {
         Ok((traffic, round_trips))
@@ -44,17 +48,15 @@ pub(super) fn answer(text: &str) -> Result<(Traffic, RoundTrips), String> {
     }
 }
 
-fn add(totals: &mut Totals, name: &str, sample: &Sample, value: f64) {
-    let by_locality = match name {
-        "connections_total" => &mut totals.connections,
-        "tcp_sent_bytes_total" | "tcp_received_bytes_total" => &mut totals.bytes,
-        "refused_connections_total" => return totals.refused += value,
-        "connect_failures_total" => return totals.failed += value,
-        _ => return,
-    };
-    if let Some(locality) = locality(sample) {
-        by_locality[locality as usize] += value;
-    }
+/// What a series of a Service counts.
+fn counter(name: &str, sample: &Sample) -> Option<Counter> {
+    Some(match name {
+        "connections_total" => Counter::Connections(locality(sample)?),
+        "refused_connections_total" => Counter::Refused,
+        "connect_failures_total" => Counter::Failed,
+        "tcp_sent_bytes_total" | "tcp_received_bytes_total" => Counter::Bytes(locality(sample)?),
+        _ => return None,
+    })
 }
 
 fn locality(sample: &Sample) -> Option<Locality> {
@@ -78,6 +80,9 @@ fn service(sample: &Sample) -> Option<Arc<str>> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::super::traffic::{Moment, Rate, rates};
     use super::*;
 
     #[test]
@@ -101,13 +106,39 @@ mod tests {
             # EOF\n";
         let (traffic, round_trips) = answer(text).expect("metrics");
         assert_eq!(round_trips[Locality::Zone as usize][..3], [2.0, 3.0, 0.0]);
-        let wanted = Totals {
+        // Since nothing.
+        let begin = Instant::now();
+        let rows = rates(&moment(begin, ""), &moment(begin + Duration::from_secs(1), text));
+        let wanted = Rate {
             connections: [7.0, 0.0, 0.0, 0.0],
             refused: 2.0,
             bytes: [0.0, 0.0, 0.0, 1000.0],
-            ..Totals::default()
+            ..Rate::default()
         };
-        assert_eq!(traffic, Traffic::from([("default/web".into(), wanted)]));
+        assert_eq!((&*rows[0].service, &rows[0].rate), ("default/web", &wanted));
+        assert_eq!((rows.len(), traffic.len()), (1, 1));
+    }
+
+    /// What node n has counted.
+    fn moment(at: Instant, text: &str) -> Moment {
+        let (traffic, _) = answer(&format!("topo_lb_ready 1\n{text}")).expect("metrics");
+        Moment { nodes: [("n".into(), Ok(traffic))].into(), ..Moment::at(at) }
+    }
+
+    #[test]
+    fn a_series_that_ends_does_not_count_and_each_may_begin_again() {
+        let line = |port, tier, bytes| {
+            format!(
+                "topo_lb_tcp_sent_bytes_total{{namespace=\"default\",service=\"web\",port=\"{port}\",\
+                 locality=\"region\",tier=\"{tier}\"}} {bytes}\n"
+            )
+        };
+        let before = [line("http", 0, 8e11), line("http", 1, 50.0), line("metrics", 0, 5e7)];
+        let after = [line("http", 0, 8e11 + 1000.0), line("http", 1, 7.0), line("new", 0, 20.0)];
+        let begin = Instant::now();
+        let end = moment(begin + Duration::from_secs(1), &after.concat());
+        let rows = rates(&moment(begin, &before.concat()), &end);
+        assert_eq!(rows[0].rate.bytes, [0.0, 0.0, 1027.0, 0.0]);
     }
 
     #[test]

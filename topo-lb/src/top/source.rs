@@ -12,7 +12,7 @@ use topo_lb_common::backend::Locality;
 use super::agent::{Agent, Answer};
 use super::agents::{Doubts, list};
 use super::round_trips::RoundTrips;
-use super::traffic::{Moment, Totals, Traffic};
+use super::traffic::{Counter, Moment, Series, Traffic};
 use crate::metrics::bounded::Counts;
 use crate::metrics::scrape::Counted;
 use crate::metrics::services::parts;
@@ -136,24 +136,23 @@ fn named(text: &str) -> (&str, &str) {
 /// room.
 fn of_maps(counts: &Counts) -> Traffic {
     let mut traffic = Traffic::new();
-    let mut totals = |port: &str, add: &dyn Fn(&mut Totals)| {
+    let mut add = |port: &str, group: Option<(Locality, Option<u8>)>, counter, total| {
         let [namespace, service, _] = parts(port);
-        add(traffic.entry(format!("{namespace}/{service}").into()).or_default());
+        let totals = traffic.entry(format!("{namespace}/{service}").into()).or_default();
+        totals.insert(Series::new(counter, (port, group)), total);
     };
     for (port, counters) in &counts.connections {
-        totals(port, &|totals| {
-            for locality in Locality::ALL {
-                totals.connections[locality as usize] += *{ *counters }.at(locality) as f64;
-            }
-            totals.refused += counters.refused as f64;
-        });
+        for locality in Locality::ALL {
+            let total = *{ *counters }.at(locality) as f64;
+            add(port, None, Counter::Connections(locality), total);
+        }
+        add(port, None, Counter::Refused, counters.refused as f64);
     }
     for (group, tcp) in &counts.tcp {
         let Some(port) = &group.service else { continue };
-        totals(port, &|totals| {
-            totals.bytes[group.locality as usize] += (tcp.sent + tcp.received) as f64;
-            totals.failed += tcp.failures.iter().sum::<u64>() as f64;
-        });
+        let of = Some((group.locality, group.tier));
+        add(port, of, Counter::Bytes(group.locality), (tcp.sent + tcp.received) as f64);
+        add(port, of, Counter::Failed, tcp.failures.iter().sum::<u64>() as f64);
     }
     traffic
 }
@@ -182,6 +181,7 @@ mod tests {
     use topo_lb_common::counters::Counters;
     use topo_lb_common::totals;
 
+    use super::super::traffic::{Rate, rates};
     use super::*;
     use crate::datapath::maps::totals::Group;
 
@@ -242,12 +242,19 @@ mod tests {
             tcp: [group(port, Some(0)), group(port, None), group(None, None)].into(),
             ..Counts::default()
         };
-        let wanted = Totals {
+        let begin = Instant::now();
+        let moment = |at, counts| {
+            let nodes = [("n".into(), Ok(of_maps(counts)))].into();
+            Moment { nodes, ..Moment::at(at) }
+        };
+        let end = moment(begin + Duration::from_secs(1), &counts);
+        let rows = rates(&moment(begin, &Counts::default()), &end);
+        let wanted = Rate {
             connections: [2.0, 0.0, 0.0, 4.0],
             refused: 6.0,
             failed: 6.0,
             bytes: [0.0, 22.0, 0.0, 0.0],
         };
-        assert_eq!(of_maps(&counts), Traffic::from([("default/web".into(), wanted)]));
+        assert_eq!((rows.len(), &rows[0].rate), (1, &wanted));
     }
 }

@@ -1,6 +1,7 @@
 //! What nodes have counted, and its rate between two moments.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,18 +14,39 @@ use super::round_trips::RoundTrips;
 /// One number for each [`Locality`], in its order.
 pub(crate) type ByLocality<T> = [T; Locality::ALL.len()];
 
-/// What one Service has counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Totals {
+/// What a counter of a Service counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Counter {
     /// Connections.
-    pub connections: ByLocality<f64>,
+    Connections(Locality),
     /// Refused connections.
-    pub refused: f64,
+    Refused,
     /// Connections that failed after they got an endpoint.
-    pub failed: f64,
-    /// Bytes that clients of this node sent and received by TCP; zero where nobody counts them.
-    pub bytes: ByLocality<f64>,
+    Failed,
+    /// Bytes that clients of this node sent and received by TCP; none where nobody counts them.
+    Bytes(Locality),
 }
+
+/// One counter of a Service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Series {
+    counter: Counter,
+    /// A hash of what tells it from others that count the same, such as its port: a thousand nodes may
+    /// have millions of series.
+    labels: u64,
+}
+
+impl Series {
+    pub(crate) fn new(counter: Counter, labels: impl Hash) -> Self {
+        let mut hasher = DefaultHasher::new();
+        labels.hash(&mut hasher);
+        Self { counter, labels: hasher.finish() }
+    }
+}
+
+/// What one Service has counted. Series are not summed before their growth is known: one that ends would
+/// make the sum go back, as if all had begun again.
+pub(crate) type Totals = BTreeMap<Series, f64>;
 
 /// Totals by `namespace/name` of the Service.
 pub(crate) type Traffic = BTreeMap<Arc<str>, Totals>;
@@ -74,6 +96,15 @@ pub struct Rate {
 }
 
 impl Rate {
+    fn of(&mut self, counter: Counter) -> &mut f64 {
+        match counter {
+            Counter::Connections(locality) => &mut self.connections[locality as usize],
+            Counter::Refused => &mut self.refused,
+            Counter::Failed => &mut self.failed,
+            Counter::Bytes(locality) => &mut self.bytes[locality as usize],
+        }
+    }
+
     pub(crate) fn add(&mut self, other: &Self) {
         let pairs = [(&mut self.connections, &other.connections), (&mut self.bytes, &other.bytes)];
         for (sum, more) in pairs {
@@ -142,8 +173,7 @@ pub(crate) fn rates(before: &Moment, after: &Moment) -> Vec<Row> {
         let (Ok(now), Some(Ok(then))) = (now, before.nodes.get(node)) else { continue };
         let seconds = after.seconds_since(before, node);
         for (service, now) in now {
-            let then = then.get(service).copied().unwrap_or_default();
-            let rate = rate(&then, now, seconds);
+            let rate = rate(then.get(service), now, seconds);
             let row = rows.entry(Arc::clone(service)).or_default();
             row.service = Arc::clone(service);
             row.rate.add(&rate);
@@ -155,18 +185,18 @@ pub(crate) fn rates(before: &Moment, after: &Moment) -> Vec<Row> {
     rows.into_values().collect()
 }
 
-fn rate(then: &Totals, now: &Totals, seconds: f64) -> Rate {
-    // As Prometheus does: a counter that went back has begun again at zero.
-    let one = |then: f64, now: f64| (if now < then { now } else { now - then }) / seconds;
-    let each = |then: &ByLocality<f64>, now: &ByLocality<f64>| {
-        std::array::from_fn(|place| one(then[place], now[place]))
-    };
-    Rate {
-        connections: each(&then.connections, &now.connections),
-        refused: one(then.refused, now.refused),
-        failed: one(then.failed, now.failed),
-        bytes: each(&then.bytes, &now.bytes),
+/// How much a counter has grown. As Prometheus does: one that went back has begun again at zero.
+pub(super) fn grown(then: f64, now: f64) -> f64 {
+    if now < then { now } else { now - then }
+}
+
+fn rate(then: Option<&Totals>, now: &Totals, seconds: f64) -> Rate {
+    let mut rate = Rate::default();
+    for (series, now) in now {
+        let then = then.and_then(|then| then.get(series)).copied().unwrap_or_default();
+        *rate.of(series.counter) += grown(then, *now) / seconds;
     }
+    rate
 }
 
 #[cfg(test)]
@@ -175,9 +205,13 @@ mod tests {
 
     fn moment(at: Instant, nodes: &[(&str, Result<f64, &str>)]) -> Moment {
         let traffic = |count: f64| {
-            let connections = [count, 0.0, 0.0, count / 2.0];
-            let totals = Totals { connections, refused: count, ..Totals::default() };
-            Traffic::from([("default/web".into(), totals)])
+            let totals = [
+                (Counter::Connections(Locality::Node), count),
+                (Counter::Connections(Locality::Elsewhere), count / 2.0),
+                (Counter::Refused, count),
+            ];
+            let totals = totals.map(|(counter, total)| (Series::new(counter, "http"), total));
+            Traffic::from([("default/web".into(), totals.into())])
         };
         let nodes = nodes
             .iter()

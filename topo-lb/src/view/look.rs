@@ -149,13 +149,16 @@ impl Newest {
 mod tests {
     use std::time::Instant;
 
+    use topo_lb_common::backend::Locality;
+
     use super::*;
-    use crate::top::{Totals, Traffic};
+    use crate::top::{Counter, Series, Traffic};
 
     fn moment(at: Instant, nodes: &[(&str, Result<f64, &str>)]) -> Moment {
         let traffic = |bytes: f64| {
-            let totals = Totals { bytes: [bytes, 0.0, 0.0, 1.0], ..Totals::default() };
-            Traffic::from([("a/b".into(), totals)])
+            let near = Series::new(Counter::Bytes(Locality::Node), "");
+            let far = Series::new(Counter::Bytes(Locality::Elsewhere), "");
+            Traffic::from([("a/b".into(), [(near, bytes), (far, 1.0)].into())])
         };
         let nodes = nodes
             .iter()
