@@ -15,7 +15,7 @@ use crate::source::kube::{KubeTarget, Server, connect, refusal};
 
 /// How long an agent may take.
 pub(super) const LIMIT: Duration = Duration::from_secs(5);
-/// Most bytes of an agent's metrics. With 10,000 Service ports of their own these are some 25 MB.
+/// Most bytes of an agent's metrics. Series of 10,000 Service ports have some 25 MB.
 const LARGEST: usize = 32_000_000;
 /// Most bytes of a refusal, which becomes a sentence.
 const LARGEST_REFUSAL: usize = 4_000;

@@ -8,12 +8,20 @@ use topo_lb_common::backend::Locality;
 use super::round_trips::{RoundTrips, limit};
 use super::traffic::{Counter, Series, Totals, Traffic};
 
+/// Most lines of an agent's metrics: those of some 5,000 Service ports with series of their own.
+const MOST_LINES: usize = 100_000;
+
 /// The totals and round trips in an agent's OpenMetrics text. Series of other metrics, without a Service or with an
 /// unknown locality, are left out: an agent of another version may have more.
 ///
 /// # Errors
 /// A sentence if this is no metrics text, or not that of an agent.
 pub(super) fn answer(text: &str) -> Result<(Traffic, RoundTrips), String> {
+    if text.lines().nth(MOST_LINES).is_some() {
+        return Err(format!(
+            "its metrics have more than {MOST_LINES} lines: lower the agent's --metrics-services"
+        ));
+    }
     let scrape = Scrape::parse(text.lines().map(|line| Ok(line.to_owned())))
         .map_err(|error| format!("its metrics cannot be read: {error}"))?;
     let (mut traffic, mut round_trips) = (Traffic::new(), RoundTrips::default());
@@ -146,6 +154,19 @@ mod tests {
         assert!(answer("<html>not found</html>").is_err());
         assert!(answer("go_goroutines 7\n").is_err());
         assert!(answer("").is_err());
+    }
+
+    #[test]
+    fn an_agent_that_names_too_much_is_refused() {
+        let lines = |count: usize| {
+            let line = |n| {
+                format!("topo_lb_refused_connections_total{{namespace=\"a\",service=\"s{n}\"}} 1\n")
+            };
+            (0..count).map(line).collect::<String>()
+        };
+        let told = answer(&lines(MOST_LINES + 1)).expect_err("too many");
+        assert!(told.contains("100000 lines"), "{told}");
+        assert_eq!(answer(&lines(1_000)).map(|(traffic, _)| traffic.len()), Ok(1_000));
     }
 
     #[test]

@@ -170,12 +170,15 @@ impl Lens {
 
     /// Computes where Services with traffic lead, on all CPUs.
     fn learn<'a>(&mut self, rows: impl Iterator<Item = &'a Row>) {
+        let state = &self.cluster.state;
         let busy = rows.filter(|row| !row.nodes.is_empty());
-        let new: Vec<_> = busy.filter(|row| !self.leads.contains_key(&row.service)).collect();
+        let new = busy.filter(|row| !self.leads.contains_key(&row.service));
+        // Agents may name ever more Services that nobody knows.
+        let is_known = |row: &&Row| id(&row.service).is_some_and(|id| state.service(&id).is_some());
+        let new: Vec<_> = new.filter(is_known).collect();
         if new.is_empty() {
             return;
         }
-        let state = &self.cluster.state;
         let nodes = NodesByLabel::of(state);
         let group = |value: Option<&str>| self.groups.with(value);
         let leads = new.par_iter().map(|row| {
@@ -334,6 +337,16 @@ mod tests {
         assert_eq!(flows.nodes[0][1], Some([1.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]));
         assert_eq!((flows.nodes.len(), flows.total.all()), (4, 3.0));
         assert_eq!(lens.groups.all[3].nodes, ["stranger".into()]);
+    }
+
+    #[test]
+    fn services_that_only_agents_name_are_not_remembered() {
+        let mut lens = Lens::new(ZONE, Scope::All);
+        lens.take(&cluster("*"), &[]);
+        let stranger = Row { service: "d/stranger".into(), ..row("a2", [0.0, 0.0, 6.0, 0.0]) };
+        let flows = lens.flows([stranger].iter(), &HashSet::new());
+        assert_eq!((flows.total.all(), flows.lines[0].to), (6.0, None));
+        assert!(lens.leads.is_empty());
     }
 
     #[test]
