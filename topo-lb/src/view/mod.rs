@@ -79,7 +79,8 @@ pub async fn serve(options: Options, ready: impl FnOnce(SocketAddr)) -> anyhow::
     let (cluster, looks) = tokio::try_join!(cluster, looks)?;
     ready(listener.local_addr()?);
     let viewer = Viewer::new(cluster, looks, by, scope);
-    http::serve(listener, viewer, hosts).await
+    http::serve(listener, viewer, hosts).await;
+    Ok(())
 }
 
 /// Runs `work` on a thread of its own, and returns what it tells first.
