@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use topo_lb_common::backend::Locality;
 
 use super::round_trips::RoundTrips;
-use super::scraped;
+use super::scraped::{self, Scraped};
 use super::traffic::{Moment, Totals, Traffic};
 use crate::metrics::bounded::Counts;
 use crate::metrics::scrape::Counted;
@@ -96,8 +96,12 @@ impl Source {
         let answers = match self {
             Self::Maps(pin_dir) => {
                 let counted = Counted::read(pin_dir).map_err(|error| error.to_string());
-                let counted = counted
-                    .map(|Counted { services, .. }| (of_maps(&services), round_trips(&services)));
+                let counted = counted.map(|Counted { services, .. }| Scraped {
+                    traffic: of_maps(&services),
+                    round_trips: round_trips(&services),
+                    // The maps have endpoints, and not their zones.
+                    zones: None,
+                });
                 BTreeMap::from([("this node".into(), counted)])
             }
             Self::Agents(agents) => ask(agents).await,
@@ -111,8 +115,9 @@ impl Source {
         };
         let (mut nodes, mut round_trips) = (BTreeMap::new(), BTreeMap::new());
         for (node, answer) in answers {
-            let traffic = answer.map(|(traffic, of_node)| {
-                round_trips.insert(Arc::clone(&node), of_node);
+            let traffic = answer.map(|Scraped { traffic, round_trips, zones }| {
+                moment.round_trips.insert(Arc::clone(&node), round_trips);
+                moment.zones.extend(zones.map(|zones| (Arc::clone(&node), zones)));
                 traffic
             });
             nodes.insert(node, traffic);
@@ -122,7 +127,7 @@ impl Source {
 }
 
 /// What a node has counted, or why it could not be asked.
-type Answer = Result<(Traffic, RoundTrips), String>;
+type Answer = Result<Scraped, String>;
 
 /// The name and the URL of an agent that was given as `URL` or as `NODE=URL`.
 fn named(text: &str) -> (&str, &str) {

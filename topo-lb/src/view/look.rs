@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::history::History;
-use crate::top::{From, Moment, Rate, Row, Source, rates};
+use super::histories::Histories;
+use crate::top::{From, Moment, Rate, Row, Source, Zones, rates, zone_rates};
 
 /// A node cannot have more connections a second than this for one Service, nor more bytes, than this
 /// many times as much: who says so is wrong.
@@ -24,6 +24,8 @@ pub(super) struct Newest {
     pub(super) at: u64,
     /// The rates of each Service; empty until there were two looks.
     pub(super) rows: Vec<Row>,
+    /// Bytes a second by zone, of the nodes that measure them.
+    pub(super) zones: BTreeMap<Arc<str>, Zones>,
     /// All nodes that were asked.
     pub(super) agents: Vec<Arc<str>>,
     /// Those that answered both times.
@@ -110,6 +112,7 @@ fn newest(last: Option<&Moment>, now: &Moment) -> Newest {
     }
     if let Some(last) = last {
         newest.rows = rates(last, now);
+        newest.zones = zone_rates(last, now);
         newest.leave_out_the_impossible();
     }
     newest
@@ -141,6 +144,14 @@ impl Newest {
                 row.nodes.values().for_each(|rate| row.rate.add(rate));
             }
         }
+        self.zones.retain(|node, zones| {
+            let is_possible = zones.to.values().all(|it| (0.0..=MOST_BYTES).contains(it));
+            if !is_possible {
+                let trouble = "its counts by zone are impossible and left out".to_owned();
+                self.troubles.insert(Arc::clone(node), trouble);
+            }
+            is_possible
+        });
     }
 }
 

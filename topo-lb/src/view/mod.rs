@@ -13,6 +13,7 @@
 //! | `history` | the last hour |
 //! | `groups` | nodes by their value of a label |
 //! | `leads` | where connections lead, by the decisions |
+//! | `lines` | traffic between groups, measured or estimated |
 //! | `lens` | traffic by groups |
 //! | `waterfall` | how the nodes see one Service |
 //! | `picture` | what one page shows, as JSON |
@@ -28,6 +29,7 @@ mod http;
 mod leads;
 mod lens;
 mod look;
+mod lines;
 mod picture;
 mod waterfall;
 

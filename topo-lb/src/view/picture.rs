@@ -207,7 +207,7 @@ impl Shown {
                 Arc::clone(flows)
             }
             _ => {
-                let flows = Arc::new(self.lens.flows(rows.iter(), answered));
+                let flows = Arc::new(self.lens.all_flows(rows, &newest.zones, answered));
                 self.flows = Some((*look, revision, Arc::clone(&flows)));
                 flows
             }

@@ -119,7 +119,7 @@ function drawFlows() {
   const name = (place) => place === null ? "unknown" : view.cluster.groups[place]?.value ?? "without the label";
   const rows = flows.lines.map((line) => html("tr", {},
     html("td", {}, name(line.from)), html("td", {}, name(line.to)), html("td", {}, bytes(line.bytes)),
-    html("td", {}, number(line.connections)), html("td", {}, percent(line.far)), html("td", {}, percent(line.estimated))));
+    html("td", {}, number(line.connections)), html("td", {}, percent(line.far)), html("td", {}, percent(line.estimated[view.measure]))));
   const more = flows.all_lines - flows.lines.length;
   if (more > 0) rows.push(html("tr", {}, html("td", { colspan: 6 }, `${count(more)} smaller flows are not shown`)));
   $("flow-rows").replaceChildren(...rows);
