@@ -177,8 +177,9 @@ mod tests {
     fn viewer() -> (Viewer, Senders) {
         let (looks, newest) = watch::channel(Arc::default());
         let (clusters, cluster) = watch::channel(Arc::default());
-        let history = Arc::default();
-        let viewer = Viewer::new(cluster, Looks { newest, history }, "zone".to_owned(), Scope::All);
+        let histories = Arc::default();
+        let viewer =
+            Viewer::new(cluster, Looks { newest, histories }, "zone".to_owned(), Scope::All);
         (viewer, (looks, clusters))
     }
 

@@ -38,7 +38,7 @@ pub(super) struct Newest {
 #[derive(Clone, Debug)]
 pub(super) struct Looks {
     pub(super) newest: watch::Receiver<Arc<Newest>>,
-    pub(super) history: Arc<Mutex<History>>,
+    pub(super) histories: Arc<Mutex<Histories>>,
 }
 
 /// Looks without end. Tells `ready` first whether the source can be used.
@@ -48,8 +48,8 @@ pub(super) async fn follow(
     ready: oneshot::Sender<anyhow::Result<Looks>>,
 ) {
     let (sender, receiver) = watch::channel(Arc::default());
-    let history = Arc::new(Mutex::new(History::default()));
-    let looks = Looks { newest: receiver, history: Arc::clone(&history) };
+    let histories = Arc::default();
+    let looks = Looks { newest: receiver, histories: Arc::clone(&histories) };
     let mut source = match from {
         None => None,
         Some(from) => match Source::open(&from).await {
@@ -70,7 +70,7 @@ pub(super) async fn follow(
             Ok(moment) => {
                 let newest = newest(last.as_ref(), &moment);
                 if let Some(last) = &last {
-                    remember(&history, last, &moment, &newest);
+                    remember(&histories, last, &moment, &newest);
                 }
                 last = Some(moment);
                 newest
@@ -88,15 +88,13 @@ fn seconds_since_1970() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-fn remember(history: &Mutex<History>, last: &Moment, now: &Moment, newest: &Newest) {
+fn remember(histories: &Mutex<Histories>, last: &Moment, now: &Moment, newest: &Newest) {
     if newest.answered.is_empty() {
         return;
     }
-    let mut total = Rate::default();
-    newest.rows.iter().for_each(|row| total.add(&row.rate));
     let seconds = now.at.saturating_duration_since(last.at).as_secs_f64().max(1e-3);
-    let mut history = history.lock().unwrap_or_else(PoisonError::into_inner);
-    history.add(seconds_since_1970(), seconds, &total);
+    let mut histories = histories.lock().unwrap_or_else(PoisonError::into_inner);
+    histories.add(seconds_since_1970(), seconds, &newest.rows);
 }
 
 fn newest(last: Option<&Moment>, now: &Moment) -> Newest {

@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `cluster` | what the cluster looks like now |
 //! | `look` | what nodes have counted between two looks |
-//! | `history` | the last hour |
+//! | `history`, `histories` | the last hour; of all Services, the busiest and the picked |
 //! | `groups` | nodes by their value of a label |
 //! | `leads` | where connections lead, by the decisions |
 //! | `lines` | traffic between groups, measured or estimated |
@@ -23,6 +23,7 @@
 
 mod cluster;
 mod groups;
+mod histories;
 mod history;
 mod host;
 mod http;

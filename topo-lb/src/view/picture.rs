@@ -78,6 +78,7 @@ struct Now<'a> {
     all_troubles: usize,
     history: Vec<Point>,
 }
+    /// Of the picked Service, or of all.
 
 #[derive(Debug, Serialize)]
 struct Listed {
@@ -165,9 +166,14 @@ impl Viewer {
         sent.groups = Some((cluster.revision, Arc::clone(groups)));
         let service = picked.and_then(lens::id).filter(|_| !is_same);
         let (services, matching) = services(&newest, &cluster, asked);
-        let history: Vec<_> = {
-            let history = self.looks.history.lock().unwrap_or_else(PoisonError::into_inner);
-            history.since(sent.since).cloned().collect()
+        let history = {
+            let histories = self.looks.histories.lock();
+            let mut histories = histories.unwrap_or_else(PoisonError::into_inner);
+            // Only what exists gets a time line, whatever a request names.
+            if let Some(row) = picked.and_then(|name| row(&newest, name)) {
+                histories.want(&row.service);
+            }
+            histories.since(picked, sent.since)
         };
         // The last point still changes.
         sent.since = history.last().map_or(sent.since, |point| point.at);
@@ -197,8 +203,7 @@ impl Shown {
     fn flows(&mut self, newest: &Newest, revision: u64, picked: Option<&str>) -> Arc<Flows> {
         let Newest { rows, answered, look, .. } = newest;
         if let Some(name) = picked {
-            let rows = rows.iter().filter(|row| &*row.service == name);
-            return Arc::new(self.lens.flows(rows, answered));
+            return Arc::new(self.lens.flows_of(row(newest, name), answered));
         }
         match &self.flows {
             Some((of_look, of_revision, flows))
@@ -239,8 +244,14 @@ fn services(newest: &Newest, cluster: &Cluster, asked: &Asked) -> (Vec<Listed>, 
 }
 
 fn of_picked<'a>(newest: &'a Newest, name: &'a str) -> Picked<'a> {
-    let Some(row) = newest.rows.iter().find(|row| &*row.service == name) else {
+    let Some(row) = row(newest, name) else {
         return Picked { name, rate: Rate::default(), nodes: BTreeMap::new() };
+/// The rates of a Service that has counted anything.
+fn row<'a>(newest: &'a Newest, name: &str) -> Option<&'a Row> {
+    let place = newest.rows.binary_search_by(|row| (*row.service).cmp(name)).ok()?;
+    Some(&newest.rows[place])
+}
+
     };
     let mut nodes: Vec<_> = row.nodes.iter().map(|(node, rate)| (&**node, rate)).collect();
     nodes.sort_by(|(_, a), (_, b)| b.all().total_cmp(&a.all()));

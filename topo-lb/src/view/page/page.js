@@ -178,7 +178,9 @@ function drawTime() {
     const ago = seconds < 120 ? `${Math.round(seconds)} s ago` : `${Math.round(seconds / 60)} min ago`;
     context.fillText(part ? ago : "now", width * (1 - part), height - 4);
   }
-  $("time-note").textContent = points.length ? `at most ${rate(largest, view.measure)} · all Services` : "no counts yet";
+  const since = points.length && span < HOUR ? ` since ${new Date(points[0].at * 1000).toLocaleTimeString()}` : "";
+  $("time-note").textContent = points.length ? `at most ${rate(largest, view.measure)} · ${view.service || "all Services"}${since}`
+    : view.service ? "kept from now on: this Service was not among the 64 busiest" : "no counts yet";
 }
 
 function drawStatus() {
