@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use futures::StreamExt as _;
 use futures::stream;
 use http::Request;
@@ -20,7 +20,7 @@ use super::traffic::{Moment, Totals, Traffic};
 use crate::metrics::bounded::Counts;
 use crate::metrics::scrape::Counted;
 use crate::metrics::services::parts;
-use crate::source::kube::{KubeTarget, Server, connect};
+use crate::source::kube::{KubeTarget, Server, connect, in_words};
 
 /// The label of the agents' Pods, as the manifests set it.
 const LABEL: &str = "app.kubernetes.io/name=topo-lb";
@@ -113,16 +113,16 @@ impl Source {
                 ask(&cluster.agents).await
             }
         };
-        let (mut nodes, mut round_trips) = (BTreeMap::new(), BTreeMap::new());
+        let mut moment = Moment::at(at);
         for (node, answer) in answers {
             let traffic = answer.map(|Scraped { traffic, round_trips, zones }| {
                 moment.round_trips.insert(Arc::clone(&node), round_trips);
                 moment.zones.extend(zones.map(|zones| (Arc::clone(&node), zones)));
                 traffic
             });
-            nodes.insert(node, traffic);
+            moment.nodes.insert(node, traffic);
         }
-        Ok(Moment { at, nodes, round_trips })
+        Ok(moment)
     }
 }
 
@@ -174,10 +174,16 @@ fn round_trips(counts: &Counts) -> RoundTrips {
 async fn list(server: &Server, port: u16) -> anyhow::Result<Vec<Agent>> {
     let pods: Api<Pod> = Api::all(server.client());
     let list = timeout(LIMIT, pods.list(&ListParams::default().labels(LABEL))).await;
-    let pods = list
-        .map_err(anyhow::Error::from)
-        .and_then(|list| Ok(list?))
-        .with_context(|| format!("cannot list the Pods with the label {LABEL}"))?;
+    let pods = match list {
+        Ok(Ok(pods)) => pods,
+        Ok(Err(error)) => {
+            bail!("cannot list the Pods with the label {LABEL}: {}", in_words(&error))
+        }
+        Err(_) => bail!(
+            "cannot list the Pods with the label {LABEL}: no answer within {} s",
+            LIMIT.as_secs()
+        ),
+    };
     let agents: Vec<_> = pods
         .into_iter()
         .filter_map(|pod| {
@@ -212,7 +218,7 @@ impl Agent {
         let request = Request::get(&self.path).body(Vec::new()).map_err(|it| it.to_string())?;
         match timeout(LIMIT, self.server.client().request_text(request)).await {
             Err(_) => Err(format!("no answer within {} s", LIMIT.as_secs())),
-            Ok(answer) => answer.map_err(|error| error.to_string()),
+            Ok(answer) => answer.map_err(|error| in_words(&error)),
         }
     }
 }

@@ -210,7 +210,6 @@ mod tests {
         }
     }
 
-    #[test]
     /// A connection that has sent this.
     async fn said(address: SocketAddr, text: &str) -> TcpStream {
         let mut stream = TcpStream::connect(address).await.unwrap();
@@ -257,6 +256,7 @@ mod tests {
         tokio::time::timeout(Duration::from_secs(30), reopened).await.unwrap();
     }
 
+    #[test]
     fn the_page_has_neither_inline_scripts_nor_markup_from_text_nor_other_servers() {
         for (path, _, content) in FILES {
             for wrong in

@@ -52,7 +52,7 @@ pub(super) struct Told<'a> {
     labels: Vec<super::groups::Label>,
     groups: &'a [super::groups::Group],
     services: usize,
-    sentences: &'a [String],
+    sentences: Vec<&'a str>,
 }
 
 impl Lens {
@@ -84,7 +84,7 @@ impl Lens {
             labels: labels(&self.cluster.state),
             groups: &self.groups.all,
             services: self.cluster.state.services().len(),
-            sentences: &self.cluster.sentences,
+            sentences: self.cluster.sentences(),
         }
     }
 

@@ -32,6 +32,8 @@ pub(super) struct Newest {
     pub(super) answered: HashSet<Arc<str>>,
     /// Why others are missing.
     pub(super) troubles: BTreeMap<Arc<str>, String>,
+    /// Why nobody could be asked.
+    pub(super) failure: Option<String>,
 }
 
 /// The looks, for readers.
@@ -75,10 +77,10 @@ pub(super) async fn follow(
                 last = Some(moment);
                 newest
             }
-            Err(error) => Newest {
-                troubles: [("the agents".into(), format!("{error:#}"))].into(),
-                ..Newest::default()
-            },
+            Err(error) => {
+                let failure = format!("There are no counts: {error:#}.");
+                Newest { failure: Some(failure), ..Newest::default() }
+            }
         };
         sender.send_replace(Arc::new(Newest { look, at: seconds_since_1970(), ..newest }));
     }
@@ -168,7 +170,7 @@ mod tests {
         let nodes = nodes
             .iter()
             .map(|(name, answer)| ((*name).into(), answer.map(traffic).map_err(str::to_owned)));
-        Moment { at, nodes: nodes.collect(), round_trips: BTreeMap::new() }
+        Moment { nodes: nodes.collect(), ..Moment::at(at) }
     }
 
     #[test]

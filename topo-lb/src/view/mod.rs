@@ -29,8 +29,8 @@ mod host;
 mod http;
 mod leads;
 mod lens;
-mod look;
 mod lines;
+mod look;
 mod picture;
 mod waterfall;
 

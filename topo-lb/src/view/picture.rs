@@ -74,11 +74,13 @@ struct Now<'a> {
     /// The rates of the picked Service.
     #[serde(skip_serializing_if = "Option::is_none")]
     picked: Option<Picked<'a>>,
-    troubles: Vec<(&'a str, &'a str)>,
+    /// Sentences about the agents.
+    troubles: Vec<String>,
+    /// How many agents have troubles.
     all_troubles: usize,
+    /// Of the picked Service, or of all.
     history: Vec<Point>,
 }
-    /// Of the picked Service, or of all.
 
 #[derive(Debug, Serialize)]
 struct Listed {
@@ -177,7 +179,8 @@ impl Viewer {
         };
         // The last point still changes.
         sent.since = history.last().map_or(sent.since, |point| point.at);
-        let troubles = newest.troubles.iter().map(|(node, why)| (&**node, &**why));
+        let troubles = newest.troubles.iter().take(TROUBLES);
+        let troubles = troubles.map(|(node, why)| format!("node {node}: {why}"));
         let picture = Picture {
             cluster: (!is_same).then(|| shown.lens.told()),
             service: service.map(|id| Waterfall::of(state, label, self.scope, &id)),
@@ -190,7 +193,7 @@ impl Viewer {
                 services,
                 matching,
                 picked: picked.map(|name| of_picked(&newest, name)),
-                troubles: troubles.take(TROUBLES).collect(),
+                troubles: newest.failure.iter().cloned().chain(troubles).collect(),
                 all_troubles: newest.troubles.len(),
                 history,
             },
@@ -243,15 +246,15 @@ fn services(newest: &Newest, cluster: &Cluster, asked: &Asked) -> (Vec<Listed>, 
     (rows.into_iter().map(listed).collect(), matching)
 }
 
-fn of_picked<'a>(newest: &'a Newest, name: &'a str) -> Picked<'a> {
-    let Some(row) = row(newest, name) else {
-        return Picked { name, rate: Rate::default(), nodes: BTreeMap::new() };
 /// The rates of a Service that has counted anything.
 fn row<'a>(newest: &'a Newest, name: &str) -> Option<&'a Row> {
     let place = newest.rows.binary_search_by(|row| (*row.service).cmp(name)).ok()?;
     Some(&newest.rows[place])
 }
 
+fn of_picked<'a>(newest: &'a Newest, name: &'a str) -> Picked<'a> {
+    let Some(row) = row(newest, name) else {
+        return Picked { name, rate: Rate::default(), nodes: BTreeMap::new() };
     };
     let mut nodes: Vec<_> = row.nodes.iter().map(|(node, rate)| (&**node, rate)).collect();
     nodes.sort_by(|(_, a), (_, b)| b.all().total_cmp(&a.all()));

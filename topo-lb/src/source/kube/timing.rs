@@ -27,4 +27,7 @@ impl Timing {
         grace: Duration::from_secs(10),
         renewal: Duration::from_secs(5),
     };
+
+    /// For somebody who waits for what the server says, and sees when it is over.
+    pub(super) const SHOWN: Self = Self { settling: Duration::from_millis(700), ..Self::DEFAULT };
 }

@@ -188,7 +188,7 @@ function drawStatus() {
   const when = new Date(view.now.at * 1000).toLocaleTimeString();
   $("status").textContent = look === 0 ? "No agent has been asked."
     : `${count(answered)} of ${count(asked)} agents count · ${count(view.cluster.services)} Services · ${when}`;
-  const sentences = [...view.cluster.sentences, ...troubles.map(([node, why]) => `${node}: ${why}`)];
+  const sentences = [...view.cluster.sentences, ...troubles];
   if (all > troubles.length) sentences.push(`${count(all - troubles.length)} more nodes have troubles.`);
   if (asked > 0 && answered === 0 && !troubles.length) sentences.push("Two looks make a rate: wait for the second one.");
   const list = $("sentences");
