@@ -6,16 +6,19 @@ use std::env;
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use fs_err as fs;
-use serde_json::json;
+use serde_json::{Value, json};
 use topo_lb_tests::binary::Binary;
 use topo_lb_tests::browser::Browser;
 use topo_lb_tests::counting::{self, Demand, PODS};
-use topo_lb_tests::fake_api::FakeApi;
+use topo_lb_tests::fake_api::{FakeApi, NODES, SERVICES, SLICES};
+use topo_lb_tests::http;
 use topo_lb_tests::population::Population;
 use topo_lb_tests::requirements;
+use topo_lb_tests::wait::until;
 
 /// The command, serving; dropping this ends it.
 struct View {
@@ -106,6 +109,37 @@ fn the_page_shows_zones_nodes_and_what_flows_between_them() -> Result<()> {
     let wanted =
         "eu-1a eu-1a 0 % 0 %|eu-1b eu-1b 0 % 0 %|eu-1c eu-1a 100 % 100 %|eu-1c eu-1b 100 % 100 %";
     browser.until(&format!("({row}) === {}", json!(wanted))).with_context(|| wanted.to_owned())?;
+    no_complaints(&browser)
+}
+
+#[test]
+fn bytes_between_zones_are_measured_and_the_page_says_what_is_not() -> Result<()> {
+    let (_api, _view, mut browser) = shop()?;
+    let basis = "document.getElementById('basis').textContent";
+    browser.until(&format!("{basis} === 'lines: bytes as measured'"))?;
+    browser.run("document.getElementById('flows').open = true")?;
+    let estimated =
+        "[...document.querySelectorAll('#flow-rows tr')].map((it) => it.children[5].textContent)";
+    browser
+        .until(&format!("{estimated}.length >= 9 && {estimated}.every((it) => it === '0 %')"))?;
+    browser.press("m")?;
+    browser.until(&format!("{estimated}.some((it) => it !== '0 %')"))?;
+    ensure!(text(&mut browser, "#basis")?.starts_with("lines: connections by decisions"));
+    no_complaints(&browser)
+}
+
+#[test]
+fn a_picked_service_has_its_own_time_line() -> Result<()> {
+    let (_api, _view, mut browser) = shop()?;
+    let note = "document.getElementById('time-note').textContent";
+    browser.until(&format!("{note}.includes('all Services since')"))?;
+    let largest = "import('/page.js').then((page) => \
+                   Math.max(...page.shown().history.map((it) => it.connections[0] + it.connections[1])))";
+    let of_all = browser.run(largest)?.as_f64().context("a rate")?;
+    pick(&mut browser, "ops/registry")?;
+    browser.until(&format!("{note}.includes('ops/registry since')"))?;
+    let of_one = browser.run(largest)?.as_f64().context("a rate")?;
+    ensure!(0.0 < of_one && of_one < of_all / 10.0, "{of_one} of {of_all}");
     no_complaints(&browser)
 }
 
@@ -231,12 +265,76 @@ fn a_user_without_rights_sees_decisions_and_a_sentence_for_the_rest() -> Result<
     let view = View::start(&["--api-server", &api.url(), "--interval", "0.3"])?;
     let mut browser = Browser::start(1300, 800)?;
     browser.open(&view.url)?;
-    browser
-        .until("document.getElementById('sentences').textContent.includes('no pods for you')")?;
+    let sentence = "There are no counts: cannot list the Pods with the label app.kubernetes.io/name=topo-lb: \
+                    not allowed (no pods for you).";
+    browser.until(&format!("{SENTENCES}.includes({})", json!(sentence)))?;
     pick(&mut browser, "data/postgres")?;
     ensure!(text(&mut browser, "aside .facts")?.starts_with("7 nodes are refused"));
     // The browser logs nothing: the server has answered.
     no_complaints(&browser)
+}
+
+/// The sentences below the page.
+const SENTENCES: &str =
+    "[...document.querySelectorAll('#sentences li')].map((one) => one.textContent)";
+
+/// A server that has just started refuses, too, so agents wait for 20 s before they complain. A reader
+/// does not.
+#[test]
+fn what_a_server_refuses_is_said_soon_and_the_rest_is_shown() -> Result<()> {
+    for (path, name) in [(NODES, "nodes"), (SERVICES, "services"), (SLICES, "endpointslices")] {
+        let api = shop::start()?;
+        api.state().refuse.insert(path, (403, "not for you"));
+        let view = View::start(&["--api-server", &api.url(), "--interval", "0.3"])?;
+        let address = view.url.trim_start_matches("http://").parse().context("an address")?;
+        let picture = || -> Result<Value> {
+            let answer = http::get_here(address, "/picture")?;
+            Ok(serde_json::from_str(&answer.body)?)
+        };
+        let start = Instant::now();
+        let mut sentences = Vec::new();
+        until("a sentence about what is refused", Duration::from_secs(5), || {
+            let cluster = picture()?["cluster"].take();
+            sentences = cluster["sentences"].as_array().cloned().unwrap_or_default();
+            let said = sentences.first().and_then(Value::as_str).unwrap_or_default().to_owned();
+            let is_said = said.contains(&format!("does not let topo-lb list {name}"));
+            Ok(if is_said { Ok(()) } else { Err(said) })
+        })?;
+        println!("{name}: said after {:.1} s", start.elapsed().as_secs_f64());
+        ensure!(sentences.len() == 1, "{sentences:?}");
+        let nodes = picture()?["cluster"]["groups"].to_string();
+        ensure!(nodes.contains("e1"), "{nodes}");
+        // Allowed, it is over.
+        api.state().refuse.clear();
+        until("the end of the sentence", Duration::from_secs(20), || {
+            let sentences = picture()?["cluster"]["sentences"].take();
+            Ok(if sentences == json!([]) { Ok(()) } else { Err(sentences) })
+        })?;
+    }
+    Ok(())
+}
+
+#[test]
+fn an_agent_that_cannot_be_reached_is_told_in_plain_words() -> Result<()> {
+    const AGENT: &str = "/api/v1/namespaces/topo-lb/pods/agent-a1:19876/proxy/metrics";
+    let message =
+        "error trying to reach service: dial tcp 10.0.0.1:19876: connect: connection refused";
+    let api = shop::start()?;
+    api.state().refuse.insert(AGENT, (503, message));
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let direct = format!("a2=http://{nobody}");
+    for (arguments, sentence) in [
+        (vec!["--interval", "0.3"], "node a1: no answer (connection refused)"),
+        (vec!["--agent", &*direct], "node a2: no answer (connection refused)"),
+    ] {
+        let url = api.url();
+        let view = View::start(&[&["--api-server", &*url][..], &arguments].concat())?;
+        let mut browser = Browser::start(1300, 800)?;
+        browser.open(&view.url)?;
+        browser.until(&format!("{SENTENCES}.includes({})", json!(sentence)))?;
+        no_complaints(&browser)?;
+    }
+    Ok(())
 }
 
 #[test]
@@ -265,7 +363,7 @@ fn a_page_that_was_away_gets_the_newest_state() -> Result<()> {
 fn a_thousand_nodes_and_ten_thousand_services_are_drawn() -> Result<()> {
     let population = Population::new("node-00000", 1_000, 10_000, 4);
     let objects: Vec<_> = population.objects().collect();
-    let name = |object: &serde_json::Value, field: &str| {
+    let name = |object: &Value, field: &str| {
         object["metadata"][field].as_str().unwrap_or_default().to_owned()
     };
     let of_kind = |kind| objects.iter().filter(move |object| object["kind"] == kind);

@@ -29,5 +29,5 @@ impl Timing {
     };
 
     /// For somebody who waits for what the server says, and sees when it is over.
-    pub(super) const SHOWN: Self = Self { settling: Duration::from_millis(700), ..Self::DEFAULT };
+    pub(super) const SHOWN: Self = Self { settling: Duration::from_millis(300), ..Self::DEFAULT };
 }
