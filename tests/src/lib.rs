@@ -72,6 +72,7 @@ pub mod requirements;
 pub mod residue;
 pub mod restarts;
 pub mod scene;
+pub mod served;
 pub mod stress;
 pub mod traffic;
 pub mod transfer;

@@ -3,51 +3,18 @@
 mod shop;
 
 use std::env;
-use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use fs_err as fs;
 use serde_json::{Value, json};
-use topo_lb_tests::binary::Binary;
 use topo_lb_tests::browser::Browser;
 use topo_lb_tests::counting::{self, Demand, PODS};
 use topo_lb_tests::fake_api::{FakeApi, NODES, SERVICES, SLICES};
-use topo_lb_tests::http;
 use topo_lb_tests::population::Population;
-use topo_lb_tests::requirements;
+use topo_lb_tests::served::View;
 use topo_lb_tests::wait::until;
-
-/// The command, serving; dropping this ends it.
-struct View {
-    child: Child,
-    url: String,
-}
-
-impl View {
-    fn start(arguments: &[&str]) -> Result<Self> {
-        let mut all = vec!["view", "--listen", "127.0.0.1:0"];
-        all.extend(arguments);
-        let mut command = Binary::new(requirements::agent()?).command(&all);
-        let mut child = command.stdout(Stdio::piped()).spawn().context("cannot start view")?;
-        let stdout = child.stdout.take().context("its output")?;
-        let mut view = Self { child, url: String::new() };
-        let mut line = String::new();
-        BufReader::new(stdout).read_line(&mut line)?;
-        let url = line.strip_prefix("The page is at ").and_then(|it| it.split_once(". "));
-        view.url = url.with_context(|| format!("it said {line:?}"))?.0.to_owned();
-        Ok(view)
-    }
-}
-
-impl Drop for View {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 /// Where pictures go: into the documentation if `TOPO_LB_WRITE_PICTURES` names its folder.
 fn keep(name: &str, picture: &[u8]) -> Result<()> {
@@ -286,15 +253,10 @@ fn what_a_server_refuses_is_said_soon_and_the_rest_is_shown() -> Result<()> {
         let api = shop::start()?;
         api.state().refuse.insert(path, (403, "not for you"));
         let view = View::start(&["--api-server", &api.url(), "--interval", "0.3"])?;
-        let address = view.url.trim_start_matches("http://").parse().context("an address")?;
-        let picture = || -> Result<Value> {
-            let answer = http::get_here(address, "/picture")?;
-            Ok(serde_json::from_str(&answer.body)?)
-        };
         let start = Instant::now();
         let mut sentences = Vec::new();
         until("a sentence about what is refused", Duration::from_secs(5), || {
-            let cluster = picture()?["cluster"].take();
+            let cluster = view.picture("")?["cluster"].take();
             sentences = cluster["sentences"].as_array().cloned().unwrap_or_default();
             let said = sentences.first().and_then(Value::as_str).unwrap_or_default().to_owned();
             let is_said = said.contains(&format!("does not let topo-lb list {name}"));
@@ -302,12 +264,12 @@ fn what_a_server_refuses_is_said_soon_and_the_rest_is_shown() -> Result<()> {
         })?;
         println!("{name}: said after {:.1} s", start.elapsed().as_secs_f64());
         ensure!(sentences.len() == 1, "{sentences:?}");
-        let nodes = picture()?["cluster"]["groups"].to_string();
+        let nodes = view.picture("")?["cluster"]["groups"].to_string();
         ensure!(nodes.contains("e1"), "{nodes}");
         // Allowed, it is over.
         api.state().refuse.clear();
         until("the end of the sentence", Duration::from_secs(20), || {
-            let sentences = picture()?["cluster"]["sentences"].take();
+            let sentences = view.picture("")?["cluster"]["sentences"].take();
             Ok(if sentences == json!([]) { Ok(()) } else { Err(sentences) })
         })?;
     }
