@@ -1,5 +1,6 @@
 //! `topo-lb view` in a real browser, with agents that count what real decisions would make them count.
 
+mod real;
 mod shop;
 
 use std::env;
@@ -194,7 +195,8 @@ fn names_with_markup_are_text() -> Result<()> {
                "labels": {"topology.kubernetes.io/zone": zone, MARKUP: MARKUP}}})
     };
     let nodes = [node("n1", MARKUP), node(MARKUP, "<script>window.hacked=1</script>")];
-    let on = [(MARKUP.to_owned(), MARKUP.to_owned()), ("n1".to_owned(), "z".to_owned())];
+    let on = [(MARKUP, MARKUP, 1), ("n1", "z", 2)];
+    let on = on.map(|(node, zone, last)| (node.into(), zone.into(), [10, 0, 0, last].into()));
     let name = format!("default/{MARKUP}");
     let service = shop::service(0, &name, "topology.kubernetes.io/zone,<b>bold</b>", &on);
     let demand = Demand {
@@ -390,19 +392,48 @@ const FRAMES: &str = r"(async () => {
     return { updates, frames: gaps.length, medianMs: at(0.5), p99Ms: at(0.99), longestMs: at(1) };
 })()";
 
+/// Real connections, real agents. Where every byte went is measured, and the page takes it from there.
 #[test]
 fn pictures_for_the_documentation() -> Result<()> {
-    let (_api, _view, mut browser) = shop()?;
-    // Enough of the time line to see it.
-    let points = "import('/page.js').then((page) => page.shown().history.length > 11)";
-    if env::var_os("TOPO_LB_WRITE_PICTURES").is_some() {
-        browser.until(points)?;
-    }
-    keep("view-light.png", &browser.picture()?)?;
-    pick(&mut browser, "shop/checkout")?;
-    browser.prefer("dark")?;
-    browser.until("document.querySelectorAll('.lines path').length > 1")?;
-    browser.until(COUNTED)?;
-    keep("view-dark.png", &browser.picture()?)?;
-    no_complaints(&browser)
+    real::open_shop(|view, browser| {
+        browser.until(COUNTED)?;
+        browser
+            .until("document.getElementById('basis').textContent === 'lines: bytes as measured'")?;
+        browser
+            .until("document.getElementById('status').textContent.startsWith('17 of 17 agents')")?;
+        // Enough of the time line to see it.
+        if env::var_os("TOPO_LB_WRITE_PICTURES").is_some() {
+            browser.until("import('/page.js').then((page) => page.shown().history.length > 11)")?;
+        }
+        keep("view-light.png", &browser.picture()?)?;
+        lines_and_services_agree(view)?;
+        pick(browser, "shop/checkout")?;
+        browser.prefer("dark")?;
+        browser.until("document.querySelectorAll('.lines path').length > 1")?;
+        browser.until(COUNTED)?;
+        browser
+            .until("document.getElementById('time-note').textContent.includes('shop/checkout')")?;
+        keep("view-dark.png", &browser.picture()?)?;
+        no_complaints(browser)
+    })
+}
+
+/// Agents count bytes by Service and distance, and by zone. Both lead to the same sums.
+fn lines_and_services_agree(view: &View) -> Result<()> {
+    let flows = view.picture("")?["now"]["flows"].take();
+    let sum = |values: &Value| {
+        values.as_array().into_iter().flatten().filter_map(Value::as_f64).sum::<f64>()
+    };
+    let total = sum(&flows["total"]["bytes"]);
+    let lines: Vec<_> = flows["lines"].as_array().into_iter().flatten().collect();
+    let of = |line: &&Value| line["bytes"].as_f64().unwrap_or_default();
+    let all: f64 = lines.iter().map(of).sum();
+    // A connection may end between the readings of two maps.
+    ensure!((all / total - 1.0).abs() < 0.1, "{all} of {total}");
+    ensure!(lines.iter().all(|line| line["estimated"]["bytes"] == 0.0), "{flows}");
+    ensure!(lines.iter().all(|line| !line["to"].is_null() || of(line) == 0.0), "{flows}");
+    // No zone is without clients and servers of other zones.
+    let crossing = lines.iter().filter(|it| it["from"] != it["to"] && of(it) > 0.0).count();
+    ensure!(crossing >= 6, "{flows}");
+    Ok(())
 }
