@@ -74,6 +74,7 @@ pub mod restarts;
 pub mod scene;
 pub mod served;
 pub mod stress;
+pub mod terminal;
 pub mod traffic;
 pub mod transfer;
 pub mod verifier;

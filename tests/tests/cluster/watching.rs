@@ -11,20 +11,23 @@ use super::SOON;
 use super::answers::{SERVICE, ask, client_of};
 use super::load::Stage;
 
-/// The Service with servers in both zones, and clients that use all of them.
+/// The Service without a policy, which gets one that allows the servers of both zones: agents count only
+/// Services with a policy now.
 const ANYWHERE: &str = "svc-ud1-without-topology";
 
 /// Besides what goes on all the time, pods of zone a ask both zones.
 pub(crate) fn the_page_and_top_show_what_pods_do(stage: &mut Stage<'_>) -> Result<()> {
     let kubernetes = &stage.kubernetes;
+    let annotate = |what| kubernetes.kubectl(&["annotate", "service", ANYWHERE, what]);
+    annotate("topo-lb.io/topology-keys=*")?;
     let script = format!(
-        "(for i in $(seq 300); do {}; sleep 0.05; done) < /dev/null > /dev/null 2>&1 &",
+        "(for i in $(seq 600); do {}; sleep 0.05; done) < /dev/null > /dev/null 2>&1 &",
         ask(ANYWHERE)
     );
     kubernetes.kubectl(&["exec", &client_of("hangzhou"), "--", "sh", "-c", &script])?;
     let kubeconfig = kubernetes.kubeconfig()?.display().to_string();
 
-    let view = View::start(&["--kubeconfig", &kubeconfig, "--interval", "1"])?;
+    let view = View::start(&["--kubeconfig", &kubeconfig, "--scope", "opt-in", "--interval", "1"])?;
     let picture = until_is(
         "bytes from zone a to zone b",
         SOON,
@@ -52,7 +55,7 @@ pub(crate) fn the_page_and_top_show_what_pods_do(stage: &mut Stage<'_>) -> Resul
     ensure!(far(&rows, SERVICE) == 0.0, "{rows}");
     let nodes = &row(&rows, SERVICE).context("a row")?["nodes"];
     ensure!(nodes["node-a"].is_object() && nodes["node-b"].is_object(), "{nodes}");
-    Ok(())
+    annotate("topo-lb.io/topology-keys-").map(drop)
 }
 
 /// Bytes a second from one group to another.

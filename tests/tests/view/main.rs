@@ -15,13 +15,17 @@ use topo_lb_tests::counting::{self, Demand, PODS};
 use topo_lb_tests::fake_api::{FakeApi, NODES, SERVICES, SLICES};
 use topo_lb_tests::population::Population;
 use topo_lb_tests::served::View;
+use topo_lb_tests::terminal::Terminal;
 use topo_lb_tests::wait::until;
+
+/// Names the folder for pictures.
+const WRITE: &str = "TOPO_LB_WRITE_PICTURES";
 
 /// Where pictures go: into the documentation if `TOPO_LB_WRITE_PICTURES` names its folder.
 fn keep(name: &str, picture: &[u8]) -> Result<()> {
     ensure!(picture.starts_with(b"\x89PNG"), "{name} is no PNG");
     ensure!((20_000..200_000).contains(&picture.len()), "{name} has {} bytes", picture.len());
-    if let Some(folder) = env::var_os("TOPO_LB_WRITE_PICTURES") {
+    if let Some(folder) = env::var_os(WRITE) {
         fs::write(PathBuf::from(folder).join(name), picture)?;
     }
     Ok(())
@@ -395,18 +399,19 @@ const FRAMES: &str = r"(async () => {
 /// Real connections, real agents. Where every byte went is measured, and the page takes it from there.
 #[test]
 fn pictures_for_the_documentation() -> Result<()> {
-    real::open_shop(|view, browser| {
+    real::open_shop(|open| {
+        let browser = &mut open.browser;
         browser.until(COUNTED)?;
         browser
             .until("document.getElementById('basis').textContent === 'lines: bytes as measured'")?;
         browser
             .until("document.getElementById('status').textContent.startsWith('17 of 17 agents')")?;
         // Enough of the time line to see it.
-        if env::var_os("TOPO_LB_WRITE_PICTURES").is_some() {
+        if env::var_os(WRITE).is_some() {
             browser.until("import('/page.js').then((page) => page.shown().history.length > 11)")?;
         }
         keep("view-light.png", &browser.picture()?)?;
-        lines_and_services_agree(view)?;
+        lines_and_services_agree(&open.view)?;
         pick(browser, "shop/checkout")?;
         browser.prefer("dark")?;
         browser.until("document.querySelectorAll('.lines path').length > 1")?;
@@ -414,8 +419,23 @@ fn pictures_for_the_documentation() -> Result<()> {
         browser
             .until("document.getElementById('time-note').textContent.includes('shop/checkout')")?;
         keep("view-dark.png", &browser.picture()?)?;
-        no_complaints(browser)
+        no_complaints(browser)?;
+        of_top(open.top()?)
     })
+}
+
+/// The screen of `top`, with the nodes of a Service open.
+fn of_top(mut top: Terminal) -> Result<()> {
+    let has_rates = |text: &str| text.contains("17 nodes") && text.contains("round trips ");
+    top.until("rates of all nodes", has_rates)?;
+    top.press("\x1b[B")?;
+    top.press("\r")?;
+    top.until("nodes of a Service", |text| text.contains("FROM NODE") && has_rates(text))?;
+    if let Some(folder) = env::var_os(WRITE) {
+        fs::write(PathBuf::from(folder).join("top.svg"), top.picture())?;
+    }
+    top.press("q")?;
+    top.ended()
 }
 
 /// Agents count bytes by Service and distance, and by zone. Both lead to the same sums.

@@ -18,6 +18,7 @@ use topo_lb_tests::manifest::Manifests;
 use topo_lb_tests::node::NodePlan;
 use topo_lb_tests::requirements;
 use topo_lb_tests::served::View;
+use topo_lb_tests::terminal::Terminal;
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::transfer::Ending;
 use topo_lb_tests::wiring::{node4, pod4};
@@ -31,8 +32,26 @@ const HOST: u8 = 2;
 /// How often a client looks what is due.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Runs `work` beside the shop's page, while clients of all nodes use its Services.
-pub(crate) fn open_shop(work: impl FnOnce(&View, &mut Browser) -> Result<()> + Send) -> Result<()> {
+/// The open shop.
+pub(crate) struct Open<'a> {
+    cluster: &'a Cluster,
+    /// `--agent` for each agent.
+    agents: Vec<String>,
+    pub(crate) view: View,
+    pub(crate) browser: Browser,
+}
+
+impl Open<'_> {
+    /// `topo-lb top` in a terminal.
+    pub(crate) fn top(&self) -> Result<Terminal> {
+        let mut command = Binary::new(requirements::agent()?).command(&["top", "--sort", "bytes"]);
+        self.cluster.beyond(command.args(&self.agents))?;
+        Terminal::start(command)
+    }
+}
+
+/// Runs `work` while clients of all nodes use the shop's Services.
+pub(crate) fn open_shop(work: impl FnOnce(&mut Open<'_>) -> Result<()> + Send) -> Result<()> {
     let names: Vec<_> =
         shop::places().into_iter().map(|it| (format!("{}-pod", it.name), it.name)).collect();
     let node = |(number, (pod, name))| NodePlan { name, number, pods: vec![(pod, HOST)] };
@@ -98,20 +117,21 @@ fn look(
     cluster: &Cluster,
     manifests: &Manifests,
     agents: &[Agent<'_>],
-    work: impl FnOnce(&View, &mut Browser) -> Result<()> + Send,
+    work: impl FnOnce(&mut Open<'_>) -> Result<()> + Send,
 ) -> Result<()> {
+    let flags = (0..).zip(agents).flat_map(|(number, agent)| {
+        ["--agent".to_owned(), format!("{}=http://{}", agent.node(), at(number))]
+    });
+    let agents: Vec<_> = flags.collect();
     let folder = manifests.folder().display().to_string();
-    let mut arguments = vec!["--manifests".to_owned(), folder, "--interval".into(), "2".into()];
-    for (number, agent) in (0..).zip(agents) {
-        arguments.extend(["--agent".to_owned(), format!("{}=http://{}", agent.node(), at(number))]);
-    }
-    let arguments: Vec<_> = arguments.iter().map(|it| &**it).collect();
+    let arguments: Vec<_> =
+        ["--manifests", &folder].into_iter().chain(agents.iter().map(|it| &**it)).collect();
     let view = View::start_with(&arguments, |command| cluster.beyond(command))?;
     cluster.fabric().run(|| {
         let mut browser = Browser::start(1300, 800)?;
         browser.prefer("light")?;
         browser.open(&view.url)?;
-        work(&view, &mut browser)
+        work(&mut Open { cluster, agents, view, browser })
     })
 }
 
