@@ -38,7 +38,10 @@ mod tests {
 
     use super::*;
 
-    fn moment(at: Instant, nodes: &[(&str, &str, &[(&str, f64)])]) -> Moment {
+    /// A node, its zone, and what it moved to others.
+    type Of<'a> = (&'a str, &'a str, &'a [(&'a str, f64)]);
+
+    fn moment(at: Instant, nodes: &[Of<'_>]) -> Moment {
         let zones = nodes.iter().map(|(node, own, to)| {
             let to = to.iter().map(|(zone, bytes)| ((*zone).into(), *bytes)).collect();
             ((*node).into(), Zones { own: (*own).into(), to })

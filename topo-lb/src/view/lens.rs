@@ -257,12 +257,10 @@ mod tests {
         Row { service: "d/web".into(), rate, nodes }
     }
 
-    /// From, to, connections, the estimated share.
-    fn lines(
-        keys: &str,
-        node: &str,
-        connections: [f64; 4],
-    ) -> Vec<(usize, Option<usize>, f64, f64)> {
+    /// From, to, connections or bytes, the estimated share.
+    type Shown = (usize, Option<usize>, f64, f64);
+
+    fn lines(keys: &str, node: &str, connections: [f64; 4]) -> Vec<Shown> {
         let mut lens = Lens::new(ZONE, Scope::All);
         lens.take(&cluster(keys), &[]);
         let flows = lens.flows_of(Some(&row(node, connections)), &HashSet::new());
@@ -305,7 +303,7 @@ mod tests {
     }
 
     /// Of a2 and c1, which each move 900 bytes a second to any zone: a2 has measured.
-    fn bytes_by(label: &str) -> (usize, Vec<(usize, Option<usize>, f64, f64)>) {
+    fn bytes_by(label: &str) -> (usize, Vec<Shown>) {
         let mut lens = Lens::new(label, Scope::All);
         lens.take(&cluster("*"), &[]);
         let rate = Rate { bytes: [0.0, 0.0, 900.0, 0.0], ..Rate::default() };
