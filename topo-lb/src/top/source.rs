@@ -177,7 +177,11 @@ async fn list(server: &Server, port: u16) -> anyhow::Result<Vec<Agent>> {
     let pods = match list {
         Ok(Ok(pods)) => pods,
         Ok(Err(error)) => {
-            bail!("cannot list the Pods with the label {LABEL}: {}", in_words(&error))
+            bail!(
+                "cannot list the Pods with the label {LABEL}: {}; this takes `list` on pods and `get` on \
+                 pods/proxy",
+                in_words(&error)
+            )
         }
         Err(_) => bail!(
             "cannot list the Pods with the label {LABEL}: no answer within {} s",

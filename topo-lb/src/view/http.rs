@@ -148,7 +148,10 @@ fn events(viewer: Arc<Viewer>, asked: Asked) -> impl Stream<Item = Event> {
 
 /// Makes a picture where it delays nobody.
 async fn make(viewer: Arc<Viewer>, asked: Asked, mut sent: Sent) -> Option<(String, Sent)> {
+    // Who is gone before it begins costs nothing.
+    let permit = Arc::clone(&viewer.making).acquire_owned().await.ok()?;
     let made = spawn_blocking(move || {
+        let _making = permit;
         let text = viewer.picture(&asked, &mut sent);
         text.map(|text| (text, sent))
     });

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use clap::ValueEnum as _;
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use super::cluster::Cluster;
 use super::history::Point;
@@ -22,6 +22,8 @@ const SERVICES: usize = 60;
 const NODES: usize = 200;
 /// Most sentences about nodes.
 const TROUBLES: usize = 20;
+/// Most pictures that are made at the same time; the others wait.
+const MAKING: usize = 4;
 /// Labels whose groups are remembered; each page uses one.
 const LENSES: usize = 4;
 
@@ -113,6 +115,8 @@ pub(super) struct Viewer {
     pub(super) looks: Looks,
     by: String,
     scope: Scope,
+    /// Permits of pictures that are made at the same time.
+    pub(super) making: Arc<Semaphore>,
     /// By label; the one that was used last comes last.
     lenses: Mutex<Vec<(String, Arc<Mutex<Shown>>)>>,
 }
@@ -124,7 +128,8 @@ impl Viewer {
         by: String,
         scope: Scope,
     ) -> Self {
-        Self { cluster, looks, by, scope, lenses: Mutex::default() }
+        let making = Arc::new(Semaphore::new(MAKING));
+        Self { cluster, looks, by, scope, making, lenses: Mutex::default() }
     }
 
     fn lens(&self, label: &str) -> Arc<Mutex<Shown>> {
