@@ -212,7 +212,7 @@ fn a_narrow_role_is_named_and_can_be_widened(
         READ.into_iter().partition(|(_, resource)| *resource == "endpointslices");
     plane.allow("narrow", &reading(&others))?;
     agent.launch()?;
-    agent.wait_for_log("does not let this agent list endpointslices.discovery.k8s.io", SOON)?;
+    agent.wait_for_log("does not let topo-lb list endpointslices.discovery.k8s.io", SOON)?;
     agent.wait_for_log("allow the verbs list and watch", SOON)?;
     // The agent makes its maps while it lists the cluster.
     let is_attached = agent.pins().join("links").exists();

@@ -1,7 +1,8 @@
 //! `topo-lb top`: which Services have how much traffic, and how much of it leaves its zone. Only reads.
 //!
 //! `source` asks nodes for what they have counted; `traffic` makes rates of two answers; `view`
-//! sorts and filters them; `round_trips` has their medians; `draw` shows them.
+//! sorts and filters them; `round_trips` has their medians, `zones` what was moved to which zone; `draw`
+//! shows them.
 
 mod draw;
 mod round_trips;
@@ -9,6 +10,7 @@ mod scraped;
 mod source;
 mod traffic;
 mod view;
+mod zones;
 
 use std::path::Path;
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
@@ -32,6 +34,7 @@ pub(crate) use traffic::{Totals, Traffic};
 pub use view::Column;
 pub(crate) use view::order;
 use view::{Key, View};
+pub(crate) use zones::{Zones, zone_rates};
 
 use crate::list::{self, Listed, list};
 

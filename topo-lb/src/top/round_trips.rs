@@ -72,7 +72,7 @@ mod tests {
             of[Locality::Zone as usize][*place] = *count;
             round_trips.insert((*node).into(), of);
         }
-        Moment { at: Instant::now(), nodes: BTreeMap::new(), round_trips }
+        Moment { round_trips, ..Moment::at(Instant::now()) }
     }
 
     #[test]

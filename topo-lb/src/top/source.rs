@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use futures::StreamExt as _;
 use futures::stream;
 use http::Request;
@@ -15,12 +15,12 @@ use tokio::time::timeout;
 use topo_lb_common::backend::Locality;
 
 use super::round_trips::RoundTrips;
-use super::scraped;
+use super::scraped::{self, Scraped};
 use super::traffic::{Moment, Totals, Traffic};
 use crate::metrics::bounded::Counts;
 use crate::metrics::scrape::Counted;
 use crate::metrics::services::parts;
-use crate::source::kube::{KubeTarget, Server, connect};
+use crate::source::kube::{KubeTarget, Server, connect, in_words};
 
 /// The label of the agents' Pods, as the manifests set it.
 const LABEL: &str = "app.kubernetes.io/name=topo-lb";
@@ -96,8 +96,12 @@ impl Source {
         let answers = match self {
             Self::Maps(pin_dir) => {
                 let counted = Counted::read(pin_dir).map_err(|error| error.to_string());
-                let counted = counted
-                    .map(|Counted { services, .. }| (of_maps(&services), round_trips(&services)));
+                let counted = counted.map(|Counted { services, .. }| Scraped {
+                    traffic: of_maps(&services),
+                    round_trips: round_trips(&services),
+                    // The maps have endpoints, and not their zones.
+                    zones: None,
+                });
                 BTreeMap::from([("this node".into(), counted)])
             }
             Self::Agents(agents) => ask(agents).await,
@@ -109,20 +113,21 @@ impl Source {
                 ask(&cluster.agents).await
             }
         };
-        let (mut nodes, mut round_trips) = (BTreeMap::new(), BTreeMap::new());
+        let mut moment = Moment::at(at);
         for (node, answer) in answers {
-            let traffic = answer.map(|(traffic, of_node)| {
-                round_trips.insert(Arc::clone(&node), of_node);
+            let traffic = answer.map(|Scraped { traffic, round_trips, zones }| {
+                moment.round_trips.insert(Arc::clone(&node), round_trips);
+                moment.zones.extend(zones.map(|zones| (Arc::clone(&node), zones)));
                 traffic
             });
-            nodes.insert(node, traffic);
+            moment.nodes.insert(node, traffic);
         }
-        Ok(Moment { at, nodes, round_trips })
+        Ok(moment)
     }
 }
 
 /// What a node has counted, or why it could not be asked.
-type Answer = Result<(Traffic, RoundTrips), String>;
+type Answer = Result<Scraped, String>;
 
 /// The name and the URL of an agent that was given as `URL` or as `NODE=URL`.
 fn named(text: &str) -> (&str, &str) {
@@ -169,10 +174,20 @@ fn round_trips(counts: &Counts) -> RoundTrips {
 async fn list(server: &Server, port: u16) -> anyhow::Result<Vec<Agent>> {
     let pods: Api<Pod> = Api::all(server.client());
     let list = timeout(LIMIT, pods.list(&ListParams::default().labels(LABEL))).await;
-    let pods = list
-        .map_err(anyhow::Error::from)
-        .and_then(|list| Ok(list?))
-        .with_context(|| format!("cannot list the Pods with the label {LABEL}"))?;
+    let pods = match list {
+        Ok(Ok(pods)) => pods,
+        Ok(Err(error)) => {
+            bail!(
+                "cannot list the Pods with the label {LABEL}: {}; this takes `list` on pods and `get` on \
+                 pods/proxy",
+                in_words(&error)
+            )
+        }
+        Err(_) => bail!(
+            "cannot list the Pods with the label {LABEL}: no answer within {} s",
+            LIMIT.as_secs()
+        ),
+    };
     let agents: Vec<_> = pods
         .into_iter()
         .filter_map(|pod| {
@@ -207,7 +222,7 @@ impl Agent {
         let request = Request::get(&self.path).body(Vec::new()).map_err(|it| it.to_string())?;
         match timeout(LIMIT, self.server.client().request_text(request)).await {
             Err(_) => Err(format!("no answer within {} s", LIMIT.as_secs())),
-            Ok(answer) => answer.map_err(|error| error.to_string()),
+            Ok(answer) => answer.map_err(|error| in_words(&error)),
         }
     }
 }

@@ -8,6 +8,7 @@ use serde::Serialize;
 use topo_lb_common::backend::Locality;
 
 use super::round_trips::RoundTrips;
+use super::zones::Zones;
 
 /// One number for each [`Locality`], in its order.
 pub(crate) type ByLocality<T> = [T; Locality::ALL.len()];
@@ -37,6 +38,8 @@ pub(crate) struct Moment {
     pub nodes: BTreeMap<Arc<str>, Result<Traffic, String>>,
     /// Round trips of the nodes that could be asked.
     pub round_trips: BTreeMap<Arc<str>, RoundTrips>,
+    /// Bytes by zone of the nodes that measure them.
+    pub zones: BTreeMap<Arc<str>, Zones>,
 }
 
 /// Events a second of one Service.
@@ -117,8 +120,7 @@ pub struct Row {
 /// nodes that answered at both count.
 #[must_use]
 pub(crate) fn rates(before: &Moment, after: &Moment) -> Vec<Row> {
-    let seconds = after.at.saturating_duration_since(before.at).max(Duration::from_millis(1));
-    let seconds = seconds.as_secs_f64();
+    let seconds = after.seconds_since(before);
     let mut rows: BTreeMap<Arc<str>, Row> = BTreeMap::new();
     for (node, now) in &after.nodes {
         let (Ok(now), Some(Ok(then))) = (now, before.nodes.get(node)) else { continue };
@@ -136,9 +138,27 @@ pub(crate) fn rates(before: &Moment, after: &Moment) -> Vec<Row> {
     rows.into_values().collect()
 }
 
+/// How much a counter has grown. As Prometheus does: one that went back has begun again at zero.
+pub(super) fn grown(then: f64, now: f64) -> f64 {
+    if now < then { now } else { now - then }
+}
+
+impl Moment {
+    /// A moment of which nothing is known yet.
+    pub(crate) fn at(at: Instant) -> Self {
+        let (nodes, round_trips, zones) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { at, nodes, round_trips, zones }
+    }
+
+    /// The seconds since an earlier moment.
+    pub(super) fn seconds_since(&self, before: &Self) -> f64 {
+        let since = self.at.saturating_duration_since(before.at);
+        since.max(Duration::from_millis(1)).as_secs_f64()
+    }
+}
+
 fn rate(then: &Totals, now: &Totals, seconds: f64) -> Rate {
-    // As Prometheus does: a counter that went back has begun again at zero.
-    let one = |then: f64, now: f64| (if now < then { now } else { now - then }) / seconds;
+    let one = |then: f64, now: f64| grown(then, now) / seconds;
     let each = |then: &ByLocality<f64>, now: &ByLocality<f64>| {
         std::array::from_fn(|place| one(then[place], now[place]))
     };
@@ -163,7 +183,7 @@ mod tests {
         let nodes = nodes
             .iter()
             .map(|(name, counted)| ((*name).into(), counted.map(traffic).map_err(str::to_owned)));
-        Moment { at, nodes: nodes.collect(), round_trips: BTreeMap::new() }
+        Moment { nodes: nodes.collect(), ..Moment::at(at) }
     }
 
     #[test]

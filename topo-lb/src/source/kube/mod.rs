@@ -22,8 +22,9 @@ mod watch;
 mod watch_aggregator;
 mod watch_health;
 
-pub use connect::{Identity, Server, connect};
+pub use connect::{Identity, Server, connect, connect_to_show};
 pub use error::KubeError;
+pub(crate) use error::in_words;
 pub use listing::{clients, read};
 pub use own_node::leaving;
 pub use pods::pods;

@@ -187,7 +187,7 @@ function drawLines(view) {
     const [half, tip] = [width / 2, Math.max(0.4, width / 9)];
     const path = `M${edge(from.middle, from.centre, half)}Q${edge(...control, (half + tip) / 2)} ${edge(to.middle, to.centre, tip)}`
       + `L${edge(to.middle, to.centre, -tip)}Q${edge(...control, -(half + tip) / 2)} ${edge(from.middle, from.centre, -half)}z`;
-    const kind = `${line.far > 0.5 ? "far" : "near"}${line.estimated > 0.5 ? " estimated" : ""}`;
+    const kind = `${line.far > 0.5 ? "far" : "near"}${line.estimated[measure] > 0.5 ? " estimated" : ""}`;
     drawn.push(svg("path", { class: kind, d: path }));
     if (rank < LABELS) {
       const at = (a, c, b) => 0.3 * a + 0.49 * c + 0.21 * b;
@@ -197,9 +197,19 @@ function drawLines(view) {
   }
   const unknown = sum(flows.lines.filter((line) => line.to === null).map(value));
   $("unknown").hidden = unknown <= 0;
-  $("unknown").textContent = `${rate(unknown, measure)} without a line: no decision that is known now leads that far.`;
+  const isMeasured = measure === "bytes" && flows.measured > 0;
+  $("unknown").textContent = `${rate(unknown, measure)} without a line: ${isMeasured ? "no node has the zone of these endpoints" : "no decision that is known now leads that far"}.`;
+  $("basis").textContent = basis(view, isMeasured);
   $("drawing").firstChild.replaceChildren(...drawn.reverse());
   $("drawing").lastChild.replaceChildren(...labels);
+}
+
+// Where the numbers of lines come from.
+function basis({ service, measure, now: { flows, answered } }, isMeasured) {
+  if (isMeasured && flows.measured >= answered) return "lines: bytes as measured";
+  if (isMeasured) return `lines: bytes as measured on ${count(flows.measured)} of ${count(answered)} nodes, estimated on others`;
+  return service || measure !== "bytes" ? `lines: ${measure} by decisions; only the bytes of all Services are measured by zone`
+    : "lines: bytes by decisions";
 }
 
 // What is under the pointer.

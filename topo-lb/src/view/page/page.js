@@ -119,7 +119,7 @@ function drawFlows() {
   const name = (place) => place === null ? "unknown" : view.cluster.groups[place]?.value ?? "without the label";
   const rows = flows.lines.map((line) => html("tr", {},
     html("td", {}, name(line.from)), html("td", {}, name(line.to)), html("td", {}, bytes(line.bytes)),
-    html("td", {}, number(line.connections)), html("td", {}, percent(line.far)), html("td", {}, percent(line.estimated))));
+    html("td", {}, number(line.connections)), html("td", {}, percent(line.far)), html("td", {}, percent(line.estimated[view.measure]))));
   const more = flows.all_lines - flows.lines.length;
   if (more > 0) rows.push(html("tr", {}, html("td", { colspan: 6 }, `${count(more)} smaller flows are not shown`)));
   $("flow-rows").replaceChildren(...rows);
@@ -178,7 +178,9 @@ function drawTime() {
     const ago = seconds < 120 ? `${Math.round(seconds)} s ago` : `${Math.round(seconds / 60)} min ago`;
     context.fillText(part ? ago : "now", width * (1 - part), height - 4);
   }
-  $("time-note").textContent = points.length ? `at most ${rate(largest, view.measure)} · all Services` : "no counts yet";
+  const since = points.length && span < HOUR ? ` since ${new Date(points[0].at * 1000).toLocaleTimeString()}` : "";
+  $("time-note").textContent = points.length ? `at most ${rate(largest, view.measure)} · ${view.service || "all Services"}${since}`
+    : view.service ? "kept from now on: this Service was not among the 64 busiest" : "no counts yet";
 }
 
 function drawStatus() {
@@ -186,7 +188,7 @@ function drawStatus() {
   const when = new Date(view.now.at * 1000).toLocaleTimeString();
   $("status").textContent = look === 0 ? "No agent has been asked."
     : `${count(answered)} of ${count(asked)} agents count · ${count(view.cluster.services)} Services · ${when}`;
-  const sentences = [...view.cluster.sentences, ...troubles.map(([node, why]) => `${node}: ${why}`)];
+  const sentences = [...view.cluster.sentences, ...troubles];
   if (all > troubles.length) sentences.push(`${count(all - troubles.length)} more nodes have troubles.`);
   if (asked > 0 && answered === 0 && !troubles.length) sentences.push("Two looks make a rate: wait for the second one.");
   const list = $("sentences");
