@@ -86,6 +86,8 @@ struct Watch<T: StateKind> {
     wrong: HashMap<T::Id, String>,
     /// When to list again because objects were deleted.
     relist: Option<Instant>,
+    /// What was reported of an optional kind that is not served.
+    absence: Option<String>,
     waiting: VecDeque<WatchReport>,
 }
 
@@ -126,6 +128,7 @@ impl<T: StateKind> Watch<T> {
             attempts: Attempts::Succeeding,
             wrong: HashMap::new(),
             relist: None,
+            absence: None,
             waiting: VecDeque::new(),
         }
     }
@@ -194,6 +197,7 @@ impl<T: StateKind> Watch<T> {
                     Phase::Probing { .. } | Phase::Watching => Vec::new(),
                 };
                 self.had_contact = true;
+                self.absence = None;
                 self.reach.listed();
                 self.server.session.watch_health.listed(T::KIND);
                 let all = Event::Update(T::update(cluster::Change::Listed(Vec::new(), listed)));
@@ -339,7 +343,10 @@ impl<T: StateKind> Watch<T> {
             }
         };
         if let Some(trouble) = trouble {
-            self.waiting.push_back(WatchReport::Failing(Failing::lasting(trouble)));
+            if self.absence.as_ref() != Some(&trouble) {
+                self.say(Event::Trouble(trouble.clone()));
+            }
+            self.absence = Some(trouble);
         }
         if !self.had_contact && pause != ROLES_PAUSE {
             self.waiting.push_back(WatchReport::Listed(T::KIND));
