@@ -15,7 +15,7 @@ use super::fake::{Fake, PATIENT, TIMING};
 use super::reflect::{self, Query};
 use super::timing::Timing;
 use super::{KubeTarget, Nodes, Server, connect, read};
-use crate::cluster::{Change, KnownNodes, Service, Update};
+use crate::cluster::{Change, KnownNodes, Service, TopologyPolicy, Update};
 use crate::source::object::Kind;
 use crate::source::{Event, Freshness};
 
@@ -79,11 +79,8 @@ async fn next_policy(events: &mut Events) -> String {
     loop {
         match soon(events).await {
             Event::Update(Update::ClusterTopologyPolicy(Change::Applied(policy))) => {
-                return format!(
-                    "{} {}",
-                    policy.0.id.name,
-                    policy.0.policy.topology_keys.clone().unwrap()
-                );
+                let TopologyPolicy { id, policy, .. } = &policy.0;
+                return format!("{} {}", id.name, policy.spec_topology_keys.join(","));
             }
             Event::Update(Update::ClusterTopologyPolicy(Change::Listed(all, named))) => {
                 assert!(all.is_empty());
