@@ -11,7 +11,6 @@ use topo_lb_tests::agent::Agent;
 use topo_lb_tests::api::{READ, installed, reading};
 use topo_lb_tests::binary::Binary;
 use topo_lb_tests::client::Client;
-use topo_lb_tests::cluster::Cluster;
 use topo_lb_tests::control_plane::{AGENT, ControlPlane};
 use topo_lb_tests::kind::{
     BEIJING_CLIENT, CONTROL_PLANE, HANGZHOU, HANGZHOU_CLIENT, POOL, SERVERS, SHANGHAI,
@@ -145,20 +144,15 @@ fn policies_of_a_real_api_server_decide_report_and_outlive_their_definitions() -
         plane.change("Namespace", "default", &json!({"metadata": {"annotations": null}}))?;
         delete(&plane, POLICIES, "TopologyPolicy", "everywhere")?;
         client.wait_for(Via::Http, at(UD1_WITHOUT_TOPOLOGY)?, &HANGZHOU, SOON)?;
-        for name in DEFINITIONS {
-            delete(&plane, "apiextensions.k8s.io/v1", "CustomResourceDefinition", name)?;
-        }
-        agent.wait_for_log("has no clustertopologypolicies.topo-lb.io any more", 2 * SOON)?;
         let (tally, ()) = client.call_during(Via::Http, at(UD1_WITHOUT_TOPOLOGY)?, || {
-            client_of(cluster)?.wait_for(Via::Http, at(UD1)?, &HANGZHOU, SOON).map(drop)
+            for name in DEFINITIONS {
+                delete(&plane, "apiextensions.k8s.io/v1", "CustomResourceDefinition", name)?;
+            }
+            agent.wait_for_log("has no clustertopologypolicies.topo-lb.io any more", 2 * SOON)
         })?;
-        ensure!(tally.is_of(&HANGZHOU), "after its definition is gone: {tally}");
+        ensure!(tally.is_of(&HANGZHOU), "while its definition goes: {tally}");
         ensure_said_once(&agent.log())
     })
-}
-
-fn client_of(cluster: &Cluster) -> Result<Client> {
-    cluster.pod(SHANGHAI_CLIENT)?.client()
 }
 
 /// Creates the definitions that the agent prints, and waits until they are served.
