@@ -24,6 +24,7 @@ mod watch_health;
 
 pub use connect::{Identity, Server, connect};
 pub use error::KubeError;
+pub(in crate::source) use error::{innermost, is_insecure};
 pub use listing::{clients, read};
 pub use own_node::leaving;
 pub use pods::pods;
