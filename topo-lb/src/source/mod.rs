@@ -5,6 +5,7 @@ pub mod file;
 pub mod kube;
 pub mod metrics;
 pub mod object;
+pub mod prometheus;
 pub mod saved;
 
 use std::time::SystemTime;

@@ -203,7 +203,7 @@ pub(super) fn overload(error: &::kube::Error) -> Option<u16> {
 
 /// Whether TLS failed: rustls' error type at any depth, or the server closed the connection while
 /// it was made, which is possible only once TLS has begun.
-pub(super) fn is_insecure(error: &::kube::Error) -> bool {
+pub(in crate::source) fn is_insecure(error: &::kube::Error) -> bool {
     let is_connect = |cause: &(dyn std::error::Error + 'static)| {
         cause.downcast_ref().is_some_and(hyper_util::client::legacy::Error::is_connect)
     };
@@ -239,7 +239,7 @@ pub(crate) fn in_words(error: &::kube::Error) -> String {
 }
 
 /// The root cause: the layers above say only that a request failed.
-fn innermost(error: &::kube::Error) -> String {
+pub(in crate::source) fn innermost(error: &::kube::Error) -> String {
     causes(error).last().map(ToString::to_string).unwrap_or_default()
 }
 
