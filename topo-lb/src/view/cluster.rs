@@ -133,9 +133,12 @@ impl Cluster {
     }
 }
 
-/// Adds a sentence that is not there yet, while there is room.
+/// Adds a sentence that is not there yet; the oldest one makes way.
 fn say(sentences: &mut Vec<String>, sentence: String) {
-    if sentences.len() < SENTENCES && !sentences.contains(&sentence) {
+    if !sentences.contains(&sentence) {
+        if sentences.len() == SENTENCES {
+            sentences.remove(0);
+        }
         sentences.push(sentence);
     }
 }

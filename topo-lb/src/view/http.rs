@@ -79,8 +79,19 @@ fn router(viewer: Viewer, hosts: Vec<String>) -> Router {
 
 /// Answers only requests that were meant for this server, and says how little the page may do.
 async fn guarded(request: Request, next: Next, hosts: &[String]) -> Response {
-    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
-    let mut response = if host.is_some_and(|host| is_meant(host, hosts)) {
+    let headers = request.headers();
+    let text = |name: HeaderName| headers.get(name).and_then(|text| text.to_str().ok());
+    // A browser says whose page asks. A picture costs this server work, even if the other page cannot read it.
+    let is_of_other_page = request.uri().path() != "/"
+        && matches!(
+            text(HeaderName::from_static("sec-fetch-site")),
+            Some("cross-site" | "same-site")
+        );
+    let is_meant = text(header::HOST).is_some_and(|host| is_meant(host, hosts));
+    let mut response = if is_of_other_page {
+        let sentence = "another page asks for this: open the page of this server itself\n";
+        (StatusCode::FORBIDDEN, sentence).into_response()
+    } else if is_meant {
         next.run(request).await
     } else {
         let sentence = "this server is not called by that name: open it by its address, as localhost, \
@@ -201,6 +212,23 @@ mod tests {
         let request = Request::get("/").body(Body::empty()).unwrap();
         let refused = router(viewer().0, Vec::new()).oneshot(request).await.unwrap();
         assert_eq!(refused.status(), StatusCode::MISDIRECTED_REQUEST, "without a name");
+    }
+
+    #[tokio::test]
+    async fn pages_of_others_make_no_pictures() {
+        for (site, path, status) in [
+            ("cross-site", "/picture", StatusCode::FORBIDDEN),
+            ("same-site", "/pictures", StatusCode::FORBIDDEN),
+            ("same-origin", "/picture", StatusCode::OK),
+            // Somebody typed the address, or follows a link.
+            ("none", "/picture", StatusCode::OK),
+            ("cross-site", "/", StatusCode::OK),
+        ] {
+            let request = Request::get(path).header("host", "localhost");
+            let request = request.header("sec-fetch-site", site).body(Body::empty()).unwrap();
+            let answer = router(viewer().0, Vec::new()).oneshot(request).await.unwrap();
+            assert_eq!(answer.status(), status, "{site} {path}");
+        }
     }
 
     #[tokio::test]

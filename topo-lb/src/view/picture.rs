@@ -239,7 +239,9 @@ fn services(newest: &Newest, cluster: &Cluster, asked: &Asked) -> (Vec<Listed>, 
         .map(|name| Row { service: name.into(), ..Row::default() })
         .collect();
     let mut rows: Vec<_> = newest.rows.iter().chain(&unused).collect();
-    rows.retain(|row| row.service.contains(&asked.filter));
+    // Names of Services are in lower case.
+    let filter = asked.filter.to_lowercase();
+    rows.retain(|row| row.service.contains(&filter));
     let before = |a: &&Row, b: &&Row| order(by, a, b).then_with(|| a.service.cmp(&b.service));
     let matching = rows.len();
     if matching > SERVICES {

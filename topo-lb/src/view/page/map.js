@@ -10,6 +10,7 @@ const $ = (id) => document.getElementById(id);
 
 let shape = null;      // where the groups are; made again only if they, or the room, change
 let shapeKey = "";
+let keyed = { groups: null, text: "" }; // made again only with a new picture of the cluster
 let latest = null;
 
 // Of a node: connections by distance, bytes by distance, refused and failed connections.
@@ -24,7 +25,8 @@ export function drawMap(view) {
   const room = $("map").getBoundingClientRect();
   $("empty").hidden = groups.length > 0;
   if (!groups.length) $("empty").textContent = "No node is known yet.";
-  const key = `${Math.round(room.width)}x${Math.round(room.height)} ${view.cluster.label} ${JSON.stringify(groups.map((group) => [group.value, group.nodes.length]))}`;
+  if (groups !== keyed.groups) keyed = { groups, text: JSON.stringify(groups.map((group) => [group.value, group.nodes])) };
+  const key = `${Math.round(room.width)}x${Math.round(room.height)} ${view.cluster.label} ${keyed.text}`;
   if (key !== shapeKey) {
     shapeKey = key;
     shape = layout(groups, room.width, room.height - 30);

@@ -15,10 +15,12 @@ const HOUR = 3600;
 // ---- the stream ----
 
 let stream = null;
+let retry = 0;
 let isDirty = false;
 
 function connect() {
   stream?.close();
+  clearTimeout(retry);
   const asked = new URLSearchParams();
   for (const key of ["by", "service", "filter", "sort"]) if (view[key]) asked.set(key, view[key]);
   view.history = [];
@@ -28,6 +30,11 @@ function connect() {
     $("status").textContent = "No answer: is topo-lb view still running? Trying again…";
     // The server sends everything to a new stream.
     view.history = [];
+    // A browser does not try again after an answer with an error: too many pages are open.
+    if (stream.readyState === EventSource.CLOSED) {
+      $("status").textContent = "The server has no room for this page: close another one. Trying again…";
+      retry = setTimeout(connect, 3000);
+    }
   };
 }
 
@@ -67,7 +74,7 @@ function draw() {
 
 // A page that nobody sees asks for nothing, and gets the newest state when it is seen again.
 document.addEventListener("visibilitychange", () => {
-  if (document.hidden) { stream?.close(); stream = null; } else if (!stream) connect();
+  if (document.hidden) { clearTimeout(retry); stream?.close(); stream = null; } else if (!stream) connect();
 });
 
 // ---- parts of the page ----
@@ -241,9 +248,11 @@ function recall() {
   }
   if (kept.measure === "connections") choose("connections");
   if (["light", "dark"].includes(kept.theme)) document.documentElement.dataset.theme = kept.theme;
-  const asked = new URLSearchParams(location.hash.slice(1));
-  view.service = asked.get("service") ?? "";
+  view.service = named();
 }
+
+// The Service in the address.
+const named = () => new URLSearchParams(location.hash.slice(1)).get("service") ?? "";
 
 function choose(measure) {
   view.measure = measure;
@@ -311,6 +320,8 @@ document.addEventListener("keydown", (event) => {
   }[event.key];
   if (action) { event.preventDefault(); action(); }
 });
+
+addEventListener("hashchange", () => { if (named() !== view.service) pick(named()); });
 
 recall();
 connect();
