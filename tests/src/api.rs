@@ -12,8 +12,16 @@ use crate::kubernetes_1_20;
 use crate::pod::Pod;
 
 /// Group and resource of the objects that an agent reads.
-pub const READ: [(&str, &str); 3] =
-    [("", "services"), ("", "nodes"), ("discovery.k8s.io", "endpointslices")];
+pub const READ: [(&str, &str); 6] = [
+    ("", "services"),
+    ("", "nodes"),
+    ("discovery.k8s.io", "endpointslices"),
+    ("", "namespaces"),
+    (POLICIES, "topologypolicies"),
+    (POLICIES, "clustertopologypolicies"),
+];
+/// The API group of policies.
+const POLICIES: &str = "topo-lb.io";
 
 /// Each method sends one request, or one request per object, as the administrator.
 impl ControlPlane<'_> {
@@ -32,6 +40,16 @@ impl ControlPlane<'_> {
     /// Changes an object of the core group with a JSON merge patch (RFC 7386).
     pub fn change(&self, kind: &str, name: &str, patch: &Value) -> Result<()> {
         self.ask(async |client| change(&client, kind, name, patch).await)
+    }
+
+    /// Works with the objects of a kind, in any version of its API.
+    pub fn with<T: Send>(
+        &self,
+        version: &str,
+        kind: &str,
+        work: impl AsyncFnOnce(Api<DynamicObject>) -> Result<T> + Send,
+    ) -> Result<T> {
+        self.ask(async |client| work(of(&client, version, kind)).await)
     }
 
     /// Sets an annotation of a Service, or removes it.
@@ -138,9 +156,12 @@ pub fn of(client: &Client, version: &str, kind: &str) -> Api<DynamicObject> {
     let (group, version) = version.rsplit_once('/').unwrap_or(("", version));
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
     match kind {
-        "Node" | "Namespace" | "ClusterRole" | "ClusterRoleBinding" => {
-            Api::all_with(client.clone(), &resource)
-        }
+        "Node"
+        | "Namespace"
+        | "ClusterRole"
+        | "ClusterRoleBinding"
+        | "ClusterTopologyPolicy"
+        | "CustomResourceDefinition" => Api::all_with(client.clone(), &resource),
         _ => Api::namespaced_with(client.clone(), "default", &resource),
     }
 }
@@ -213,8 +234,10 @@ pub fn reading(resources: &[(&str, &str)]) -> Value {
 pub fn installed() -> Value {
     let events = json!({"apiGroups": ["events.k8s.io"], "resources": ["events"],
                         "verbs": ["create", "patch"]});
+    let statuses = json!({"apiGroups": [POLICIES], "verbs": ["patch"],
+                          "resources": ["topologypolicies/status", "clustertopologypolicies/status"]});
     let mut rules = reading(&READ);
-    rules.as_array_mut().expect("rules are a list").push(events);
+    rules.as_array_mut().expect("rules are a list").extend([events, statuses]);
     rules
 }
 

@@ -9,7 +9,9 @@ use std::time::Instant;
 use anyhow::Result;
 use serde_json::{Value, json};
 use topo_lb::cluster::{ServiceId, State};
-use topo_lb::topology::{Scope, Verdict, routes};
+use topo_lb::metrics::zones::named;
+use topo_lb::topology::label::ZONE;
+use topo_lb::topology::{Scope, decide};
 use topo_lb_common::backend::Locality;
 
 use crate::fake_api::{FakeApi, NODES, SERVICES, SLICES};
@@ -31,8 +33,25 @@ pub struct Demand {
     pub bytes: f64,
 }
 
-/// Rates by distance, and refused connections a second.
-type Counted = ([f64; Locality::ALL.len()], f64, f64);
+/// What the clients of a node do to a Service.
+struct Counted {
+    /// Connections a second, by distance.
+    connections: [f64; Locality::ALL.len()],
+    /// Connections a second that are refused.
+    refused: f64,
+    /// Bytes of a connection.
+    bytes: f64,
+    /// Bytes a second, by the zone of the endpoint.
+    zones: BTreeMap<String, f64>,
+}
+
+/// What the agent of a node counts.
+#[derive(Default)]
+struct OfNode {
+    zone: String,
+    /// With namespace and name.
+    services: Vec<(String, String, Counted)>,
+}
 
 /// Starts an API server with these objects, an agent on each Node, and counters that begin now.
 ///
@@ -50,12 +69,15 @@ pub fn cluster(objects: Vec<Value>, demands: &[Demand]) -> Result<FakeApi> {
         let _ = state.apply(update(object.clone())?, "");
         by_path.entry(path).or_default().push(object);
     }
-    let mut counted: BTreeMap<String, Vec<(String, String, Counted)>> = BTreeMap::new();
+    let mut counted: BTreeMap<String, OfNode> = BTreeMap::new();
     for demand in demands {
         let (namespace, name) = demand.service.clone();
         let id = ServiceId { namespace: (&*namespace).into(), name: (&*name).into() };
         let counts = of(&state, demand, &id);
-        counted.entry(demand.node.clone()).or_default().push((namespace, name, counts));
+        let of_node = counted.entry(demand.node.clone()).or_default();
+        let zone = state.node(&demand.node).and_then(|labels| labels.get(ZONE));
+        of_node.zone = named(zone.map(|zone| &**zone)).to_owned();
+        of_node.services.push((namespace, name, counts));
     }
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let api = FakeApi::start(listener, &[NODES, SERVICES, SLICES, PODS])?;
@@ -68,7 +90,7 @@ pub fn cluster(objects: Vec<Value>, demands: &[Demand]) -> Result<FakeApi> {
     api.answer_texts(move |path| {
         let node = path.strip_prefix("/api/v1/namespaces/topo-lb/pods/agent-")?;
         let node = node.strip_suffix(":19876/proxy/metrics")?;
-        let empty = Vec::new();
+        let empty = OfNode::default();
         let own = counted.get(node).unwrap_or(&empty);
         // Never falls, and is not the same every second.
         let seconds = begin.elapsed().as_secs_f64() + 60.0;
@@ -85,40 +107,60 @@ fn pod(node: &str) -> Value {
     })
 }
 
-/// What an agent counts of a demand, a second.
+/// What an agent counts of a demand.
 fn of(state: &State, demand: &Demand, id: &ServiceId) -> Counted {
-    let routes = routes(state, &demand.node, Scope::All, None, id);
-    let Some(route) = routes.first().filter(|route| route.verdict == Verdict::Route) else {
-        return ([0.0; 4], demand.connections, demand.bytes);
+    let mut counted = Counted {
+        connections: [0.0; 4],
+        refused: 0.0,
+        bytes: demand.bytes,
+        zones: BTreeMap::new(),
     };
-    let mut connections = [0.0; 4];
-    for endpoint in &route.endpoints {
-        connections[endpoint.locality as usize] +=
-            demand.connections / route.endpoints.len() as f64;
+    let decisions = decide(state, &demand.node, Scope::All, id);
+    let chosen = decisions.iter().flat_map(|it| &it.endpoints).filter(|it| it.is_chosen());
+    let chosen: Vec<_> = chosen.collect();
+    if chosen.is_empty() {
+        counted.refused = demand.connections;
     }
-    (connections, 0.0, demand.bytes)
+    for endpoint in &chosen {
+        let connections = demand.connections / chosen.len() as f64;
+        counted.connections[endpoint.locality as usize] += connections;
+        let bytes = counted.zones.entry(named(endpoint.zone).to_owned()).or_default();
+        *bytes += connections * demand.bytes;
+    }
+    counted
 }
 
-fn metrics(counted: &[(String, String, Counted)], seconds: f64) -> String {
+fn metrics(of_node: &OfNode, seconds: f64) -> String {
     let mut text = "topo_lb_ready 1\n".to_owned();
-    for (namespace, name, (connections, refused, bytes)) in counted {
+    let mut zones: BTreeMap<&str, f64> = BTreeMap::new();
+    for (namespace, name, counted) in &of_node.services {
         let labels = format!("namespace=\"{namespace}\",service=\"{name}\",port=\"http\"");
         for locality in Locality::ALL {
-            let count = connections[locality as usize] * seconds;
+            let count = counted.connections[locality as usize] * seconds;
             if count == 0.0 {
                 continue;
             }
             let labels = format!("{labels},locality=\"{}\"", locality.name());
-            let half = count * bytes / 2.0;
+            let half = count * counted.bytes / 2.0;
             let _ = writeln!(text, "topo_lb_connections_total{{{labels}}} {count}");
             let _ = writeln!(text, "topo_lb_tcp_sent_bytes_total{{{labels},tier=\"0\"}} {half}");
             let _ =
                 writeln!(text, "topo_lb_tcp_received_bytes_total{{{labels},tier=\"0\"}} {half}");
         }
-        if *refused > 0.0 {
-            let count = refused * seconds;
+        if counted.refused > 0.0 {
+            let count = counted.refused * seconds;
             let labels = format!("{labels},reason=\"topology-policy\"");
             let _ = writeln!(text, "topo_lb_refused_connections_total{{{labels}}} {count}");
+        }
+        for (zone, bytes) in &counted.zones {
+            *zones.entry(zone).or_default() += bytes * seconds;
+        }
+    }
+    for (zone, bytes) in zones {
+        let labels = format!("source_zone=\"{}\",destination_zone=\"{zone}\"", of_node.zone);
+        for direction in ["sent", "received"] {
+            let half = bytes / 2.0;
+            let _ = writeln!(text, "topo_lb_zone_{direction}_bytes_total{{{labels}}} {half}");
         }
     }
     text + "# EOF\n"

@@ -41,6 +41,12 @@ pub fn get(netns: &NetNs, address: SocketAddr, path: &str) -> Result<Answer> {
     get_from(netns, None, address, path)
 }
 
+/// Sends a GET from this process's network namespace, to a server that wants the name of a host.
+pub fn get_here(address: SocketAddr, path: &str) -> Result<Answer> {
+    ask(None, address, &format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n"))
+        .with_context(|| format!("no answer to {path}"))
+}
+
 /// Like [`get`], from a given source address.
 pub fn get_from(
     netns: &NetNs,
@@ -61,36 +67,38 @@ pub fn post(netns: &NetNs, address: SocketAddr, path: &str, json: &str) -> Resul
     exchange(netns, None, address, &(head + json)).with_context(|| format!("no answer to {path}"))
 }
 
-/// HTTP/1.0: the server closes the connection after the response.
 fn exchange(
     netns: &NetNs,
     from: Option<IpAddr>,
     address: SocketAddr,
     request: &str,
 ) -> Result<Answer> {
-    netns.run(|| {
-        let patience = patient(Duration::from_secs(15));
-        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)
-            .context("there is no socket")?;
-        if let Some(from) = from {
-            let from = SocketAddr::new(from, 0);
-            socket.bind(&from.into()).with_context(|| format!("{from} is not to be had"))?;
-        }
-        socket
-            .connect_timeout(&address.into(), patience)
-            .with_context(|| format!("nothing listens on {address}"))?;
-        let mut stream = TcpStream::from(socket);
-        stream.set_read_timeout(Some(patience)).context("a socket has a timeout")?;
-        stream.set_write_timeout(Some(patience)).context("a socket has a timeout")?;
-        stream.write_all(request.as_bytes()).context("cannot ask")?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).context("the connection breaks")?;
-        let (head, body) = answer.split_once("\r\n\r\n").context("an answer has a head")?;
-        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
-        Ok(Answer {
-            status: status.with_context(|| format!("no status in {head:?}"))?,
-            head: head.to_owned(),
-            body: body.to_owned(),
-        })
+    netns.run(|| ask(from, address, request))
+}
+
+/// HTTP/1.0: the server closes the connection after the response.
+fn ask(from: Option<IpAddr>, address: SocketAddr, request: &str) -> Result<Answer> {
+    let patience = patient(Duration::from_secs(15));
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)
+        .context("there is no socket")?;
+    if let Some(from) = from {
+        let from = SocketAddr::new(from, 0);
+        socket.bind(&from.into()).with_context(|| format!("{from} is not to be had"))?;
+    }
+    socket
+        .connect_timeout(&address.into(), patience)
+        .with_context(|| format!("nothing listens on {address}"))?;
+    let mut stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(patience)).context("a socket has a timeout")?;
+    stream.set_write_timeout(Some(patience)).context("a socket has a timeout")?;
+    stream.write_all(request.as_bytes()).context("cannot ask")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).context("the connection breaks")?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("an answer has a head")?;
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+    Ok(Answer {
+        status: status.with_context(|| format!("no status in {head:?}"))?,
+        head: head.to_owned(),
+        body: body.to_owned(),
     })
 }

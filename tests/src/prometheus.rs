@@ -89,6 +89,12 @@ impl<'a> Prometheus<'a> {
         Ok(prometheus)
     }
 
+    /// Where it answers, from the lab's fabric.
+    #[must_use]
+    pub fn url() -> String {
+        format!("http://{}", Self::address())
+    }
+
     fn address() -> SocketAddr {
         SocketAddr::from((fabric4(), PORT))
     }

@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use kube::Api;
+use kube::api::{DeleteParams, DynamicObject, ListParams};
 use serde_json::{Value, json};
 use topo_lb_tests::agent::Agent;
-use topo_lb_tests::api::{READ, reading};
+use topo_lb_tests::api::{READ, installed, reading};
 use topo_lb_tests::binary::Binary;
 use topo_lb_tests::client::Client;
 use topo_lb_tests::control_plane::{AGENT, ControlPlane};
@@ -16,9 +18,11 @@ use topo_lb_tests::kind::{
 };
 use topo_lb_tests::lab::within;
 use topo_lb_tests::manifest::{node, service};
+use topo_lb_tests::process::printed;
 use topo_lb_tests::requirements;
 use topo_lb_tests::scene::{FOLLOWS, KEYS, at};
 use topo_lb_tests::traffic::Via;
+use topo_lb_tests::wait::{until, until_is};
 
 /// The tutorial's Service, the same without a policy, and one with `spec.topologyKeys` or, for
 /// servers without that field, the same keys in an annotation.
@@ -94,6 +98,106 @@ fn agents_follow_a_real_api_server_and_traffic_goes_on_without_it() -> Result<()
     })
 }
 
+const POLICIES: &str = "topo-lb.io/v1alpha1";
+const DEFINITIONS: [&str; 2] =
+    ["topologypolicies.topo-lb.io", "clustertopologypolicies.topo-lb.io"];
+
+#[test]
+fn policies_of_a_real_api_server_decide_report_and_outlive_their_definitions() -> Result<()> {
+    let binary = Binary::new(requirements::agent()?);
+    within(&plan(), |cluster| {
+        let mut plane = ControlPlane::in_lab(cluster)?;
+        plane.start_controllers()?;
+        describe(&plane)?;
+        plane.allow("topo-lb", &installed())?;
+        let _servers = cluster.serve(SERVERS)?;
+        let pods: Result<Vec<_>> = SERVERS.into_iter().map(|pod| cluster.pod(pod)).collect();
+        plane.run_pods(APP, pods?)?;
+        let mut client = cluster.pod(HANGZHOU_CLIENT)?.client()?;
+        let mut agent = plane.agent(&binary, WORKER)?;
+        agent.launch()?;
+        agent.wait_until_ready()?;
+        // The Service without annotations goes everywhere, until its Namespace has a default.
+        client.wait_for(Via::Http, at(UD1_WITHOUT_TOPOLOGY)?, &SERVERS, SOON)?;
+        let default = json!({"metadata": {"annotations": {KEYS: POOL}}});
+        plane.change("Namespace", "default", &default)?;
+        client.wait_for(Via::Http, at(UD1_WITHOUT_TOPOLOGY)?, &HANGZHOU, AT_ONCE)?;
+        // A Service's own annotation is stronger.
+        plane.annotate("svc-ud1-without-topology", KEYS, Some("*"))?;
+        client.wait_for(Via::Http, at(UD1_WITHOUT_TOPOLOGY)?, &SERVERS, AT_ONCE)?;
+        plane.annotate("svc-ud1-without-topology", KEYS, None)?;
+        client.wait_for(Via::Http, at(UD1_WITHOUT_TOPOLOGY)?, &HANGZHOU, AT_ONCE)?;
+
+        define(&plane, &binary)?;
+        // The agent looks for the new kinds once a minute.
+        plane.create([policy("TopologyPolicy", "everywhere", &["*"])])?;
+        client.wait_for(Via::Http, at(UD1_WITHOUT_TOPOLOGY)?, &SERVERS, 2 * SOON)?;
+        plane.create([policy("ClusterTopologyPolicy", "near", &["kubernetes.io/hostname"])])?;
+        // The Service `kubernetes` has no policy of its own, either.
+        a_status_says(&plane, "TopologyPolicy", "everywhere", &json!([4, 2]))?;
+        a_status_says(&plane, "ClusterTopologyPolicy", "near", &json!([4, 0]))?;
+        let wrong = policy("TopologyPolicy", "wrong", &["a b"]);
+        let refused = plane.create([wrong]).expect_err("the schema refuses it");
+        ensure!(format!("{refused:#}").contains("spec.topologyKeys"), "{refused:#}");
+
+        // A deleted policy goes, and so it does not with its definition.
+        plane.change("Namespace", "default", &json!({"metadata": {"annotations": null}}))?;
+        delete(&plane, POLICIES, "TopologyPolicy", "everywhere")?;
+        client.wait_for(Via::Http, at(UD1_WITHOUT_TOPOLOGY)?, &HANGZHOU, SOON)?;
+        let (tally, ()) = client.call_during(Via::Http, at(UD1_WITHOUT_TOPOLOGY)?, || {
+            for name in DEFINITIONS {
+                delete(&plane, "apiextensions.k8s.io/v1", "CustomResourceDefinition", name)?;
+            }
+            agent.wait_for_log("has no clustertopologypolicies.topo-lb.io any more", 2 * SOON)
+        })?;
+        ensure!(tally.is_of(&HANGZHOU), "while its definition goes: {tally}");
+        ensure_said_once(&agent.log())
+    })
+}
+
+/// Creates the definitions that the agent prints, and waits until they are served.
+fn define(plane: &ControlPlane<'_>, binary: &Binary) -> Result<()> {
+    let text = printed(&mut binary.command(&["crds"]))?;
+    let definitions: Vec<Value> = serde_saphyr::from_multiple(&text)?;
+    ensure!(definitions.len() == DEFINITIONS.len(), "{text}");
+    plane.create(definitions)?;
+    let served = || -> Result<()> {
+        for kind in ["TopologyPolicy", "ClusterTopologyPolicy"] {
+            let all = async |api: Api<DynamicObject>| {
+                Ok(api.list(&ListParams::default()).await.map(drop)?)
+            };
+            plane.with(POLICIES, kind, all)?;
+        }
+        Ok(())
+    };
+    until("a server with the new kinds", SOON, || {
+        Ok(served().map_err(|error| format!("{error:#}")))
+    })?;
+    Ok(())
+}
+
+fn policy(kind: &str, name: &str, keys: &[&str]) -> Value {
+    json!({"apiVersion": POLICIES, "kind": kind, "metadata": {"name": name},
+           "spec": {"topologyKeys": keys}})
+}
+
+fn delete(plane: &ControlPlane<'_>, version: &str, kind: &str, name: &str) -> Result<()> {
+    plane.with(version, kind, async |api| {
+        Ok(api.delete(name, &DeleteParams::default()).await.map(drop)?)
+    })
+}
+
+/// Waits until the status of a policy has these numbers of Services and of those where it is in force.
+fn a_status_says(plane: &ControlPlane<'_>, kind: &str, name: &str, numbers: &Value) -> Result<()> {
+    let look = || {
+        let get = async |api: Api<DynamicObject>| Ok(api.get(name).await?);
+        let status = plane.with(POLICIES, kind, get)?.data["status"].clone();
+        Ok(json!([status["services"], status["inForce"]]))
+    };
+    until_is(&format!("the status of {kind} {name}"), SOON, look, |seen| seen == numbers)?;
+    Ok(())
+}
+
 fn a_narrow_role_is_named_and_can_be_widened(
     plane: &ControlPlane<'_>,
     mut agent: Agent<'_>,
@@ -102,7 +206,7 @@ fn a_narrow_role_is_named_and_can_be_widened(
         READ.into_iter().partition(|(_, resource)| *resource == "endpointslices");
     plane.allow("narrow", &reading(&others))?;
     agent.launch()?;
-    agent.wait_for_log("does not let this agent list endpointslices.discovery.k8s.io", SOON)?;
+    agent.wait_for_log("does not let topo-lb list endpointslices.discovery.k8s.io", SOON)?;
     agent.wait_for_log("allow the verbs list and watch", SOON)?;
     // The agent makes its maps while it lists the cluster.
     let is_attached = agent.pins().join("links").exists();

@@ -4,7 +4,8 @@
 use std::hint::black_box;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use topo_lb::cluster::State;
+use topo_lb::cluster::service::PolicySources;
+use topo_lb::cluster::{Change, ClusterTopologyPolicy, PolicyId, State, TopologyPolicy, Update};
 use topo_lb::topology::{self, Scope};
 use topo_lb::{explain, lint};
 use topo_lb_tests::population::{Population, update};
@@ -75,6 +76,42 @@ fn plan(criterion: &mut Criterion) {
     }
 }
 
+/// Policies for 10,000 Services: a change of one that decides for all of them, and of one slice beside 100.
+fn policies(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("10000 Services of 10 endpoints, 100 policies");
+    group.sample_size(10);
+    let population = population(10_000, 10);
+    let mut agent = PureAgent::new(HERE);
+    agent.follow(population.updates().expect("a population is of objects"));
+    // Weaker ones, which the change of the last one makes the agent look at, too.
+    agent.follow((0..99).map(|number| policy(&format!("p{number:02}"), "rack")));
+    let all = ["topology.kubernetes.io/zone", "*"].map(|key| policy("a", key));
+    let mut turn = 0;
+    group.bench_function("a policy of all", |bencher| {
+        bencher.iter(|| {
+            turn += 1;
+            agent.follow([all[turn % 2].clone()]);
+        });
+    });
+    let slices = [0, 1].map(|gone| {
+        let slice = population.slices(1, |number| number != gone).swap_remove(0);
+        update(slice).expect("a slice is an object")
+    });
+    group.bench_function("one slice", |bencher| {
+        bencher.iter(|| {
+            turn += 1;
+            agent.follow([slices[turn % 2].clone()]);
+        });
+    });
+}
+
+fn policy(name: &str, key: &str) -> Update {
+    let id = PolicyId { namespace: "".into(), name: name.into() };
+    let keys = PolicySources { spec_topology_keys: vec![key.into()], ..PolicySources::default() };
+    let policy = TopologyPolicy { id, policy: keys.into(), ..TopologyPolicy::default() };
+    Update::ClusterTopologyPolicy(Change::Applied(ClusterTopologyPolicy(policy)))
+}
+
 /// Reads a slice of a hundred endpoints from JSON.
 fn read(criterion: &mut Criterion) {
     let slice = population(1, 100).slices(0, |_| true).swap_remove(0);
@@ -84,5 +121,5 @@ fn read(criterion: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, decide, tell, plan, read);
+criterion_group!(benches, decide, tell, plan, policies, read);
 criterion_main!(benches);

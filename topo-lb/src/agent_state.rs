@@ -54,7 +54,7 @@ impl AgentState {
             }
             // `app/exclusions.rs` handles these.
             Event::Synced | Event::Pods(_) => false,
-            Event::Trouble(sentence) => {
+            Event::Trouble(sentence) | Event::Unserved(sentence) => {
                 warn!("{sentence}");
                 count(&self.telemetry.figures.troubles);
                 false

@@ -89,6 +89,7 @@ Examples:
   topo-lb plan --from cluster.yaml --set default/web=topology-keys:rack --by rack
   topo-lb plan --from cluster.yaml --set default/web=spill:5% --set default/db=topology-keys-
   topo-lb plan --from cluster.json --to changed.json --metrics metrics/  # and how many bytes stay
+  topo-lb plan --from cluster.json --to changed.json --prometheus http://127.0.0.1:9090 --over 7d
   kubectl get nodes,services,endpointslices -A -o json > cluster.json    # the whole cluster
 
 Each node counts as one client, and all clients open equally many connections to each

@@ -32,6 +32,7 @@ mod netlink;
 mod nftables;
 pub mod observe;
 pub mod plan;
+pub mod policy_status;
 pub mod rate;
 pub mod readiness;
 pub mod reconcile;

@@ -150,17 +150,32 @@ fn run_plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     if !before.nodes().chain(after.nodes()).any(|(_, labels)| labels.get(&args.by).is_some()) {
         eprintln!("topo-lb: no Node carries the label {}, so all nodes are one group", args.by);
     }
-    let scraped = block_on(source::metrics::read(&args.metrics))?.context("--metrics")?;
-    let figures = (!args.metrics.is_empty()).then(|| Figures::of(&scraped)).transpose();
-    let figures = figures.context("--metrics")?;
-    for doubt in figures.iter().flat_map(|figures| figures.doubts(&before)) {
-        eprintln!("topo-lb: --metrics: {doubt}");
+    let (figures, doubts) = figures(args, &before)?;
+    for doubt in doubts {
+        eprintln!("topo-lb: {doubt}");
     }
     let (before, after) = (Proxied::of(before, args.scope), Proxied::of(after, args.scope));
     let report = what_if::compare(&before, &after, &args.by, &asked, figures.as_ref());
     print(args.output, &report, || what_if::table(&report, colours()))?;
     let is_clean = faults == 0 && !report.services.iter().any(what_if::ServicePort::is_problem);
     Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What agents have counted, and sentences on what of it does not fit the cluster as it is.
+fn figures(args: &PlanArgs, before: &State) -> anyhow::Result<(Option<Figures>, Vec<String>)> {
+    let (flag, figures, doubts) = if let Some(prometheus) = args.asked() {
+        let asked = block_on(prometheus.figures(before))?;
+        let (figures, doubts) = asked.context("--prometheus")?;
+        ("--prometheus", figures, doubts)
+    } else if args.metrics.is_empty() {
+        return Ok((None, Vec::new()));
+    } else {
+        let scraped = block_on(source::metrics::read(&args.metrics))?.context("--metrics")?;
+        let figures = Figures::of(&scraped).context("--metrics")?;
+        let doubts = figures.doubts(before);
+        ("--metrics", figures, doubts)
+    };
+    Ok((Some(figures), doubts.iter().map(|doubt| format!("{flag}: {doubt}")).collect()))
 }
 
 fn run_list(args: &ListArgs) -> anyhow::Result<ExitCode> {

@@ -12,8 +12,8 @@ use crate::workspace::Workspace;
 /// The tests of the suite `view` that take pictures.
 const TESTS: [&str; 2] = ["pictures_for_the_documentation", "a_thousand_nodes"];
 
-/// Takes the pictures of docs/pictures: a real browser, and agents that count what real decisions would make
-/// them count.
+/// Takes the pictures of docs/pictures with a real browser: of real agents that count real connections in the
+/// lab. Only for the picture of a thousand nodes the counts are made up.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -21,7 +21,7 @@ Examples:
 pub(crate) struct Args {}
 
 pub(crate) fn run(workspace: &Workspace, Args {}: &Args) -> Result<()> {
-    build_ebpf::ready(workspace, &[Need::Browser])?;
+    build_ebpf::ready(workspace, &[Need::Kernel, Need::Lab, Need::Root, Need::Browser])?;
     let agent = suites::agent(workspace)?;
     let folder = workspace.root.join("docs/pictures");
     fs::create_dir_all(&folder)?;

@@ -4,6 +4,7 @@ mod answers;
 mod changes;
 mod deployments;
 mod load;
+mod watching;
 
 use std::process::Command;
 use std::time::Duration;
@@ -32,6 +33,7 @@ use deployments::{
     the_chart_does_the_same, the_cleanup_leaves_nothing_in_any_kernel,
 };
 use load::{Load, Stage};
+use watching::the_page_and_top_show_what_pods_do;
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -57,6 +59,7 @@ fn connections_of_real_pods_stay_in_their_pool_through_changes() -> Result<()> {
             ("nothing and back", a_pool_without_pods_is_refused),
             ("pods killed", killed_pods_are_replaced_without_wrong_answers),
             ("rolling update to all components", each_component_runs_on_a_kubelet),
+            ("view and top", the_page_and_top_show_what_pods_do),
             ("upgrade", an_upgrade_and_its_way_back_fail_no_connection),
             ("kubelet killed", a_node_without_kubelet_keeps_its_connections),
             ("agent hangs, and the API server is away", a_node_works_and_mends_itself_alone),

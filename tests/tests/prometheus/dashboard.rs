@@ -11,10 +11,11 @@ use topo_lb_tests::agent::Agent;
 use topo_lb_tests::api::{READ, reading};
 use topo_lb_tests::binary::Binary;
 use topo_lb_tests::client::Client;
+use topo_lb_tests::cluster::Cluster;
 use topo_lb_tests::control_plane::ControlPlane;
 use topo_lb_tests::deployment::deploy;
 use topo_lb_tests::lab::within;
-use topo_lb_tests::manifest::{node, service};
+use topo_lb_tests::manifest::{endpoint, node, service, slice};
 use topo_lb_tests::node::NodePlan;
 use topo_lb_tests::prometheus::Prometheus;
 use topo_lb_tests::requirements;
@@ -48,8 +49,8 @@ fn metrics(number: u8) -> SocketAddr {
     SocketAddr::from((node4(number), 19876))
 }
 
-/// Creates the nodes, the Services, and Pods for the pods of the lab.
-fn describe(plane: &ControlPlane<'_>) -> Result<()> {
+/// The nodes and the Services.
+fn described() -> impl Iterator<Item = Value> {
     let nodes = NODES.map(|(name, _, zone, region)| node(name, &[(ZONE, zone), (REGION, region)]));
     let services = [
         ("web", WEB, 9376, None),
@@ -64,7 +65,7 @@ fn describe(plane: &ControlPlane<'_>) -> Result<()> {
         service["spec"]["ports"][0]["targetPort"] = target.into();
         service
     });
-    plane.create(nodes.into_iter().chain(services))
+    nodes.into_iter().chain(services)
 }
 
 /// An agent that serves metrics on its node's address.
@@ -164,6 +165,38 @@ fn mentioned(text: &str) -> BTreeSet<&str> {
     words.filter(|word| word.starts_with("topo_lb_")).collect()
 }
 
+/// `topo-lb plan --prometheus`: the bytes that agents have counted at `web`, in both directions.
+fn expect_a_plan_with_bytes(cluster: &Cluster, binary: &Binary) -> Result<()> {
+    let pods = ["a", "b", "c", "d"].map(|pod| cluster.pod(pod));
+    let endpoints: Result<Vec<_>> = pods
+        .into_iter()
+        .map(|pod| {
+            let pod = pod?;
+            Ok(endpoint(&pod.ipv4.to_string(), &pod.node, &pod.name))
+        })
+        .collect();
+    let slice = slice("web", "IPv4", &[("http", 9376, "TCP")], &endpoints?);
+    let items: Vec<_> = described().chain([slice]).collect();
+    let path = cluster.folder().join("cluster.json");
+    fs::write(&path, json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string())?;
+    let mut plan = binary.command(&["plan", "-o", "json", "--over", "1h"]);
+    plan.arg("--from").arg(&path).args(["--prometheus", &Prometheus::url()]);
+    plan.args(["--set", "default/web=topology-keys:kubernetes.io/hostname,*"]);
+    cluster.beyond(&mut plan)?;
+    let done = plan.output()?;
+    let said = String::from_utf8_lossy(&done.stderr);
+    ensure!(done.status.success(), "{said}");
+    let report: Value = serde_json::from_slice(&done.stdout)?;
+    let bytes = &report["services"][0]["bytes"];
+    ensure!(report["bytesOver"] == "1h", "{report:#}");
+    let count = |name: &str| bytes[name].as_f64().with_context(|| format!("{name}: {report:#}"));
+    let (moved, crossed) = (count("moved")?, count("crossed")?);
+    ensure!(moved > crossed && crossed > 0.0, "{bytes}");
+    // No agent runs on these.
+    ensure!(said.contains("no metrics of these nodes in the last 1h: beside, there"), "{said}");
+    Ok(())
+}
+
 #[test]
 fn every_query_of_the_dashboard_and_every_rule_finds_the_metrics_of_real_agents() -> Result<()> {
     let (rules, monitor, mut queries) = (rules()?, rendered("PodMonitor")?, queries()?);
@@ -179,7 +212,7 @@ fn every_query_of_the_dashboard_and_every_rule_finds_the_metrics_of_real_agents(
         let mut plane = ControlPlane::in_lab(cluster)?;
         plane.start_controllers()?;
         plane.allow("topo-lb", &reading(&READ))?;
-        describe(&plane)?;
+        plane.create(described())?;
         let servers = ["a", "b", "c", "d"];
         let _servers = cluster.serve(servers)?;
         let pods: Result<Vec<_>> = servers.into_iter().map(|pod| cluster.pod(pod)).collect();
@@ -195,6 +228,8 @@ fn every_query_of_the_dashboard_and_every_rule_finds_the_metrics_of_real_agents(
             act(&plane, &mut client, &mut ready)?;
             Ok(without_data(&prometheus, &queries)?.map_or(Ok(()), Err))
         })?;
+
+        expect_a_plan_with_bytes(cluster, &binary)?;
 
         let names = prometheus.get("/api/v1/label/__name__/values")?;
         let names: BTreeSet<_> =

@@ -1,56 +1,31 @@
 //! `topo-lb view` in a real browser, with agents that count what real decisions would make them count.
 
+mod real;
 mod shop;
 
 use std::env;
-use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use fs_err as fs;
-use serde_json::json;
-use topo_lb_tests::binary::Binary;
+use serde_json::{Value, json};
 use topo_lb_tests::browser::Browser;
 use topo_lb_tests::counting::{self, Demand, PODS};
-use topo_lb_tests::fake_api::FakeApi;
+use topo_lb_tests::fake_api::{FakeApi, NODES, SERVICES, SLICES};
 use topo_lb_tests::population::Population;
-use topo_lb_tests::requirements;
+use topo_lb_tests::served::View;
+use topo_lb_tests::terminal::Terminal;
+use topo_lb_tests::wait::until;
 
-/// The command, serving; dropping this ends it.
-struct View {
-    child: Child,
-    url: String,
-}
-
-impl View {
-    fn start(arguments: &[&str]) -> Result<Self> {
-        let mut all = vec!["view", "--listen", "127.0.0.1:0"];
-        all.extend(arguments);
-        let mut command = Binary::new(requirements::agent()?).command(&all);
-        let mut child = command.stdout(Stdio::piped()).spawn().context("cannot start view")?;
-        let stdout = child.stdout.take().context("its output")?;
-        let mut view = Self { child, url: String::new() };
-        let mut line = String::new();
-        BufReader::new(stdout).read_line(&mut line)?;
-        let url = line.strip_prefix("The page is at ").and_then(|it| it.split_once(". "));
-        view.url = url.with_context(|| format!("it said {line:?}"))?.0.to_owned();
-        Ok(view)
-    }
-}
-
-impl Drop for View {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+/// Names the folder for pictures.
+const WRITE: &str = "TOPO_LB_WRITE_PICTURES";
 
 /// Where pictures go: into the documentation if `TOPO_LB_WRITE_PICTURES` names its folder.
 fn keep(name: &str, picture: &[u8]) -> Result<()> {
     ensure!(picture.starts_with(b"\x89PNG"), "{name} is no PNG");
     ensure!((20_000..200_000).contains(&picture.len()), "{name} has {} bytes", picture.len());
-    if let Some(folder) = env::var_os("TOPO_LB_WRITE_PICTURES") {
+    if let Some(folder) = env::var_os(WRITE) {
         fs::write(PathBuf::from(folder).join(name), picture)?;
     }
     Ok(())
@@ -106,6 +81,37 @@ fn the_page_shows_zones_nodes_and_what_flows_between_them() -> Result<()> {
     let wanted =
         "eu-1a eu-1a 0 % 0 %|eu-1b eu-1b 0 % 0 %|eu-1c eu-1a 100 % 100 %|eu-1c eu-1b 100 % 100 %";
     browser.until(&format!("({row}) === {}", json!(wanted))).with_context(|| wanted.to_owned())?;
+    no_complaints(&browser)
+}
+
+#[test]
+fn bytes_between_zones_are_measured_and_the_page_says_what_is_not() -> Result<()> {
+    let (_api, _view, mut browser) = shop()?;
+    let basis = "document.getElementById('basis').textContent";
+    browser.until(&format!("{basis} === 'lines: bytes as measured'"))?;
+    browser.run("document.getElementById('flows').open = true")?;
+    let estimated =
+        "[...document.querySelectorAll('#flow-rows tr')].map((it) => it.children[5].textContent)";
+    browser
+        .until(&format!("{estimated}.length >= 9 && {estimated}.every((it) => it === '0 %')"))?;
+    browser.press("m")?;
+    browser.until(&format!("{estimated}.some((it) => it !== '0 %')"))?;
+    ensure!(text(&mut browser, "#basis")?.starts_with("lines: connections by decisions"));
+    no_complaints(&browser)
+}
+
+#[test]
+fn a_picked_service_has_its_own_time_line() -> Result<()> {
+    let (_api, _view, mut browser) = shop()?;
+    let note = "document.getElementById('time-note').textContent";
+    browser.until(&format!("{note}.includes('all Services since')"))?;
+    let largest = "import('/page.js').then((page) => \
+                   Math.max(...page.shown().history.map((it) => it.connections[0] + it.connections[1])))";
+    let of_all = browser.run(largest)?.as_f64().context("a rate")?;
+    pick(&mut browser, "ops/registry")?;
+    browser.until(&format!("{note}.includes('ops/registry since')"))?;
+    let of_one = browser.run(largest)?.as_f64().context("a rate")?;
+    ensure!(0.0 < of_one && of_one < of_all / 10.0, "{of_one} of {of_all}");
     no_complaints(&browser)
 }
 
@@ -193,7 +199,8 @@ fn names_with_markup_are_text() -> Result<()> {
                "labels": {"topology.kubernetes.io/zone": zone, MARKUP: MARKUP}}})
     };
     let nodes = [node("n1", MARKUP), node(MARKUP, "<script>window.hacked=1</script>")];
-    let on = [(MARKUP.to_owned(), MARKUP.to_owned()), ("n1".to_owned(), "z".to_owned())];
+    let on = [(MARKUP, MARKUP, 1), ("n1", "z", 2)];
+    let on = on.map(|(node, zone, last)| (node.into(), zone.into(), [10, 0, 0, last].into()));
     let name = format!("default/{MARKUP}");
     let service = shop::service(0, &name, "topology.kubernetes.io/zone,<b>bold</b>", &on);
     let demand = Demand {
@@ -231,12 +238,71 @@ fn a_user_without_rights_sees_decisions_and_a_sentence_for_the_rest() -> Result<
     let view = View::start(&["--api-server", &api.url(), "--interval", "0.3"])?;
     let mut browser = Browser::start(1300, 800)?;
     browser.open(&view.url)?;
-    browser
-        .until("document.getElementById('sentences').textContent.includes('no pods for you')")?;
+    let sentence = "There are no counts: cannot list the Pods of the namespace topo-lb with the label app.kubernetes.io/name=topo-lb: \
+                    not allowed (no pods for you); this takes `list` on pods and `get` on pods/proxy.";
+    browser.until(&format!("{SENTENCES}.includes({})", json!(sentence)))?;
     pick(&mut browser, "data/postgres")?;
     ensure!(text(&mut browser, "aside .facts")?.starts_with("7 nodes are refused"));
     // The browser logs nothing: the server has answered.
     no_complaints(&browser)
+}
+
+/// The sentences below the page.
+const SENTENCES: &str =
+    "[...document.querySelectorAll('#sentences li')].map((one) => one.textContent)";
+
+/// A server that has just started refuses, too, so agents wait for 20 s before they complain. A reader
+/// does not.
+#[test]
+fn what_a_server_refuses_is_said_soon_and_the_rest_is_shown() -> Result<()> {
+    for (path, name) in [(NODES, "nodes"), (SERVICES, "services"), (SLICES, "endpointslices")] {
+        let api = shop::start()?;
+        api.state().refuse.insert(path, (403, "not for you"));
+        let view = View::start(&["--api-server", &api.url(), "--interval", "0.3"])?;
+        let start = Instant::now();
+        let mut sentences = Vec::new();
+        until("a sentence about what is refused", Duration::from_secs(5), || {
+            let cluster = view.picture("")?["cluster"].take();
+            sentences = cluster["sentences"].as_array().cloned().unwrap_or_default();
+            let said = sentences.first().and_then(Value::as_str).unwrap_or_default().to_owned();
+            let is_said = said.contains(&format!("does not let topo-lb list {name}"));
+            Ok(if is_said { Ok(()) } else { Err(said) })
+        })?;
+        println!("{name}: said after {:.1} s", start.elapsed().as_secs_f64());
+        ensure!(sentences.len() == 1, "{sentences:?}");
+        let nodes = view.picture("")?["cluster"]["groups"].to_string();
+        ensure!(nodes.contains("e1"), "{nodes}");
+        // Allowed, it is over.
+        api.state().refuse.clear();
+        until("the end of the sentence", Duration::from_secs(20), || {
+            let sentences = view.picture("")?["cluster"]["sentences"].take();
+            Ok(if sentences == json!([]) { Ok(()) } else { Err(sentences) })
+        })?;
+    }
+    Ok(())
+}
+
+#[test]
+fn an_agent_that_cannot_be_reached_is_told_in_plain_words() -> Result<()> {
+    const AGENT: &str = "/api/v1/namespaces/topo-lb/pods/agent-a1:19876/proxy/metrics";
+    let message =
+        "error trying to reach service: dial tcp 10.0.0.1:19876: connect: connection refused";
+    let api = shop::start()?;
+    api.state().refuse.insert(AGENT, (503, message));
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let direct = format!("a2=http://{nobody}");
+    for (arguments, sentence) in [
+        (vec!["--interval", "0.3"], "node a1: no answer (connection refused)"),
+        (vec!["--agent", &*direct], "node a2: no answer (connection refused)"),
+    ] {
+        let url = api.url();
+        let view = View::start(&[&["--api-server", &*url][..], &arguments].concat())?;
+        let mut browser = Browser::start(1300, 800)?;
+        browser.open(&view.url)?;
+        browser.until(&format!("{SENTENCES}.includes({})", json!(sentence)))?;
+        no_complaints(&browser)?;
+    }
+    Ok(())
 }
 
 #[test]
@@ -265,7 +331,7 @@ fn a_page_that_was_away_gets_the_newest_state() -> Result<()> {
 fn a_thousand_nodes_and_ten_thousand_services_are_drawn() -> Result<()> {
     let population = Population::new("node-00000", 1_000, 10_000, 4);
     let objects: Vec<_> = population.objects().collect();
-    let name = |object: &serde_json::Value, field: &str| {
+    let name = |object: &Value, field: &str| {
         object["metadata"][field].as_str().unwrap_or_default().to_owned()
     };
     let of_kind = |kind| objects.iter().filter(move |object| object["kind"] == kind);
@@ -330,19 +396,64 @@ const FRAMES: &str = r"(async () => {
     return { updates, frames: gaps.length, medianMs: at(0.5), p99Ms: at(0.99), longestMs: at(1) };
 })()";
 
+/// Real connections, real agents. Where every byte went is measured, and the page takes it from there.
 #[test]
 fn pictures_for_the_documentation() -> Result<()> {
-    let (_api, _view, mut browser) = shop()?;
-    // Enough of the time line to see it.
-    let points = "import('/page.js').then((page) => page.shown().history.length > 11)";
-    if env::var_os("TOPO_LB_WRITE_PICTURES").is_some() {
-        browser.until(points)?;
+    real::open_shop(|open| {
+        let browser = &mut open.browser;
+        browser.until(COUNTED)?;
+        browser
+            .until("document.getElementById('basis').textContent === 'lines: bytes as measured'")?;
+        browser
+            .until("document.getElementById('status').textContent.startsWith('17 of 17 agents')")?;
+        // Enough of the time line to see it.
+        if env::var_os(WRITE).is_some() {
+            browser.until("import('/page.js').then((page) => page.shown().history.length > 11)")?;
+        }
+        keep("view-light.png", &browser.picture()?)?;
+        lines_and_services_agree(&open.view)?;
+        pick(browser, "shop/checkout")?;
+        browser.prefer("dark")?;
+        browser.until("document.querySelectorAll('.lines path').length > 1")?;
+        browser.until(COUNTED)?;
+        browser
+            .until("document.getElementById('time-note').textContent.includes('shop/checkout')")?;
+        keep("view-dark.png", &browser.picture()?)?;
+        no_complaints(browser)?;
+        of_top(open.top()?)
+    })
+}
+
+/// The screen of `top`, with the nodes of a Service open.
+fn of_top(mut top: Terminal) -> Result<()> {
+    let has_rates = |text: &str| text.contains("17 nodes") && text.contains("round trips ");
+    top.until("rates of all nodes", has_rates)?;
+    top.press("\x1b[B")?;
+    top.press("\r")?;
+    top.until("nodes of a Service", |text| text.contains("FROM NODE") && has_rates(text))?;
+    if let Some(folder) = env::var_os(WRITE) {
+        fs::write(PathBuf::from(folder).join("top.svg"), top.picture())?;
     }
-    keep("view-light.png", &browser.picture()?)?;
-    pick(&mut browser, "shop/checkout")?;
-    browser.prefer("dark")?;
-    browser.until("document.querySelectorAll('.lines path').length > 1")?;
-    browser.until(COUNTED)?;
-    keep("view-dark.png", &browser.picture()?)?;
-    no_complaints(&browser)
+    top.press("q")?;
+    top.ended()
+}
+
+/// Agents count bytes by Service and distance, and by zone. Both lead to the same sums.
+fn lines_and_services_agree(view: &View) -> Result<()> {
+    let flows = view.picture("")?["now"]["flows"].take();
+    let sum = |values: &Value| {
+        values.as_array().into_iter().flatten().filter_map(Value::as_f64).sum::<f64>()
+    };
+    let total = sum(&flows["total"]["bytes"]);
+    let lines: Vec<_> = flows["lines"].as_array().into_iter().flatten().collect();
+    let of = |line: &&Value| line["bytes"].as_f64().unwrap_or_default();
+    let all: f64 = lines.iter().map(of).sum();
+    // A connection may end between the readings of two maps.
+    ensure!((all / total - 1.0).abs() < 0.1, "{all} of {total}");
+    ensure!(lines.iter().all(|line| line["estimated"]["bytes"] == 0.0), "{flows}");
+    ensure!(lines.iter().all(|line| !line["to"].is_null() || of(line) == 0.0), "{flows}");
+    // No zone is without clients and servers of other zones.
+    let crossing = lines.iter().filter(|it| it["from"] != it["to"] && of(it) > 0.0).count();
+    ensure!(crossing >= 6, "{flows}");
+    Ok(())
 }

@@ -1,9 +1,12 @@
-//! A small cluster with traffic of every kind, for pictures and for tests that name what they see.
+//! A small cluster with traffic of every kind: with stand-ins for agents here, with real ones in `real`.
+
+use std::net::Ipv4Addr;
 
 use anyhow::Result;
 use serde_json::{Value, json};
 use topo_lb_tests::counting::{self, Demand};
 use topo_lb_tests::fake_api::FakeApi;
+use topo_lb_tests::pod::PORT;
 
 const NEAR: &str =
     "kubernetes.io/hostname,topology.kubernetes.io/zone,topology.kubernetes.io/region,*";
@@ -40,31 +43,56 @@ const SERVICES: [Of; 12] = [
     ("ml/models", ZONE_FIRST, &["c2", "c3"], 3.0, "ac", 400e3),
 ];
 
-fn node(zone: &str, region: &str, name: &str, place: usize) -> Value {
+/// A node, and where it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) name: String,
+    zone: &'static str,
+    region: &'static str,
+    /// Its number in its zone, from 0.
+    number: usize,
+}
+
+/// All nodes: `a1` to `a5` in zone `eu-1a`, and so on.
+pub(crate) fn places() -> Vec<Place> {
+    let of_zone = |(zone, region, count): (&'static str, &'static str, usize)| {
+        let letter = if region == "edge" { "e" } else { &zone[zone.len() - 1..] };
+        let place = move |number| {
+            let name = format!("{letter}{}", number + 1);
+            Place { name, zone, region, number }
+        };
+        (0..count).map(place)
+    };
+    ZONES.into_iter().flat_map(of_zone).collect()
+}
+
+fn node(Place { name, zone, region, number }: &Place) -> Value {
     json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {
         "kubernetes.io/hostname": name,
         "topology.kubernetes.io/zone": zone,
         "topology.kubernetes.io/region": region,
-        "example.com/rack": format!("{zone}-r{}", place / 2 + 1),
+        "example.com/rack": format!("{zone}-r{}", number / 2 + 1),
     }}})
 }
 
-/// The objects of a Service with endpoints on these nodes, each named with its zone.
-pub(crate) fn service(
-    index: usize,
-    name: &str,
-    keys: &str,
-    endpoints: &[(String, String)],
-) -> [Value; 2] {
+/// Where a Service is served: the node, its zone, and the address.
+pub(crate) type Endpoint = (String, String, Ipv4Addr);
+
+/// The ClusterIP of a Service; it listens on port 80.
+pub(crate) fn cluster_ip(index: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 96, 0, index + 1)
+}
+
+/// The objects of a Service.
+pub(crate) fn service(index: u8, name: &str, keys: &str, endpoints: &[Endpoint]) -> [Value; 2] {
     let (namespace, name) = name.split_once('/').unwrap_or(("default", name));
     let mut annotations = json!({});
     if !keys.is_empty() {
         annotations["topo-lb.io/topology-keys"] = json!(keys);
     }
-    let address = format!("10.96.0.{}", index + 1);
-    let endpoints = endpoints.iter().enumerate().map(|(number, (node, zone))| {
-        json!({"addresses": [format!("10.{}.0.{}", index + 1, number + 1)], "nodeName": node,
-               "zone": zone, "conditions": {"ready": true}})
+    let address = cluster_ip(index);
+    let endpoints = endpoints.iter().map(|(node, zone, address)| {
+        json!({"addresses": [address], "nodeName": node, "zone": zone, "conditions": {"ready": true}})
     });
     [
         json!({"apiVersion": "v1", "kind": "Service",
@@ -74,41 +102,46 @@ pub(crate) fn service(
         json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
                "metadata": {"namespace": namespace, "name": format!("{name}-1"),
                             "labels": {"kubernetes.io/service-name": name}},
-               "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
+               "ports": [{"name": "http", "port": PORT, "protocol": "TCP"}],
                "endpoints": endpoints.collect::<Vec<_>>()}),
     ]
 }
 
-/// The cluster's API server. Traffic begins at once.
-pub(crate) fn start() -> Result<FakeApi> {
-    let mut objects = Vec::new();
-    let mut nodes = Vec::new();
-    for (zone, region, count) in ZONES {
-        let letter = zone.trim_end_matches(|it: char| !it.is_ascii_alphabetic());
-        let letter =
-            if region == "edge" { "e" } else { letter.get(letter.len() - 1..).unwrap_or("x") };
-        for place in 0..count {
-            let name = format!("{letter}{}", place + 1);
-            objects.push(node(zone, region, &name, place));
-            nodes.push((name, zone.to_owned()));
-        }
-    }
-    let mut demands = Vec::new();
-    for (index, (name, keys, on, connections, from, bytes)) in SERVICES.into_iter().enumerate() {
-        let is_on = |(node, _): &&(String, String)| on.contains(&&**node);
-        let endpoints: Vec<_> = nodes.iter().filter(is_on).cloned().collect();
+/// All objects. `address` is that of the server on a node, by its place in [`places`].
+pub(crate) fn objects(address: impl Fn(usize) -> Ipv4Addr) -> Vec<Value> {
+    let places = places();
+    let mut objects: Vec<_> = places.iter().map(node).collect();
+    for (index, (name, keys, on, ..)) in (0..).zip(SERVICES) {
+        let is_on = |(_, place): &(usize, &Place)| on.contains(&&*place.name);
+        let endpoints = places.iter().enumerate().filter(is_on);
+        let endpoints: Vec<_> = endpoints
+            .map(|(at, place)| (place.name.clone(), place.zone.to_owned(), address(at)))
+            .collect();
         objects.extend(service(index, name, keys, &endpoints));
+    }
+    objects
+}
+
+/// What the clients of all nodes do, each with the index of its Service.
+pub(crate) fn demands() -> Vec<(u8, Demand)> {
+    let mut demands = Vec::new();
+    for (index, (name, _, _, connections, from, bytes)) in (0..).zip(SERVICES) {
         let (namespace, own) = name.split_once('/').unwrap_or_default();
-        for (place, (node, _)) in nodes.iter().enumerate() {
+        for (at, Place { name: node, .. }) in places().into_iter().enumerate() {
             if node.starts_with(|letter| from.contains(letter)) {
-                demands.push(Demand {
-                    node: node.clone(),
-                    service: (namespace.to_owned(), own.to_owned()),
-                    connections: connections * (0.6 + 0.2 * ((place * 7 + index * 3) % 5) as f64),
-                    bytes,
-                });
+                let share = 0.6 + 0.2 * ((at * 7 + usize::from(index) * 3) % 5) as f64;
+                let service = (namespace.to_owned(), own.to_owned());
+                let connections = connections * share;
+                demands.push((index, Demand { node, service, connections, bytes }));
             }
         }
     }
-    counting::cluster(objects, &demands)
+    demands
+}
+
+/// The cluster's API server, with stand-ins for agents. Traffic begins at once.
+pub(crate) fn start() -> Result<FakeApi> {
+    let address = |at| Ipv4Addr::new(10, 0, 0, u8::try_from(at).unwrap_or_default());
+    let demands: Vec<_> = demands().into_iter().map(|(_, demand)| demand).collect();
+    counting::cluster(objects(address), &demands)
 }

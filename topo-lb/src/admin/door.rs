@@ -25,7 +25,7 @@ use super::head::{self, LONGEST, NoHead};
 /// Deadline for the head of a request, from accept. Some connections have up to twice as long: many
 /// that arrive at once must not all be closed, and reconnect, at once.
 const HEAD: Duration = Duration::from_secs(5);
-/// Deadline for producing and sending an answer.
+/// Deadline for producing and sending an answer that ends.
 const ANSWER: Duration = Duration::from_secs(60);
 /// Connections that are answered at the same time.
 const ANSWERING: usize = 64;
@@ -65,29 +65,36 @@ impl Accept for UnixListener {
 pub(crate) struct Rooms {
     waiting: Room,
     answering: Room,
+    /// Deadline for producing and sending an answer.
+    answer: Duration,
 }
 
 impl Rooms {
     /// At most `waiting` connections wait for the head of a request.
     pub(crate) fn new(waiting: usize) -> Self {
-        Self { waiting: Room::new(waiting), answering: Room::new(ANSWERING) }
+        Self { waiting: Room::new(waiting), answering: Room::new(ANSWERING), answer: ANSWER }
+    }
+
+    /// The same for answers without an end: at most `answering` of them, and no deadline.
+    pub(crate) fn of_streams(waiting: usize, answering: usize) -> Self {
+        let (waiting, answering) = (Room::new(waiting), Room::new(answering));
+        Self { waiting, answering, answer: Duration::MAX }
     }
 }
 
 /// Answers all connections, for ever.
 pub(crate) async fn serve(mut listener: impl Accept, router: Router, rooms: Rooms) {
-    let Rooms { waiting, answering } = rooms;
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
-                let place = waiting.take(peer);
-                tokio::spawn(attend(stream, peer, place, answering.clone(), router.clone()));
+                let place = rooms.waiting.take(peer);
+                tokio::spawn(attend(stream, peer, place, rooms.clone(), router.clone()));
             }
             Err(error) if is_of_the_peer(&error) => {}
             Err(_) => {
                 // The process is out of descriptors, or the host out of memory: closing a waiting
                 // connection frees some of both.
-                waiting.make_way();
+                rooms.waiting.make_way();
                 sleep(PAUSE).await;
             }
         }
@@ -152,7 +159,7 @@ impl Drop for Place {
     }
 }
 
-async fn attend<S>(mut stream: S, peer: Peer, mut waiting: Place, answering: Room, router: Router)
+async fn attend<S>(mut stream: S, peer: Peer, mut waiting: Place, rooms: Rooms, router: Router)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -176,7 +183,7 @@ where
         }
         Ok(read) => read,
     };
-    let mut place = answering.take(peer);
+    let mut place = rooms.answering.take(peer);
     drop(waiting);
     // Boxed: a connection that waits for a head then needs no room for its answer.
     let rest = Box::pin(async {
@@ -192,7 +199,7 @@ where
     tokio::select! {
         () = place.lost() => {}
         // An error of one connection ends only that connection.
-        _ = timeout(ANSWER, rest) => {}
+        _ = timeout(rooms.answer, rest) => {}
     }
 }
 

@@ -13,6 +13,7 @@ use crate::events::{self, counted};
 use crate::health;
 use crate::metrics::Figures;
 use crate::observe::Observed;
+use crate::policy_status;
 use crate::source::kube::{self, KubeTarget};
 use crate::telemetry::Telemetry;
 
@@ -63,6 +64,7 @@ pub(super) fn serve(
         &config.source
     {
         let (target, node) = (target.clone(), Arc::clone(&config.node));
+        policy_status::start(target.clone(), Arc::clone(&node), telemetry.state_query());
         events::node::start(target, node, telemetry.readiness(), Arc::clone(&figures));
     }
     let sources = admin::Sources {

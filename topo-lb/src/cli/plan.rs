@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::Output;
 use crate::source::metrics::Origin;
+use crate::source::prometheus::{Over, Prometheus};
 use crate::topology::Scope;
 use crate::topology::label::ZONE;
 use crate::topology::validation::label_name;
@@ -33,6 +34,21 @@ pub struct PlanArgs {
     /// Can be given more than once
     #[arg(long, value_name = "[NODE=]PATH|URL", env = "TOPO_LB_METRICS")]
     pub metrics: Vec<Origin>,
+    /// The same bytes from a Prometheus that scrapes the agents: its URL, without /api/v1. HTTPS trusts the
+    /// system's authorities, or those of SSL_CERT_FILE
+    #[arg(long, value_name = "URL", env = "TOPO_LB_PROMETHEUS_URL", conflicts_with = "metrics")]
+    pub prometheus: Option<String>,
+    /// With --prometheus: a file with a bearer token
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = "TOPO_LB_PROMETHEUS_TOKEN_FILE",
+        requires = "prometheus"
+    )]
+    pub prometheus_token_file: Option<PathBuf>,
+    /// With --prometheus: the bytes of this time up to now, such as 90m or 7d
+    #[arg(long, value_name = "TIME", env = "TOPO_LB_OVER", default_value = "1d")]
+    pub over: Over,
     /// Which Services are handled on all nodes
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_SCOPE")]
     pub scope: Scope,
@@ -42,6 +58,15 @@ pub struct PlanArgs {
     /// Output format
     #[arg(short, long, value_enum, default_value_t, env = "TOPO_LB_OUTPUT")]
     pub output: Output,
+}
+
+impl PlanArgs {
+    /// The Prometheus to ask.
+    #[must_use]
+    pub fn asked(&self) -> Option<Prometheus> {
+        let (token_file, over) = (self.prometheus_token_file.clone(), self.over.clone());
+        self.prometheus.clone().map(|url| Prometheus { url, token_file, over })
+    }
 }
 
 /// A label name.

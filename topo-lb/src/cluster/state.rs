@@ -38,6 +38,8 @@ pub struct State {
     /// Addresses of this host's devices. A ClusterIP among them is left alone.
     local: LocalAddresses,
     shared: Shared,
+    /// How many updates changed something.
+    revision: u64,
 }
 
 impl PartialEq for State {
@@ -57,6 +59,8 @@ impl State {
     /// equal to known ones change none.
     pub fn apply(&mut self, update: Update, this_node: &str) -> Changed {
         let mut changed = Changed::default();
+        let is_about_policies =
+            matches!(update, Update::TopologyPolicy(_) | Update::ClusterTopologyPolicy(_));
         match update {
             Update::Service(Change::Applied(service)) => self.put_service(service, &mut changed),
             Update::Service(Change::Deleted(id)) => self.drop_service(&id, &mut changed),
@@ -99,7 +103,14 @@ impl State {
             Update::LocalAddresses(all) => self.put_local(all, &mut changed),
             Update::KnownNodes(known) => self.known_nodes = known,
         }
+        self.revision += u64::from(is_about_policies || !changed.services.is_empty());
         changed
+    }
+
+    /// A number that grows with every change of Services and policies.
+    #[must_use]
+    pub const fn revision(&self) -> u64 {
+        self.revision
     }
 
     /// Known Services by namespace and name, including skipped ones.

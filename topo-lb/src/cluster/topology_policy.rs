@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::namespace::Namespace;
 use super::selector::Selector;
 use super::service::{PolicySources, Service};
+use crate::crd::PolicyStatus;
 
 /// Namespace and name of a policy; a ClusterTopologyPolicy has no namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -64,6 +65,19 @@ pub struct TopologyPolicy {
     /// What it says, in the form of the annotations of the same meaning.
     #[serde(flatten)]
     pub policy: Arc<PolicySources>,
+    /// `status`, which changes nothing else.
+    #[serde(skip)]
+    pub reported: Reported,
+}
+
+/// The status that the API server has. All are equal: a change of it changes no decision.
+#[derive(Clone, Debug, Default, Eq)]
+pub struct Reported(pub Option<Arc<PolicyStatus>>);
+
+impl PartialEq for Reported {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
 }
 
 /// A policy for the Services of all namespaces that it selects.

@@ -1,6 +1,6 @@
 //! The custom resources of group `topo-lb.io`, and their CustomResourceDefinitions, made from these types.
 
-pub mod policy;
+mod policy;
 mod selector;
 mod status;
 

@@ -1,4 +1,5 @@
 //! TopologyPolicy and ClusterTopologyPolicy.
+#![allow(unreachable_pub, reason = "KubeSchema puts a public copy of each struct into a function")]
 
 use kube::core::Rule;
 use kube::{CustomResource, KubeSchema};

@@ -57,10 +57,12 @@ fn is_accepted(spec: &Value) -> bool {
             let mut context = cel::Context::default();
             context.add_variable("self", spec).unwrap();
             // Of Kubernetes' own library of strings.
-            context.add_function("split", |This(text): This<Arc<String>>, by: Arc<String>| {
-                let parts = text.split(by.as_str()).map(|part| part.to_owned().into());
-                cel::Value::List(Arc::new(parts.collect()))
-            });
+            context
+                .add_function("split", |This(text): This<Arc<String>>, by: Arc<String>| {
+                    let parts = text.split(by.as_str()).map(|part| part.to_owned().into());
+                    cel::Value::List(Arc::new(parts.collect()))
+                })
+                .unwrap();
             match program.execute(&context) {
                 Ok(cel::Value::Bool(keeps)) => keeps,
                 other => panic!("{rule} of {spec}: {other:?}"),

@@ -5,6 +5,7 @@ pub mod file;
 pub mod kube;
 pub mod metrics;
 pub mod object;
+pub mod prometheus;
 pub mod saved;
 
 use std::time::SystemTime;
@@ -67,8 +68,11 @@ pub enum Event {
     Pods(Vec<Pod>),
     /// The freshness from now on. Without it a source is [`Live`](Freshness::Live).
     Freshness(Freshness),
-    /// One sentence about a fault of the source or of an object. The last good state stays.
+    /// One sentence about a fault of files or of an object. The last good state stays.
     Trouble(String),
+    /// One sentence about an API server that does not serve. The last good state stays. It is over when all
+    /// is listed, or [`Live`](Freshness::Live) again.
+    Unserved(String),
 }
 
 /// How fresh a source's state is.

@@ -8,10 +8,8 @@ use http::Request;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use tokio::time::timeout;
 
-use super::round_trips::RoundTrips;
-use super::scraped;
-use super::traffic::Traffic;
-use crate::source::kube::{KubeTarget, Server, connect, refusal};
+use super::scraped::{self, Scraped};
+use crate::source::kube::{KubeTarget, Server, connect, in_words, refusal};
 
 /// How long an agent may take.
 pub(super) const LIMIT: Duration = Duration::from_secs(5);
@@ -21,7 +19,7 @@ const LARGEST: usize = 32_000_000;
 const LARGEST_REFUSAL: usize = 4_000;
 
 /// When an agent began to answer and what it has counted, or why it could not be asked.
-pub(super) type Answer = Result<(Instant, (Traffic, RoundTrips)), String>;
+pub(super) type Answer = Result<(Instant, Scraped), String>;
 
 /// An agent that answers at a path of a server.
 #[derive(Clone)]
@@ -53,7 +51,7 @@ impl Agent {
     async fn read(&self) -> Result<(Instant, String), String> {
         let request = Request::get(&self.path).body(Vec::new()).map_err(|it| it.to_string())?;
         let response = self.server.client().send(request.map(Into::into)).await;
-        let response = response.map_err(|error| error.to_string())?;
+        let response = response.map_err(|error| in_words(&error))?;
         // An agent reads its counters before it sends the first byte.
         let when = Instant::now();
         let status = response.status();
@@ -67,7 +65,7 @@ impl Agent {
             }
         })?;
         if !status.is_success() {
-            return Err(refusal(status, &body.to_bytes()).to_string());
+            return Err(in_words(&refusal(status, &body.to_bytes())));
         }
         let text = String::from_utf8(body.to_bytes().into()).map_err(|error| error.to_string())?;
         Ok((when, text))

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use anyhow::Context as _;
+use anyhow::anyhow;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
 use tokio::time::timeout;
 
 use super::agent::{Agent, LIMIT};
-use crate::source::kube::Server;
+use crate::source::kube::{Server, in_words};
 
 /// The label of the agents' Pods, as the manifests set it.
 const LABEL: &str = "app.kubernetes.io/name=topo-lb";
@@ -30,10 +30,18 @@ pub(super) async fn list(
     let pods: Api<Pod> = Api::namespaced(server.client(), namespace);
     let params = ListParams::default().labels(LABEL).fields("status.phase=Running");
     let list = timeout(LIMIT, pods.list(&params)).await;
-    let pods = list
-        .map_err(anyhow::Error::from)
-        .and_then(|list| Ok(list?))
-        .with_context(|| format!("cannot list the Pods of {namespace} with the label {LABEL}"))?;
+    let pods = match list {
+        Ok(Ok(pods)) => Ok(pods),
+        Ok(Err(error)) => {
+            Err(format!("{}; this takes `list` on pods and `get` on pods/proxy", in_words(&error)))
+        }
+        Err(_) => Err(format!("no answer within {} s", LIMIT.as_secs())),
+    };
+    let pods = pods.map_err(|reason| {
+        anyhow!(
+            "cannot list the Pods of the namespace {namespace} with the label {LABEL}: {reason}"
+        )
+    })?;
     let (chosen, doubts) = choose(pods.items);
     let agent = |(node, pod): (Arc<str>, String)| {
         let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}:{port}/proxy/metrics");

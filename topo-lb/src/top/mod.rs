@@ -2,7 +2,7 @@
 //!
 //! `source` asks nodes for what they have counted: `agents` says which Pods, `agent` asks one, `scraped`
 //! reads its answer. `traffic` makes rates of two answers; `view` sorts and filters them; `round_trips`
-//! has their medians; `draw` shows them.
+//! has their medians, `zones` what was moved to which zone; `draw` shows them.
 
 mod agent;
 mod agents;
@@ -12,6 +12,7 @@ mod scraped;
 mod source;
 mod traffic;
 mod view;
+mod zones;
 
 use std::path::Path;
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
@@ -36,6 +37,7 @@ pub use traffic::{Rate, Row};
 pub use view::Column;
 pub(crate) use view::order;
 use view::{Key, View};
+pub(crate) use zones::{Zones, zone_rates};
 
 use crate::list::{self, Listed, list};
 

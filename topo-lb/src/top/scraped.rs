@@ -7,16 +7,26 @@ use topo_lb_common::backend::Locality;
 
 use super::round_trips::{RoundTrips, limit};
 use super::traffic::{Counter, Series, Totals, Traffic};
+use super::zones::Zones;
 
 /// Most lines of an agent's metrics: those of some 5,000 Service ports with series of their own.
 const MOST_LINES: usize = 100_000;
 
-/// The totals and round trips in an agent's OpenMetrics text. Series of other metrics, without a Service or with an
+/// What an agent has counted.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Scraped {
+    pub(super) traffic: Traffic,
+    pub(super) round_trips: RoundTrips,
+    /// `None` if it does not measure by zone.
+    pub(super) zones: Option<Zones>,
+}
+
+/// What the counters say in an agent's OpenMetrics text. Series of other metrics, without a Service or with an
 /// unknown locality, are left out: an agent of another version may have more.
 ///
 /// # Errors
 /// A sentence if this is no metrics text, or not that of an agent.
-pub(super) fn answer(text: &str) -> Result<(Traffic, RoundTrips), String> {
+pub(super) fn answer(text: &str) -> Result<Scraped, String> {
     if text.lines().nth(MOST_LINES).is_some() {
         return Err(format!(
             "its metrics have more than {MOST_LINES} lines: lower the agent's --metrics-services"
@@ -24,7 +34,7 @@ pub(super) fn answer(text: &str) -> Result<(Traffic, RoundTrips), String> {
     }
     let scrape = Scrape::parse(text.lines().map(|line| Ok(line.to_owned())))
         .map_err(|error| format!("its metrics cannot be read: {error}"))?;
-    let (mut traffic, mut round_trips) = (Traffic::new(), RoundTrips::default());
+    let Scraped { mut traffic, mut round_trips, mut zones } = Scraped::default();
     let mut is_agent = false;
     for sample in scrape.samples {
         let Some(name) = sample.metric.strip_prefix("topo_lb_") else { continue };
@@ -41,6 +51,9 @@ pub(super) fn answer(text: &str) -> Result<(Traffic, RoundTrips), String> {
             });
         }
         let Some(value) = count(&sample.value) else { continue };
+        if ["zone_sent_bytes_total", "zone_received_bytes_total"].contains(&name) {
+            add_to_zone(&mut zones, &sample, value);
+        }
         let (Some(service), Some(counter)) = (service(&sample), counter(name, &sample)) else {
             continue;
         };
@@ -50,7 +63,7 @@ pub(super) fn answer(text: &str) -> Result<(Traffic, RoundTrips), String> {
         *totals.entry(Series::new(counter, (name, labels))).or_default() += value;
     }
     if is_agent {
-        Ok((traffic, round_trips))
+        Ok(Scraped { traffic, round_trips, zones })
     } else {
         Err("it has no metric of topo-lb: is it an agent?".into())
     }
@@ -65,6 +78,16 @@ fn counter(name: &str, sample: &Sample) -> Option<Counter> {
         "tcp_sent_bytes_total" | "tcp_received_bytes_total" => Counter::Bytes(locality(sample)?),
         _ => return None,
     })
+}
+
+fn add_to_zone(zones: &mut Option<Zones>, sample: &Sample, value: f64) {
+    let (from, to) = (sample.labels.get("source_zone"), sample.labels.get("destination_zone"));
+    let (Some(from), Some(to)) = (from, to) else { return };
+    let zones = zones.get_or_insert_with(|| Zones { own: from.into(), ..Zones::default() });
+    // A node has one zone.
+    if &*zones.own == from {
+        *zones.to.entry(to.into()).or_default() += value;
+    }
 }
 
 fn locality(sample: &Sample) -> Option<Locality> {
@@ -110,9 +133,16 @@ mod tests {
             topo_lb_tcp_rtt_seconds_bucket{le=\"+Inf\",locality=\"zone\"} 5\n\
             topo_lb_tcp_rtt_seconds_sum{locality=\"zone\"} 1\n\
             topo_lb_tcp_rtt_seconds_count{locality=\"zone\"} 5\n\
+            topo_lb_zone_sent_bytes_total{source_zone=\"a\",destination_zone=\"a\"} 5\n\
+            topo_lb_zone_sent_bytes_total{source_zone=\"a\",destination_zone=\"b\"} 7\n\
+            topo_lb_zone_received_bytes_total{source_zone=\"a\",destination_zone=\"b\"} 30\n\
+            topo_lb_zone_sent_bytes_total{source_zone=\"c\",destination_zone=\"b\"} 9\n\
+            topo_lb_zone_sent_bytes_total{destination_zone=\"b\"} 9\n\
             topo_lb_ready 1\n\
             # EOF\n";
-        let (traffic, round_trips) = answer(text).expect("metrics");
+        let Scraped { traffic, round_trips, zones } = answer(text).expect("metrics");
+        let to = [("a".into(), 5.0), ("b".into(), 37.0)].into();
+        assert_eq!(zones, Some(Zones { own: "a".into(), to }));
         assert_eq!(round_trips[Locality::Zone as usize][..3], [2.0, 3.0, 0.0]);
         // Since nothing.
         let begin = Instant::now();
@@ -129,7 +159,7 @@ mod tests {
 
     /// What node n has counted.
     fn moment(at: Instant, text: &str) -> Moment {
-        let (traffic, _) = answer(&format!("topo_lb_ready 1\n{text}")).expect("metrics");
+        let Scraped { traffic, .. } = answer(&format!("topo_lb_ready 1\n{text}")).expect("metrics");
         Moment { nodes: [("n".into(), Ok(traffic))].into(), ..Moment::at(at) }
     }
 
@@ -166,13 +196,13 @@ mod tests {
         };
         let told = answer(&lines(MOST_LINES + 1)).expect_err("too many");
         assert!(told.contains("100000 lines"), "{told}");
-        assert_eq!(answer(&lines(1_000)).map(|(traffic, _)| traffic.len()), Ok(1_000));
+        assert_eq!(answer(&lines(1_000)).map(|scraped| scraped.traffic.len()), Ok(1_000));
     }
 
     #[test]
     fn a_number_that_is_none_is_left_out() {
         let text =
             "topo_lb_connections_total{namespace=\"a\",service=\"b\",locality=\"node\"} NaN\n";
-        assert_eq!(answer(text).map(|(traffic, _)| traffic), Ok(Traffic::new()));
+        assert_eq!(answer(text), Ok(Scraped::default()));
     }
 }

@@ -12,6 +12,7 @@ use topo_lb_common::backend::Locality;
 use super::agent::{Agent, Answer};
 use super::agents::{Doubts, list};
 use super::round_trips::RoundTrips;
+use super::scraped::Scraped;
 use super::traffic::{Counter, Moment, Series, Traffic};
 use crate::metrics::bounded::Counts;
 use crate::metrics::scrape::Counted;
@@ -99,7 +100,9 @@ impl Source {
             Self::Maps(pin_dir) => {
                 let counted = Counted::read(pin_dir).map_err(|error| error.to_string());
                 let counted = counted.map(|Counted { services, .. }| {
-                    (at, (of_maps(&services), round_trips(&services)))
+                    let (traffic, round_trips) = (of_maps(&services), round_trips(&services));
+                    // The maps have endpoints, and not their zones.
+                    (at, Scraped { traffic, round_trips, zones: None })
                 });
                 BTreeMap::from([("this node".into(), counted)])
             }
@@ -115,9 +118,10 @@ impl Source {
             }
         };
         for (node, answer) in answers {
-            let traffic = answer.map(|(when, (traffic, round_trips))| {
+            let traffic = answer.map(|(when, Scraped { traffic, round_trips, zones })| {
                 moment.when.insert(Arc::clone(&node), when);
                 moment.round_trips.insert(Arc::clone(&node), round_trips);
+                moment.zones.extend(zones.map(|zones| (Arc::clone(&node), zones)));
                 traffic
             });
             moment.nodes.insert(node, traffic);

@@ -10,6 +10,7 @@ use topo_lb_common::backend::Locality;
 
 use super::agents::Doubts;
 use super::round_trips::RoundTrips;
+use super::zones::Zones;
 
 /// One number for each [`Locality`], in its order.
 pub(crate) type ByLocality<T> = [T; Locality::ALL.len()];
@@ -62,6 +63,8 @@ pub(crate) struct Moment {
     pub nodes: BTreeMap<Arc<str>, Result<Traffic, String>>,
     /// Round trips of the nodes that could be asked.
     pub round_trips: BTreeMap<Arc<str>, RoundTrips>,
+    /// Bytes by zone of the nodes that measure them.
+    pub zones: BTreeMap<Arc<str>, Zones>,
     /// What is wrong with nodes even if they could be asked.
     pub doubts: Doubts,
 }
@@ -69,12 +72,12 @@ pub(crate) struct Moment {
 impl Moment {
     /// A moment of which nothing is known yet.
     pub(crate) fn at(at: Instant) -> Self {
-        let (nodes, round_trips, doubts) = (BTreeMap::new(), BTreeMap::new(), Doubts::new());
-        Self { at, when: BTreeMap::new(), nodes, round_trips, doubts }
+        let (nodes, round_trips, zones) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { at, when: BTreeMap::new(), nodes, round_trips, zones, doubts: Doubts::new() }
     }
 
     /// The seconds between a node's answer at an earlier moment and the one now.
-    fn seconds_since(&self, before: &Self, node: &str) -> f64 {
+    pub(super) fn seconds_since(&self, before: &Self, node: &str) -> f64 {
         let when = |moment: &Self| moment.when.get(node).copied().unwrap_or(moment.at);
         let since = when(self).saturating_duration_since(when(before));
         since.max(Duration::from_millis(1)).as_secs_f64()

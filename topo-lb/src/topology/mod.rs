@@ -253,6 +253,13 @@ pub fn ignored(state: &State, id: &ServiceId) -> Option<String> {
     (!sentences.is_empty()).then(|| sentences.join("; "))
 }
 
+/// The object whose keys are in force for a Service; `None` without a policy, or if topo-lb leaves it alone.
+#[must_use]
+pub fn decider(state: &State, service: &Service) -> Option<Origin> {
+    let policy = policy::of(state, service);
+    (policy.handled && policy.source != PolicySource::None).then_some(policy.origin)
+}
+
 /// The rules that an object breaks by itself, whatever the Services that it selects.
 #[must_use]
 pub fn broken(origin: &Origin, policy: &PolicySources) -> Vec<Ignored> {

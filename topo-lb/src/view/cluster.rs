@@ -1,6 +1,5 @@
 //! What the cluster looks like now, followed for as long as the page is served.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +11,12 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::sleep;
 
 use crate::cluster::State;
-use crate::source::kube::{KubeTarget, connect, follow_all};
+use crate::source::kube::{KubeTarget, connect_to_show, follow_all};
 use crate::source::{Event, Freshness, file};
 
 /// The pause between two publications: a busy cluster changes many times a second.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Most sentences about problems that are kept.
+/// Most sentences of a kind that are kept.
 const SENTENCES: usize = 8;
 const OLD: &str =
     "The API server is silent: the cluster is shown as it was when the server last answered.";
@@ -39,8 +38,11 @@ pub(super) struct Cluster {
     /// Grows with each publication.
     pub(super) revision: u64,
     pub(super) state: State,
-    /// Problems, and what is missing because of them; the oldest first.
-    pub(super) sentences: Vec<String>,
+    /// What is being done before all is known.
+    pub(super) begins: Option<String>,
+    /// Why the API server does not serve, and why objects are ignored; the oldest first.
+    pub(super) unserved: Vec<String>,
+    pub(super) faults: Vec<String>,
     /// Whether the API server sends no changes now.
     pub(super) is_old: bool,
 }
@@ -54,7 +56,7 @@ pub(super) async fn follow(
         Ok(opened) => opened,
         Err(error) => return drop(ready.send(Err(error))),
     };
-    let first = Cluster { sentences: vec![begins], ..Cluster::default() };
+    let first = Cluster { begins: Some(begins), ..Cluster::default() };
     let (sender, receiver) = watch::channel(Arc::new(first.clone()));
     // Nobody reads after an error elsewhere.
     let _ = ready.send(Ok(receiver));
@@ -65,7 +67,7 @@ pub(super) async fn follow(
 async fn open(described: &Described) -> anyhow::Result<(BoxStream<'static, Event>, String)> {
     Ok(match described {
         Described::By(target) => {
-            let server = connect(target).await?;
+            let server = connect_to_show(target).await?;
             let begins = format!("The cluster is being listed from {}.", server.url());
             (follow_all(server).boxed(), begins)
         }
@@ -86,11 +88,10 @@ async fn publish(
     sender: watch::Sender<Arc<Cluster>>,
     mut cluster: Cluster,
 ) {
-    let mut said = BTreeSet::new();
     while let Some(event) = events.next().await {
-        cluster.take(event, &mut said);
+        cluster.take(event);
         while let Some(Some(event)) = events.next().now_or_never() {
-            cluster.take(event, &mut said);
+            cluster.take(event);
         }
         cluster.revision += 1;
         sender.send_replace(Arc::new(cluster.clone()));
@@ -99,29 +100,46 @@ async fn publish(
 }
 
 impl Cluster {
-    fn take(&mut self, event: Event, said: &mut BTreeSet<String>) {
+    /// Problems, and what is missing because of them.
+    pub(super) fn sentences(&self) -> Vec<&str> {
+        // What is being done is no news beside why it does not succeed.
+        let begins = self.begins.iter().filter(|_| self.unserved.is_empty());
+        begins.chain(&self.unserved).chain(&self.faults).map(|it| &**it).collect()
+    }
+
+    fn take(&mut self, event: Event) {
         match event {
             // The page is on no node, so nothing is seen from one.
             Event::Update(update) => drop(self.state.apply(update, "")),
-            // The first sentence says that nothing is known yet.
-            Event::Synced => drop(self.sentences.drain(..self.sentences.len().min(1))),
-            Event::Trouble(sentence) => {
-                if said.insert(sentence.clone()) && self.sentences.len() < SENTENCES {
-                    self.sentences.push(sentence);
-                }
+            // All is listed, so the server serves.
+            Event::Synced => {
+                self.begins = None;
+                self.unserved.clear();
             }
+            Event::Unserved(sentence) => say(&mut self.unserved, sentence),
+            Event::Trouble(sentence) => say(&mut self.faults, sentence),
             Event::Freshness(Freshness::AsOf(_)) if !self.is_old => {
                 self.is_old = true;
-                self.sentences.push(OLD.to_owned());
+                say(&mut self.unserved, OLD.to_owned());
             }
             // What was wrong meanwhile may be over; what is not is said again.
             Event::Freshness(Freshness::Live) if self.is_old => {
                 self.is_old = false;
-                self.sentences.clear();
-                said.clear();
+                self.unserved.clear();
+                self.faults.clear();
             }
             Event::Pods(_) | Event::Freshness(_) => {}
         }
+    }
+}
+
+/// Adds a sentence that is not there yet; the oldest one makes way.
+fn say(sentences: &mut Vec<String>, sentence: String) {
+    if !sentences.contains(&sentence) {
+        if sentences.len() == SENTENCES {
+            sentences.remove(0);
+        }
+        sentences.push(sentence);
     }
 }
 
@@ -130,32 +148,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_problem_is_said_once_and_the_first_sentence_ends_with_the_first_listing() {
-        let mut cluster = Cluster { sentences: vec!["listing".into()], ..Cluster::default() };
-        let mut said = BTreeSet::new();
+    fn a_problem_is_said_once_and_that_of_the_server_ends_with_the_first_listing() {
+        let mut cluster = Cluster { begins: Some("listing".into()), ..Cluster::default() };
+        cluster.take(Event::Trouble("no object".into()));
+        assert_eq!(cluster.sentences(), ["listing", "no object"]);
         for sentence in ["no nodes", "no nodes", "no slices"] {
-            cluster.take(Event::Trouble(sentence.into()), &mut said);
+            cluster.take(Event::Unserved(sentence.into()));
         }
-        assert_eq!(cluster.sentences, ["listing", "no nodes", "no slices"]);
-        cluster.take(Event::Synced, &mut said);
-        assert_eq!(cluster.sentences, ["no nodes", "no slices"]);
+        assert_eq!(cluster.sentences(), ["no nodes", "no slices", "no object"]);
+        cluster.take(Event::Synced);
+        assert_eq!(cluster.sentences(), ["no object"]);
         for number in 0..99 {
-            cluster.take(Event::Trouble(format!("fault {number}")), &mut said);
+            cluster.take(Event::Trouble(format!("fault {number}")));
         }
-        assert_eq!(cluster.sentences.len(), SENTENCES);
+        assert_eq!(cluster.sentences().len(), SENTENCES);
     }
 
     #[test]
     fn an_api_server_that_is_back_takes_its_sentences_with_it() {
-        let (mut cluster, mut said) = (Cluster::default(), BTreeSet::new());
+        let mut cluster = Cluster::default();
         let old = || Event::Freshness(Freshness::AsOf(std::time::SystemTime::UNIX_EPOCH));
-        cluster.take(Event::Trouble("one object".into()), &mut said);
-        cluster.take(Event::Freshness(Freshness::Live), &mut said);
-        assert_eq!(cluster.sentences, ["one object"], "it was never away");
-        cluster.take(old(), &mut said);
-        cluster.take(old(), &mut said);
-        assert_eq!(cluster.sentences, ["one object", OLD]);
-        cluster.take(Event::Freshness(Freshness::Live), &mut said);
-        assert!(cluster.sentences.is_empty());
+        cluster.take(Event::Trouble("one object".into()));
+        cluster.take(Event::Freshness(Freshness::Live));
+        assert_eq!(cluster.sentences(), ["one object"], "it was never away");
+        cluster.take(old());
+        cluster.take(old());
+        assert_eq!(cluster.sentences(), [OLD, "one object"]);
+        cluster.take(Event::Freshness(Freshness::Live));
+        assert!(cluster.sentences().is_empty());
     }
 }

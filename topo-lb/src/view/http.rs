@@ -19,6 +19,8 @@ use tokio::time::sleep;
 
 use super::host::is_meant;
 use super::picture::{Asked, Sent, Viewer};
+use crate::admin::door::{self, Rooms};
+use crate::admin::{descriptors, waiting};
 
 /// Pages at the same time. A browser has at most six streams of one server.
 const PAGES: usize = 64;
@@ -48,13 +50,14 @@ struct Server {
     pages: Arc<Semaphore>,
 }
 
+/// Most connections that are answered: pages, and as many short answers. Beyond it, and beyond the limit
+/// of those that have not asked yet, the oldest one of the peer with most makes way.
+const ANSWERED: usize = 2 * PAGES;
+
 /// Serves for ever.
-pub(super) async fn serve(
-    listener: TcpListener,
-    viewer: Viewer,
-    hosts: Vec<String>,
-) -> anyhow::Result<()> {
-    Ok(axum::serve(listener, router(viewer, hosts)).await?)
+pub(super) async fn serve(listener: TcpListener, viewer: Viewer, hosts: Vec<String>) {
+    let rooms = Rooms::of_streams(waiting(descriptors()), ANSWERED);
+    door::serve(listener, router(viewer, hosts), rooms).await;
 }
 
 fn router(viewer: Viewer, hosts: Vec<String>) -> Router {
@@ -76,8 +79,19 @@ fn router(viewer: Viewer, hosts: Vec<String>) -> Router {
 
 /// Answers only requests that were meant for this server, and says how little the page may do.
 async fn guarded(request: Request, next: Next, hosts: &[String]) -> Response {
-    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
-    let mut response = if host.is_some_and(|host| is_meant(host, hosts)) {
+    let headers = request.headers();
+    let text = |name: HeaderName| headers.get(name).and_then(|text| text.to_str().ok());
+    // A browser says whose page asks. A picture costs this server work, even if the other page cannot read it.
+    let is_of_other_page = request.uri().path() != "/"
+        && matches!(
+            text(HeaderName::from_static("sec-fetch-site")),
+            Some("cross-site" | "same-site")
+        );
+    let is_meant = text(header::HOST).is_some_and(|host| is_meant(host, hosts));
+    let mut response = if is_of_other_page {
+        let sentence = "another page asks for this: open the page of this server itself\n";
+        (StatusCode::FORBIDDEN, sentence).into_response()
+    } else if is_meant {
         next.run(request).await
     } else {
         let sentence = "this server is not called by that name: open it by its address, as localhost, \
@@ -145,7 +159,10 @@ fn events(viewer: Arc<Viewer>, asked: Asked) -> impl Stream<Item = Event> {
 
 /// Makes a picture where it delays nobody.
 async fn make(viewer: Arc<Viewer>, asked: Asked, mut sent: Sent) -> Option<(String, Sent)> {
+    // Who is gone before it begins costs nothing.
+    let permit = Arc::clone(&viewer.making).acquire_owned().await.ok()?;
     let made = spawn_blocking(move || {
+        let _making = permit;
         let text = viewer.picture(&asked, &mut sent);
         text.map(|text| (text, sent))
     });
@@ -154,9 +171,13 @@ async fn make(viewer: Arc<Viewer>, asked: Asked, mut sent: Sent) -> Option<(Stri
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use axum::body::Body;
     use futures::StreamExt as _;
     use http_body_util::BodyExt as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
     use tokio::sync::watch;
     use tower::ServiceExt as _;
 
@@ -170,8 +191,9 @@ mod tests {
     fn viewer() -> (Viewer, Senders) {
         let (looks, newest) = watch::channel(Arc::default());
         let (clusters, cluster) = watch::channel(Arc::default());
-        let history = Arc::default();
-        let viewer = Viewer::new(cluster, Looks { newest, history }, "zone".to_owned(), Scope::All);
+        let histories = Arc::default();
+        let viewer =
+            Viewer::new(cluster, Looks { newest, histories }, "zone".to_owned(), Scope::All);
         (viewer, (looks, clusters))
     }
 
@@ -193,6 +215,23 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn pages_of_others_make_no_pictures() {
+        for (site, path, status) in [
+            ("cross-site", "/picture", StatusCode::FORBIDDEN),
+            ("same-site", "/pictures", StatusCode::FORBIDDEN),
+            ("same-origin", "/picture", StatusCode::OK),
+            // Somebody typed the address, or follows a link.
+            ("none", "/picture", StatusCode::OK),
+            ("cross-site", "/", StatusCode::OK),
+        ] {
+            let request = Request::get(path).header("host", "localhost");
+            let request = request.header("sec-fetch-site", site).body(Body::empty()).unwrap();
+            let answer = router(viewer().0, Vec::new()).oneshot(request).await.unwrap();
+            assert_eq!(answer.status(), status, "{site} {path}");
+        }
+    }
+
+    #[tokio::test]
     async fn every_answer_says_how_little_a_page_may_do() {
         for path in ["/", "/page.js", "/picture", "/nothing"] {
             let answer = get("localhost", path).await;
@@ -200,6 +239,52 @@ mod tests {
             assert!(policy.starts_with("default-src 'none'; script-src 'self';"), "{policy}");
             assert!(!policy.contains("unsafe"), "{policy}");
         }
+    }
+
+    /// A connection that has sent this.
+    async fn said(address: SocketAddr, text: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(text.as_bytes()).await.unwrap();
+        stream
+    }
+
+    /// The status of the answer on a connection that stays open; 0 if it was closed without one.
+    async fn status(stream: &mut TcpStream) -> u16 {
+        let mut head = [0; 12];
+        match stream.read_exact(&mut head).await {
+            Ok(_) => std::str::from_utf8(&head[9..]).unwrap().parse().unwrap(),
+            Err(_) => 0,
+        }
+    }
+
+    const PAGE: &str = "GET /pictures HTTP/1.1\r\nHost: localhost\r\n\r\n";
+
+    #[tokio::test]
+    async fn neither_half_requests_nor_pages_cost_more_than_a_fixed_number_of_connections() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (viewer, _senders) = viewer();
+        let rooms = Rooms::of_streams(8, ANSWERED);
+        tokio::spawn(door::serve(listener, router(viewer, Vec::new()), rooms));
+        let mut half = Vec::new();
+        for _ in 0..300 {
+            half.push(said(address, &PAGE[..9]).await);
+        }
+        let mut pages = Vec::new();
+        for _ in 0..PAGES {
+            let mut page = said(address, PAGE).await;
+            assert_eq!(status(&mut page).await, 200);
+            pages.push(page);
+        }
+        assert_eq!(status(&mut said(address, PAGE).await).await, 503);
+        // All but the newest have been closed: without room for them there is no deadline to wait for.
+        for stream in &mut half[..300 - 8] {
+            assert_eq!(status(stream).await, 0);
+        }
+        // A page that is closed makes room for another one.
+        drop(pages.pop());
+        let reopened = async { while status(&mut said(address, PAGE).await).await != 200 {} };
+        tokio::time::timeout(Duration::from_secs(30), reopened).await.unwrap();
     }
 
     #[test]

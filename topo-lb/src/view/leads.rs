@@ -1,8 +1,8 @@
 //! Where connections to a Service lead, by the decisions of the nodes. Pure.
 //!
-//! Nodes measure how far connections went, and not where to. With the decision, the distance often
-//! leaves one group; if it leaves several, their endpoints are taken to be equally likely, as the
-//! programs take them.
+//! Nodes measure how far the connections to a Service went, and not where to. With the decision, the
+//! distance often leaves one group; if it leaves several, their endpoints are taken to be equally likely,
+//! as the programs take them.
 
 use std::collections::HashMap;
 

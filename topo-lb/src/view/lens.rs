@@ -1,6 +1,6 @@
 //! The traffic of the newest look, by groups of nodes: what the map shows. Pure.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use rayon::prelude::*;
@@ -10,32 +10,15 @@ use topo_lb_common::backend::Locality;
 use super::cluster::Cluster;
 use super::groups::{Groups, labels};
 use super::leads::Leads;
+use super::lines::{Line, Lines};
 use crate::cluster::{ServiceId, State};
-use crate::top::{Rate, Row};
+use crate::metrics::zones::named;
+use crate::top::{Rate, Row, Zones};
+use crate::topology::label::ZONE;
 use crate::topology::{NodesByLabel, Scope};
-
-/// Most lines between groups that are sent: those with most traffic.
-const LINES: usize = 150;
 
 /// What one node does, a second: connections by locality, bytes by locality, refused and failed connections.
 type OfNode = [f64; 2 * Locality::ALL.len() + 1];
-
-/// Traffic from one group to another, or within one.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(super) struct Line {
-    pub(super) from: usize,
-    /// `None`: no endpoint that the decisions name is that far away.
-    pub(super) to: Option<usize>,
-    /// A second.
-    pub(super) connections: f64,
-    /// A second.
-    pub(super) bytes: f64,
-    /// The share of both, 0–1, that endpoints of more than one group may have got. Zero: `to` follows
-    /// from the measured distance and the decision.
-    pub(super) estimated: f64,
-    /// The share of both, 0–1, that left the zone of its client.
-    pub(super) far: f64,
-}
 
 /// Rates by group.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -47,6 +30,8 @@ pub(super) struct Flows {
     lines: Vec<Line>,
     /// How many lines there are.
     all_lines: usize,
+    /// On how many nodes the bytes of lines were measured. On others they are estimated.
+    measured: usize,
     total: Rate,
 }
 
@@ -67,7 +52,7 @@ pub(super) struct Told<'a> {
     labels: Vec<super::groups::Label>,
     groups: &'a [super::groups::Group],
     services: usize,
-    sentences: &'a [String],
+    sentences: Vec<&'a str>,
 }
 
 impl Lens {
@@ -99,14 +84,31 @@ impl Lens {
             labels: labels(&self.cluster.state),
             groups: &self.groups.all,
             services: self.cluster.state.services().len(),
-            sentences: &self.cluster.sentences,
+            sentences: self.cluster.sentences(),
         }
     }
 
-    /// Where the traffic of `rows` goes. `answered`: nodes whose agents have answered.
-    pub(super) fn flows<'a>(
+    /// Where all traffic goes: that of `rows`, and bytes as nodes measured them if the groups are zones.
+    /// `answered`: nodes whose agents have answered.
+    pub(super) fn all_flows(
+        &mut self,
+        rows: &[Row],
+        zones: &BTreeMap<Arc<str>, Zones>,
+        answered: &HashSet<Arc<str>>,
+    ) -> Flows {
+        let zones = Some(zones).filter(|_| self.label == ZONE);
+        self.flows(rows.iter(), zones.unwrap_or(&BTreeMap::new()), answered)
+    }
+
+    /// Where the traffic of one Service goes. Nodes measure bytes by zone for all Services together.
+    pub(super) fn flows_of(&mut self, row: Option<&Row>, answered: &HashSet<Arc<str>>) -> Flows {
+        self.flows(row.into_iter(), &BTreeMap::new(), answered)
+    }
+
+    fn flows<'a>(
         &mut self,
         rows: impl Iterator<Item = &'a Row> + Clone,
+        zones: &BTreeMap<Arc<str>, Zones>,
         answered: &HashSet<Arc<str>>,
     ) -> Flows {
         self.learn(rows.clone());
@@ -115,9 +117,10 @@ impl Lens {
         let mut flows = Flows {
             groups: vec![Rate::default(); groups.len()],
             nodes: groups.iter().map(|group| group.nodes.iter().map(node).collect()).collect(),
+            measured: zones.len(),
             ..Flows::default()
         };
-        let mut lines: HashMap<(usize, Option<usize>), Line> = HashMap::new();
+        let mut lines = Lines::default();
         for row in rows {
             let leads = self.leads.get(&row.service);
             flows.total.add(&row.rate);
@@ -130,42 +133,29 @@ impl Lens {
                     sums.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
                 }
                 for locality in Locality::ALL {
-                    let [connections, bytes] =
-                        [rate.connections, rate.bytes].map(|it| it[locality as usize]);
-                    if connections + bytes == 0.0 {
-                        continue;
-                    }
-                    let to = destinations(leads.map(|it| it.from(node, locality)), locality, group);
-                    let estimated = if to.len() > 1 { 1.0 } else { 0.0 };
-                    let far = if locality >= Locality::Region { 1.0 } else { 0.0 };
-                    for (to, share) in to {
-                        let line = lines.entry((group, to)).or_default();
-                        (line.from, line.to) = (group, to);
-                        line.connections += connections * share;
-                        line.bytes += bytes * share;
-                        let weight = share * weight(connections, bytes);
-                        line.estimated += estimated * weight;
-                        line.far += far * weight;
-                    }
+                    let leads = leads.map_or(&[][..], |leads| leads.from(node, locality));
+                    lines.estimate(group, locality, leads, rate, zones.contains_key(node));
                 }
+            }
+        }
+        for (node, zones) in zones {
+            let Some((group, _)) = self.groups.place(node) else { continue };
+            for (zone, bytes) in &zones.to {
+                let is_far = *zone != zones.own;
+                let to = if is_far { self.of_zone(zone) } else { Some(group) };
+                lines.measure(group, to, is_far, *bytes);
             }
         }
         // A thousand nodes with 17 digits each would be most of the picture.
         let sums = flows.nodes.iter_mut().flatten().flatten().flatten();
         sums.for_each(|sum| *sum = (*sum * 100.0).round() / 100.0);
-        flows.all_lines = lines.len();
-        flows.lines = lines.into_values().collect();
-        for line in &mut flows.lines {
-            let all = weight(line.connections, line.bytes);
-            line.estimated = (line.estimated / all).min(1.0);
-            line.far = (line.far / all).min(1.0);
-        }
-        flows.lines.sort_by(|a, b| {
-            let size = |line: &Line| weight(line.connections, line.bytes);
-            size(b).total_cmp(&size(a)).then((a.from, a.to).cmp(&(b.from, b.to)))
-        });
-        flows.lines.truncate(LINES);
+        (flows.lines, flows.all_lines) = lines.largest();
         flows
+    }
+
+    /// The group of the endpoints of a zone; nodes without the label, if agents do not know the zone.
+    fn of_zone(&self, zone: &str) -> Option<usize> {
+        self.groups.with(Some(zone).filter(|zone| *zone != named(None)))
     }
 
     /// Computes where Services with traffic lead, on all CPUs.
@@ -189,28 +179,6 @@ impl Lens {
         });
         let leads: Vec<_> = leads.collect();
         self.leads.extend(leads);
-    }
-}
-
-/// One number for connections and bytes together: lines of either kind are kept.
-fn weight(connections: f64, bytes: f64) -> f64 {
-    connections + bytes / 1e3
-}
-
-/// Where connections at this distance lead, with shares. Only this place would change if agents counted
-/// by the zone of the endpoint.
-fn destinations(
-    leads: Option<&[(usize, f64)]>,
-    locality: Locality,
-    own: usize,
-) -> Vec<(Option<usize>, f64)> {
-    match leads {
-        // Whatever the decision is by now, that is where they went.
-        _ if locality == Locality::Node => vec![(Some(own), 1.0)],
-        Some(shares) if !shares.is_empty() => {
-            shares.iter().map(|&(group, share)| (Some(group), share)).collect()
-        }
-        _ => vec![(None, 1.0)],
     }
 }
 
@@ -292,16 +260,14 @@ mod tests {
         Row { service: "d/web".into(), rate, nodes }
     }
 
-    /// From, to, connections, the estimated share.
-    fn lines(
-        keys: &str,
-        node: &str,
-        connections: [f64; 4],
-    ) -> Vec<(usize, Option<usize>, f64, f64)> {
+    /// From, to, connections or bytes, the estimated share.
+    type Shown = (usize, Option<usize>, f64, f64);
+
+    fn lines(keys: &str, node: &str, connections: [f64; 4]) -> Vec<Shown> {
         let mut lens = Lens::new(ZONE, Scope::All);
         lens.take(&cluster(keys), &[]);
-        let flows = lens.flows([row(node, connections)].iter(), &HashSet::new());
-        let line = |it: &Line| (it.from, it.to, it.connections, it.estimated);
+        let flows = lens.flows_of(Some(&row(node, connections)), &HashSet::new());
+        let line = |it: &Line| (it.from, it.to, it.connections, it.estimated.connections);
         let mut lines: Vec<_> = flows.lines.iter().map(line).collect();
         lines.sort_by_key(|line| (line.0, line.1));
         lines
@@ -332,11 +298,47 @@ mod tests {
     fn nodes_without_an_answer_have_no_numbers() {
         let mut lens = Lens::new(ZONE, Scope::All);
         lens.take(&cluster("*"), &["stranger".into()]);
-        let flows = lens.flows([row("a2", [1.0, 2.0, 0.0, 0.0])].iter(), &["a2".into()].into());
+        let flows = lens.flows_of(Some(&row("a2", [1.0, 2.0, 0.0, 0.0])), &["a2".into()].into());
         assert_eq!(flows.nodes[0][0], None);
         assert_eq!(flows.nodes[0][1], Some([1.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]));
         assert_eq!((flows.nodes.len(), flows.total.all()), (4, 3.0));
         assert_eq!(lens.groups.all[3].nodes, ["stranger".into()]);
+    }
+
+    /// Of a2 and c1, which each move 900 bytes a second to any zone: a2 has measured.
+    fn bytes_by(label: &str) -> (usize, Vec<Shown>) {
+        let mut lens = Lens::new(label, Scope::All);
+        lens.take(&cluster("*"), &[]);
+        let rate = Rate { bytes: [0.0, 0.0, 900.0, 0.0], ..Rate::default() };
+        let nodes = ["a2", "c1"].map(|node| (node.into(), rate.clone())).into();
+        let row = Row { service: "d/web".into(), nodes, ..Row::default() };
+        let to = [("b", 800.0), ("c", 90.0), ("(unknown)", 6.0), ("far", 4.0), ("a", 2.0)];
+        let to = to.map(|(zone, bytes)| (zone.into(), bytes)).into();
+        let zones = [("a2".into(), Zones { own: "a".into(), to })].into();
+        let flows = lens.all_flows(&[row], &zones, &HashSet::new());
+        let line = |it: &Line| (it.from, it.to, it.bytes, it.estimated.bytes);
+        let mut lines: Vec<_> = flows.lines.iter().map(line).collect();
+        lines.sort_by_key(|line| (line.0, line.1));
+        (flows.measured, lines)
+    }
+
+    #[test]
+    fn bytes_to_a_zone_are_what_the_node_has_measured() {
+        let (measured, lines) = bytes_by(ZONE);
+        let of_a2 = [
+            (0, None, 10.0, 0.0),
+            (0, Some(0), 2.0, 0.0),
+            (0, Some(1), 800.0, 0.0),
+            (0, Some(2), 90.0, 0.0),
+        ];
+        let of_c1 = [(2, Some(0), 450.0, 1.0), (2, Some(1), 450.0, 1.0)];
+        assert_eq!((measured, lines), (1, [&of_a2[..], &of_c1].concat()));
+    }
+
+    #[test]
+    fn bytes_to_groups_that_are_no_zones_are_estimated() {
+        let (measured, lines) = bytes_by("topology.kubernetes.io/region");
+        assert_eq!((measured, lines), (0, vec![(0, Some(0), 1800.0, 0.0)]));
     }
 
     #[test]
@@ -353,8 +355,7 @@ mod tests {
     fn a_changed_service_is_decided_again_and_another_is_not() {
         let mut lens = Lens::new(ZONE, Scope::All);
         lens.take(&cluster("*"), &[]);
-        let rows = [row("a2", [0.0, 0.0, 6.0, 0.0])];
-        let _ = lens.flows(rows.iter(), &HashSet::new());
+        let _ = lens.flows_of(Some(&row("a2", [0.0, 0.0, 6.0, 0.0])), &HashSet::new());
         assert_eq!(lens.leads.len(), 1);
         let same = Cluster { revision: 2, ..(*cluster("*")).clone() };
         lens.take(&Arc::new(same), &[]);

@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::history::History;
-use crate::top::{From, Moment, Rate, Row, Source, rates};
+use super::histories::Histories;
+use crate::top::{From, Moment, Rate, Row, Source, Zones, rates, zone_rates};
 
 /// A node cannot have more connections a second than this for one Service, nor more bytes, than this
 /// many times as much: who says so is wrong.
@@ -24,19 +24,23 @@ pub(super) struct Newest {
     pub(super) at: u64,
     /// The rates of each Service; empty until there were two looks.
     pub(super) rows: Vec<Row>,
+    /// Bytes a second by zone, of the nodes that measure them.
+    pub(super) zones: BTreeMap<Arc<str>, Zones>,
     /// All nodes that were asked.
     pub(super) agents: Vec<Arc<str>>,
     /// Those that answered both times.
     pub(super) answered: HashSet<Arc<str>>,
     /// Why others are missing.
     pub(super) troubles: BTreeMap<Arc<str>, String>,
+    /// Why nobody could be asked.
+    pub(super) failure: Option<String>,
 }
 
 /// The looks, for readers.
 #[derive(Clone, Debug)]
 pub(super) struct Looks {
     pub(super) newest: watch::Receiver<Arc<Newest>>,
-    pub(super) history: Arc<Mutex<History>>,
+    pub(super) histories: Arc<Mutex<Histories>>,
 }
 
 /// Looks without end. Tells `ready` first whether the source can be used.
@@ -46,8 +50,8 @@ pub(super) async fn follow(
     ready: oneshot::Sender<anyhow::Result<Looks>>,
 ) {
     let (sender, receiver) = watch::channel(Arc::default());
-    let history = Arc::new(Mutex::new(History::default()));
-    let looks = Looks { newest: receiver, history: Arc::clone(&history) };
+    let histories = Arc::default();
+    let looks = Looks { newest: receiver, histories: Arc::clone(&histories) };
     let mut source = match from {
         None => None,
         Some(from) => match Source::open(&from).await {
@@ -68,15 +72,15 @@ pub(super) async fn follow(
             Ok(moment) => {
                 let newest = newest(last.as_ref(), &moment);
                 if let Some(last) = &last {
-                    remember(&history, last, &moment, &newest);
+                    remember(&histories, last, &moment, &newest);
                 }
                 last = Some(moment);
                 newest
             }
-            Err(error) => Newest {
-                troubles: [("the agents".into(), format!("{error:#}"))].into(),
-                ..Newest::default()
-            },
+            Err(error) => {
+                let failure = format!("There are no counts: {error:#}.");
+                Newest { failure: Some(failure), ..Newest::default() }
+            }
         };
         sender.send_replace(Arc::new(Newest { look, at: seconds_since_1970(), ..newest }));
     }
@@ -86,15 +90,13 @@ fn seconds_since_1970() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-fn remember(history: &Mutex<History>, last: &Moment, now: &Moment, newest: &Newest) {
+fn remember(histories: &Mutex<Histories>, last: &Moment, now: &Moment, newest: &Newest) {
     if newest.answered.is_empty() {
         return;
     }
-    let mut total = Rate::default();
-    newest.rows.iter().for_each(|row| total.add(&row.rate));
     let seconds = now.at.saturating_duration_since(last.at).as_secs_f64().max(1e-3);
-    let mut history = history.lock().unwrap_or_else(PoisonError::into_inner);
-    history.add(seconds_since_1970(), seconds, &total);
+    let mut histories = histories.lock().unwrap_or_else(PoisonError::into_inner);
+    histories.add(seconds_since_1970(), seconds, &newest.rows);
 }
 
 fn newest(last: Option<&Moment>, now: &Moment) -> Newest {
@@ -111,6 +113,7 @@ fn newest(last: Option<&Moment>, now: &Moment) -> Newest {
     }
     if let Some(last) = last {
         newest.rows = rates(last, now);
+        newest.zones = zone_rates(last, now);
         newest.leave_out_the_impossible();
     }
     newest
@@ -142,6 +145,14 @@ impl Newest {
                 row.nodes.values().for_each(|rate| row.rate.add(rate));
             }
         }
+        self.zones.retain(|node, zones| {
+            let is_possible = zones.to.values().all(|it| (0.0..=MOST_BYTES).contains(it));
+            if !is_possible {
+                let trouble = "its counts by zone are impossible and left out".to_owned();
+                self.troubles.insert(Arc::clone(node), trouble);
+            }
+            is_possible
+        });
     }
 }
 

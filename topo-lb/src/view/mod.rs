@@ -10,9 +10,10 @@
 //! |---|---|
 //! | `cluster` | what the cluster looks like now |
 //! | `look` | what nodes have counted between two looks |
-//! | `history` | the last hour |
+//! | `history`, `histories` | the last hour; of all Services, the busiest and the picked |
 //! | `groups` | nodes by their value of a label |
 //! | `leads` | where connections lead, by the decisions |
+//! | `lines` | traffic between groups, measured or estimated |
 //! | `lens` | traffic by groups |
 //! | `waterfall` | how the nodes see one Service |
 //! | `picture` | what one page shows, as JSON |
@@ -22,11 +23,13 @@
 
 mod cluster;
 mod groups;
+mod histories;
 mod history;
 mod host;
 mod http;
 mod leads;
 mod lens;
+mod lines;
 mod look;
 mod picture;
 mod waterfall;
@@ -79,7 +82,8 @@ pub async fn serve(options: Options, ready: impl FnOnce(SocketAddr)) -> anyhow::
     let (cluster, looks) = tokio::try_join!(cluster, looks)?;
     ready(listener.local_addr()?);
     let viewer = Viewer::new(cluster, looks, by, scope);
-    http::serve(listener, viewer, hosts).await
+    http::serve(listener, viewer, hosts).await;
+    Ok(())
 }
 
 /// Runs `work` on a thread of its own, and returns what it tells first.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use clap::ValueEnum as _;
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use super::cluster::Cluster;
 use super::history::Point;
@@ -22,6 +22,8 @@ const SERVICES: usize = 60;
 const NODES: usize = 200;
 /// Most sentences about nodes.
 const TROUBLES: usize = 20;
+/// Most pictures that are made at the same time; the others wait.
+const MAKING: usize = 4;
 /// Labels whose groups are remembered; each page uses one.
 const LENSES: usize = 4;
 
@@ -74,8 +76,11 @@ struct Now<'a> {
     /// The rates of the picked Service.
     #[serde(skip_serializing_if = "Option::is_none")]
     picked: Option<Picked<'a>>,
-    troubles: Vec<(&'a str, &'a str)>,
+    /// Sentences about the agents.
+    troubles: Vec<String>,
+    /// How many agents have troubles.
     all_troubles: usize,
+    /// Of the picked Service, or of all.
     history: Vec<Point>,
 }
 
@@ -110,6 +115,8 @@ pub(super) struct Viewer {
     pub(super) looks: Looks,
     by: String,
     scope: Scope,
+    /// Permits of pictures that are made at the same time.
+    pub(super) making: Arc<Semaphore>,
     /// By label; the one that was used last comes last.
     lenses: Mutex<Vec<(String, Arc<Mutex<Shown>>)>>,
 }
@@ -121,7 +128,8 @@ impl Viewer {
         by: String,
         scope: Scope,
     ) -> Self {
-        Self { cluster, looks, by, scope, lenses: Mutex::default() }
+        let making = Arc::new(Semaphore::new(MAKING));
+        Self { cluster, looks, by, scope, making, lenses: Mutex::default() }
     }
 
     fn lens(&self, label: &str) -> Arc<Mutex<Shown>> {
@@ -165,13 +173,19 @@ impl Viewer {
         sent.groups = Some((cluster.revision, Arc::clone(groups)));
         let service = picked.and_then(lens::id).filter(|_| !is_same);
         let (services, matching) = services(&newest, &cluster, asked);
-        let history: Vec<_> = {
-            let history = self.looks.history.lock().unwrap_or_else(PoisonError::into_inner);
-            history.since(sent.since).cloned().collect()
+        let history = {
+            let histories = self.looks.histories.lock();
+            let mut histories = histories.unwrap_or_else(PoisonError::into_inner);
+            // Only what exists gets a time line, whatever a request names.
+            if let Some(row) = picked.and_then(|name| row(&newest, name)) {
+                histories.want(&row.service);
+            }
+            histories.since(picked, sent.since)
         };
         // The last point still changes.
         sent.since = history.last().map_or(sent.since, |point| point.at);
-        let troubles = newest.troubles.iter().map(|(node, why)| (&**node, &**why));
+        let troubles = newest.troubles.iter().take(TROUBLES);
+        let troubles = troubles.map(|(node, why)| format!("node {node}: {why}"));
         let picture = Picture {
             cluster: (!is_same).then(|| shown.lens.told()),
             service: service.map(|id| Waterfall::of(state, label, self.scope, &id)),
@@ -184,7 +198,7 @@ impl Viewer {
                 services,
                 matching,
                 picked: picked.map(|name| of_picked(&newest, name)),
-                troubles: troubles.take(TROUBLES).collect(),
+                troubles: newest.failure.iter().cloned().chain(troubles).collect(),
                 all_troubles: newest.troubles.len(),
                 history,
             },
@@ -197,8 +211,7 @@ impl Shown {
     fn flows(&mut self, newest: &Newest, revision: u64, picked: Option<&str>) -> Arc<Flows> {
         let Newest { rows, answered, look, .. } = newest;
         if let Some(name) = picked {
-            let rows = rows.iter().filter(|row| &*row.service == name);
-            return Arc::new(self.lens.flows(rows, answered));
+            return Arc::new(self.lens.flows_of(row(newest, name), answered));
         }
         match &self.flows {
             Some((of_look, of_revision, flows))
@@ -207,7 +220,7 @@ impl Shown {
                 Arc::clone(flows)
             }
             _ => {
-                let flows = Arc::new(self.lens.flows(rows.iter(), answered));
+                let flows = Arc::new(self.lens.all_flows(rows, &newest.zones, answered));
                 self.flows = Some((*look, revision, Arc::clone(&flows)));
                 flows
             }
@@ -226,7 +239,9 @@ fn services(newest: &Newest, cluster: &Cluster, asked: &Asked) -> (Vec<Listed>, 
         .map(|name| Row { service: name.into(), ..Row::default() })
         .collect();
     let mut rows: Vec<_> = newest.rows.iter().chain(&unused).collect();
-    rows.retain(|row| row.service.contains(&asked.filter));
+    // Names of Services are in lower case.
+    let filter = asked.filter.to_lowercase();
+    rows.retain(|row| row.service.contains(&filter));
     let before = |a: &&Row, b: &&Row| order(by, a, b).then_with(|| a.service.cmp(&b.service));
     let matching = rows.len();
     if matching > SERVICES {
@@ -238,8 +253,14 @@ fn services(newest: &Newest, cluster: &Cluster, asked: &Asked) -> (Vec<Listed>, 
     (rows.into_iter().map(listed).collect(), matching)
 }
 
+/// The rates of a Service that has counted anything.
+fn row<'a>(newest: &'a Newest, name: &str) -> Option<&'a Row> {
+    let place = newest.rows.binary_search_by(|row| (*row.service).cmp(name)).ok()?;
+    Some(&newest.rows[place])
+}
+
 fn of_picked<'a>(newest: &'a Newest, name: &'a str) -> Picked<'a> {
-    let Some(row) = newest.rows.iter().find(|row| &*row.service == name) else {
+    let Some(row) = row(newest, name) else {
         return Picked { name, rate: Rate::default(), nodes: BTreeMap::new() };
     };
     let mut nodes: Vec<_> = row.nodes.iter().map(|(node, rate)| (&**node, rate)).collect();

@@ -67,7 +67,14 @@ pub fn compare<'a>(
         services.extend(reported);
     }
     let bytes_assumption = figures.map(|_| BYTES_ASSUMPTION);
-    Report { assumption: ASSUMPTION, bytes_assumption, label, services, totals: sums.totals() }
+    Report {
+        assumption: ASSUMPTION,
+        bytes_assumption,
+        bytes_over: figures.and_then(|figures| figures.over.clone()),
+        label,
+        services,
+        totals: sums.totals(),
+    }
 }
 
 /// Whether nothing that a decision for this Service reads has changed, given the same Nodes.

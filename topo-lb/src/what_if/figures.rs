@@ -1,4 +1,5 @@
-//! What agents have counted of TCP connections, by Service port and node: read from their metrics.
+//! What agents have counted of TCP connections, by Service port and node: read from their metrics, or
+//! from a Prometheus that scrapes them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,6 +21,21 @@ pub struct Scraped {
     pub place: String,
     /// The text.
     pub text: String,
+}
+
+/// Bytes that an agent has counted of connections to one Service port.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Moved {
+    /// The agent's node; `None` if nobody said it.
+    pub node: Option<Arc<str>>,
+    /// The Service.
+    pub service: ServiceId,
+    /// The name of its port, or the number of one without a name.
+    pub port: Arc<str>,
+    /// Whether the endpoints are on the client's node or in its zone.
+    pub is_near: bool,
+    /// How many, in both directions or in one.
+    pub bytes: f64,
 }
 
 /// This is not the text of an agent's metrics.
@@ -47,7 +63,11 @@ pub(super) type ByNode = BTreeMap<Option<Arc<str>>, Counted>;
 
 /// What agents have counted.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Figures(BTreeMap<ServiceId, BTreeMap<Arc<str>, ByNode>>);
+pub struct Figures {
+    services: BTreeMap<ServiceId, BTreeMap<Arc<str>, ByNode>>,
+    /// The time that they are of, such as `1d`; `None`: since the agents' counters began.
+    pub(super) over: Option<Arc<str>>,
+}
 
 impl Figures {
     /// The sums of these texts.
@@ -62,18 +82,27 @@ impl Figures {
         Ok(figures)
     }
 
+    /// The sums of these, of a time such as `1d`.
+    pub fn over(time: Arc<str>, all: impl IntoIterator<Item = Moved>) -> Self {
+        let mut figures = Self { over: Some(time), ..Self::default() };
+        all.into_iter().for_each(|moved| figures.count(moved));
+        figures
+    }
+
+    fn count(&mut self, Moved { node, service, port, is_near, bytes }: Moved) {
+        let nodes = self.services.entry(service).or_default().entry(port).or_default();
+        let counted = nodes.entry(node).or_default();
+        *(if is_near { &mut counted.near } else { &mut counted.far }) += bytes;
+    }
+
     fn add(&mut self, Scraped { node, text, .. }: &Scraped) -> Result<(), &'static str> {
         let scrape = Scrape::parse(text.lines().map(|line| Ok(line.to_owned())))
             .map_err(|_| "this is no text of metrics")?;
         if !scrape.samples.iter().any(|sample| sample.metric.starts_with("topo_lb_")) {
             return Err("it has no metric of topo-lb: is it of an agent?");
         }
-        for sample in &scrape.samples {
-            let Some((id, port, bytes, is_near)) = moved(sample) else { continue };
-            let nodes = self.0.entry(id).or_default().entry(port).or_default();
-            let counted = nodes.entry(node.clone()).or_default();
-            *(if is_near { &mut counted.near } else { &mut counted.far }) += bytes;
-        }
+        let samples = scrape.samples.iter().filter_map(|sample| moved(node, sample));
+        samples.for_each(|moved| self.count(moved));
         Ok(())
     }
 
@@ -81,11 +110,12 @@ impl Figures {
     #[must_use]
     pub fn doubts(&self, state: &State) -> Vec<String> {
         let mut doubts = Vec::new();
-        if self.0.is_empty() {
+        if self.services.is_empty() {
             doubts
                 .push("they count no bytes: is accounting on? `topo-lb check` says it".to_owned());
         }
-        let nodes = self.0.values().flat_map(BTreeMap::values).flat_map(BTreeMap::keys).flatten();
+        let nodes =
+            self.services.values().flat_map(BTreeMap::values).flat_map(BTreeMap::keys).flatten();
         let gone: BTreeSet<&str> =
             nodes.map(AsRef::as_ref).filter(|node| state.node(node).is_none()).collect();
         if !gone.is_empty() {
@@ -94,7 +124,7 @@ impl Figures {
                 "no Node has the name {names}: its bytes follow the connections of all nodes"
             ));
         }
-        let gone = self.0.keys().filter(|id| state.service(id).is_none());
+        let gone = self.services.keys().filter(|id| state.service(id).is_none());
         let gone: Vec<String> = gone.map(shown_id).collect();
         if !gone.is_empty() {
             let names = some(gone.iter().map(String::as_str), NAMED);
@@ -105,7 +135,7 @@ impl Figures {
 
     /// Those of a Service port: by its name, or by its number if it has no name.
     pub(super) fn port(&self, id: &ServiceId, port: &Port) -> Option<&ByNode> {
-        let ports = self.0.get(id)?;
+        let ports = self.services.get(id)?;
         match &*port.name {
             "" => ports.get(port.port.to_string().as_str()),
             name => ports.get(name),
@@ -113,25 +143,37 @@ impl Figures {
     }
 }
 
-/// The Service, the port's label, the bytes, and whether they stayed in their zone. `None` for other
-/// samples: an agent of another version may have more.
-fn moved(sample: &Sample) -> Option<(ServiceId, Arc<str>, f64, bool)> {
+/// Whether bytes of this label `locality` stayed in their zone; `None` for an unknown one: an agent of
+/// another version may have more.
+#[must_use]
+pub fn is_near(locality: &str) -> Option<bool> {
+    match locality {
+        "node" | "zone" => Some(true),
+        "region" | "elsewhere" => Some(false),
+        _ => None,
+    }
+}
+
+/// What a sample says; `None` for samples of other metrics.
+fn moved(node: &Option<Arc<str>>, sample: &Sample) -> Option<Moved> {
     if !["topo_lb_tcp_sent_bytes_total", "topo_lb_tcp_received_bytes_total"]
         .contains(&sample.metric.as_str())
     {
         return None;
     }
     let label = |name| sample.labels.get(name);
-    let is_near = match label("locality")? {
-        "node" | "zone" => true,
-        "region" | "elsewhere" => false,
-        _ => return None,
-    };
     // OpenMetrics names the family without `_total`, so the parser does not know the type.
     let (Value::Counter(bytes) | Value::Untyped(bytes)) = sample.value else { return None };
-    let bytes = Some(bytes).filter(|bytes| bytes.is_finite() && *bytes >= 0.0)?;
-    let (namespace, name) = (label("namespace")?.into(), label("service")?.into());
-    Some((ServiceId { namespace, name }, label("port")?.into(), bytes, is_near))
+    Some(Moved {
+        node: node.clone(),
+        service: ServiceId {
+            namespace: label("namespace")?.into(),
+            name: label("service")?.into(),
+        },
+        port: label("port")?.into(),
+        is_near: is_near(label("locality")?)?,
+        bytes: Some(bytes).filter(|bytes| bytes.is_finite() && *bytes >= 0.0)?,
+    })
 }
 
 #[cfg(test)]

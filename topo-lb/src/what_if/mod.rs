@@ -21,6 +21,7 @@ mod table;
 
 use std::net::IpAddr;
 use std::ops::AddAssign;
+use std::sync::Arc;
 
 use serde::Serialize;
 
@@ -28,7 +29,7 @@ use crate::cluster::State;
 use crate::explain::{Policy, Port};
 
 pub use compare::compare;
-pub use figures::{Figures, NoMetrics, Scraped};
+pub use figures::{Figures, Moved, NoMetrics, Scraped, is_near};
 pub use proxied::Proxied;
 pub use setting::{Setting, SettingError, apply};
 pub use table::table;
@@ -83,6 +84,9 @@ pub struct Report<'a> {
     /// How bytes are attributed: [`BYTES_ASSUMPTION`]; `None` without figures.
     #[serde(skip_serializing_if = "Option::is_none", rename = "bytesAssumption")]
     pub bytes_assumption: Option<&'static str>,
+    /// The time that the bytes are of, such as `1d`; `None`: since the agents' counters began.
+    #[serde(skip_serializing_if = "Option::is_none", rename = "bytesOver")]
+    pub bytes_over: Option<Arc<str>>,
     /// The Node label that groups nodes.
     pub label: &'a str,
     /// Service ports that change, and those asked for; by namespace, name, port, protocol, family.

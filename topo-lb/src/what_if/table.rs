@@ -29,6 +29,9 @@ pub fn table(report: &Report<'_>, colour: bool) -> String {
     for assumption in [Some(report.assumption), report.bytes_assumption].into_iter().flatten() {
         let _ = writeln!(text, "Assumed: {assumption}.");
     }
+    if let Some(over) = &report.bytes_over {
+        let _ = writeln!(text, "Bytes are those of the last {over}, as Prometheus has them.");
+    }
     text
 }
 

@@ -42,7 +42,9 @@ impl ObservedCluster {
                 }
                 Ok(Some(Event::Synced)) => self.synced = true,
                 Ok(Some(Event::Freshness(_) | Event::Pods(_))) => {}
-                Ok(Some(Event::Trouble(trouble))) => self.troubles.push(trouble),
+                Ok(Some(Event::Trouble(trouble) | Event::Unserved(trouble))) => {
+                    self.troubles.push(trouble);
+                }
                 Ok(None) => panic!("the stream has ended"),
                 Err(_) => panic!("{what} was not heard of; troubles: {:#?}", self.troubles),
             }
@@ -73,7 +75,7 @@ async fn a_real_api_server_is_read_followed_and_met_again() {
 
     // A user without permissions gets the permissions to grant.
     let error = read(&connected(&plane, NOBODY).await).await.unwrap_err().to_string();
-    assert!(error.contains("does not let this agent list"), "{error}");
+    assert!(error.contains("does not let topo-lb list"), "{error}");
     assert!(error.contains("User \"nobody\" cannot list resource"), "{error}");
 
     let server = connected(&plane, ADMINISTRATOR).await;

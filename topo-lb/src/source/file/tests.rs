@@ -365,7 +365,7 @@ async fn until(following: &mut Following, enough: impl Fn(&All) -> bool) {
         match next(following).await {
             Event::Update(update) => all.take(update),
             Event::Synced | Event::Freshness(_) | Event::Pods(_) => {}
-            Event::Trouble(trouble) => panic!("{trouble}"),
+            Event::Trouble(trouble) | Event::Unserved(trouble) => panic!("{trouble}"),
         }
     }
 }
@@ -596,7 +596,7 @@ async fn an_object_that_turns_bad_stays_as_it_was_while_others_change() {
         for event in reading(&mut following, number).await {
             match event {
                 Event::Update(update) => drop(state.apply(update, "n1")),
-                Event::Trouble(trouble) => said.push(trouble),
+                Event::Trouble(trouble) | Event::Unserved(trouble) => said.push(trouble),
                 Event::Synced | Event::Freshness(_) | Event::Pods(_) => {}
             }
         }
@@ -647,7 +647,7 @@ async fn a_skipped_endpoint_is_said_once() {
         let mut endpoints = None;
         for event in reading(&mut following, number).await {
             match event {
-                Event::Trouble(trouble) => troubles.push(trouble),
+                Event::Trouble(trouble) | Event::Unserved(trouble) => troubles.push(trouble),
                 Event::Update(Update::Slice(Change::Listed(slices, _))) => {
                     endpoints = Some(slices[0].endpoints.len());
                 }

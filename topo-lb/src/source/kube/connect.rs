@@ -78,6 +78,14 @@ pub async fn connect(target: &KubeTarget) -> Result<Server, KubeError> {
     connect_with(target, Timing::DEFAULT).await
 }
 
+/// The same for somebody who waits: refusals that may pass are told within 2 s, and not after 20 s.
+///
+/// # Errors
+/// As [`connect`].
+pub async fn connect_to_show(target: &KubeTarget) -> Result<Server, KubeError> {
+    connect_with(target, Timing::SHOWN).await
+}
+
 pub(super) async fn connect_with(target: &KubeTarget, timing: Timing) -> Result<Server, KubeError> {
     let config = config(target).await?;
     let server = url(&config);

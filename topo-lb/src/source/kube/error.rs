@@ -75,7 +75,7 @@ pub enum KubeError {
     },
     /// HTTP 403.
     #[error(
-        "the API server at {url} does not let this agent {verb} {resource} ({message}): allow the \
+        "the API server at {url} does not let topo-lb {verb} {resource} ({message}): allow the \
          verbs list and watch on {resource} to its ServiceAccount or user"
     )]
     Forbidden {
@@ -216,7 +216,7 @@ pub(super) fn overload(error: &::kube::Error) -> Option<u16> {
 
 /// Whether TLS failed: rustls' error type at any depth, or the server closed the connection while
 /// it was made, which is possible only once TLS has begun.
-pub(super) fn is_insecure(error: &::kube::Error) -> bool {
+pub(in crate::source) fn is_insecure(error: &::kube::Error) -> bool {
     let is_connect = |cause: &(dyn std::error::Error + 'static)| {
         cause.downcast_ref().is_some_and(hyper_util::client::legacy::Error::is_connect)
     };
@@ -227,8 +227,32 @@ pub(super) fn is_insecure(error: &::kube::Error) -> bool {
         || causes(error).any(is_connect) && causes(error).any(hung_up)
 }
 
+/// Most letters of a message: proxies answer with whole pages.
+const LONGEST: usize = 200;
+
+/// Why one request, to a Pod through an API server or to any server, has no answer: a few words.
+pub(crate) fn in_words(error: &::kube::Error) -> String {
+    /// What API servers say of a Pod that they cannot reach.
+    const PROXIED: &str = "error trying to reach service: ";
+    let ::kube::Error::Api(status) = error else {
+        // "Connection refused (os error 111)".
+        let cause = innermost(error);
+        let cause = cause.split(" (os error").next().unwrap_or_default();
+        return format!("no answer ({})", cause.to_lowercase());
+    };
+    let message: String = status.message.trim().replace('\n', " ").chars().take(LONGEST).collect();
+    match (status.code, message.split_once(PROXIED)) {
+        // "dial tcp 10.0.0.1:19876: connect: connection refused".
+        (_, Some((_, cause))) => {
+            format!("no answer ({})", cause.rsplit(": ").next().unwrap_or(cause))
+        }
+        (403, None) => format!("not allowed ({message})"),
+        (code, None) => format!("it answers {code} ({message})"),
+    }
+}
+
 /// The root cause: the layers above say only that a request failed.
-fn innermost(error: &::kube::Error) -> String {
+pub(in crate::source) fn innermost(error: &::kube::Error) -> String {
     causes(error).last().map(ToString::to_string).unwrap_or_default()
 }
 
@@ -255,6 +279,25 @@ mod tests {
         let error = io::Error::new(io::ErrorKind::InvalidData, error);
         let error = ::kube::Error::Service(Box::new(io::Error::other(error)));
         KubeError::of(&error, "https://10.96.0.1", "list", "nodes".into())
+    }
+
+    #[test]
+    fn why_a_pod_has_no_answer_takes_few_words() {
+        let status = |code, message: &str| {
+            let status = ::kube::core::Status::failure(message, "Test").with_code(code);
+            in_words(&::kube::Error::Api(Box::new(status)))
+        };
+        let refused =
+            "error trying to reach service: dial tcp 10.0.0.1:19876: connect: connection refused";
+        assert_eq!(status(503, refused), "no answer (connection refused)");
+        assert_eq!(status(502, "error trying to reach service: EOF"), "no answer (EOF)");
+        let forbidden = "pods \"a\" is forbidden: User \"me\" cannot get resource \"pods/proxy\"";
+        assert_eq!(status(403, forbidden), format!("not allowed ({forbidden})"));
+        assert_eq!(status(404, "page\nnot found\n"), "it answers 404 (page not found)");
+        assert_eq!(status(500, &"ä".repeat(9_999)).chars().count(), LONGEST + 17);
+        let refused = io::Error::from_raw_os_error(rustix::io::Errno::CONNREFUSED.raw_os_error());
+        let refused = ::kube::Error::Service(Box::new(refused));
+        assert_eq!(in_words(&refused), "no answer (connection refused)");
     }
 
     #[test]

@@ -22,9 +22,10 @@ mod watch;
 mod watch_aggregator;
 mod watch_health;
 
-pub use connect::{Identity, Server, connect};
+pub use connect::{Identity, Server, connect, connect_to_show};
 pub use error::KubeError;
-pub(crate) use error::refusal;
+pub(crate) use error::{in_words, refusal};
+pub(in crate::source) use error::{innermost, is_insecure};
 pub use listing::{clients, read};
 pub use own_node::leaving;
 pub use pods::pods;

@@ -15,7 +15,7 @@ use super::fake::{Fake, PATIENT, TIMING};
 use super::reflect::{self, Query};
 use super::timing::Timing;
 use super::{KubeTarget, Nodes, Server, connect, read};
-use crate::cluster::{Change, KnownNodes, Service, Update};
+use crate::cluster::{Change, KnownNodes, Service, TopologyPolicy, Update};
 use crate::source::object::Kind;
 use crate::source::{Event, Freshness};
 
@@ -79,11 +79,8 @@ async fn next_policy(events: &mut Events) -> String {
     loop {
         match soon(events).await {
             Event::Update(Update::ClusterTopologyPolicy(Change::Applied(policy))) => {
-                return format!(
-                    "{} {}",
-                    policy.0.id.name,
-                    policy.0.policy.topology_keys.clone().unwrap()
-                );
+                let TopologyPolicy { id, policy, .. } = &policy.0;
+                return format!("{} {}", id.name, policy.spec_topology_keys.join(","));
             }
             Event::Update(Update::ClusterTopologyPolicy(Change::Listed(all, named))) => {
                 assert!(all.is_empty());
@@ -165,7 +162,7 @@ async fn up_to(events: &mut Events, last: &str) -> Vec<String> {
 fn text(event: Event) -> String {
     match event {
         Event::Synced => "synced".to_owned(),
-        Event::Trouble(trouble) => format!("trouble: {trouble}"),
+        Event::Trouble(trouble) | Event::Unserved(trouble) => format!("trouble: {trouble}"),
         Event::Update(update) => match update {
             Update::Node(Change::Listed(_, named)) => format!("{} nodes", named.len()),
             Update::Service(Change::Listed(_, named)) => format!("{} services", named.len()),
@@ -567,8 +564,8 @@ async fn refusals_say_what_to_allow() {
     let message = "services is forbidden: User \"topo-lb\" cannot list resource";
     fake.state().refuse.insert(SERVICES, (403, message));
     let expected = format!(
-        "the API server at {} does not let this agent list services ({message}): allow the verbs \
-         list and watch on services to its ServiceAccount or user",
+        "the API server at {} does not let topo-lb list services ({message}): allow the verbs list \
+         and watch on services to its ServiceAccount or user",
         fake.server.url()
     );
     assert_eq!(read(&fake.server).await.unwrap_err().to_string(), expected);

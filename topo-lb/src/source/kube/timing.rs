@@ -35,4 +35,7 @@ impl Timing {
         absent: Duration::from_secs(60),
         deletion: Duration::from_secs(5),
     };
+
+    /// For somebody who waits for what the server says, and sees when it is over.
+    pub(super) const SHOWN: Self = Self { settling: Duration::from_millis(300), ..Self::DEFAULT };
 }

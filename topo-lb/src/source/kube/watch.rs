@@ -28,7 +28,7 @@ const SHORTEST_WATCH: u32 = 300;
 const LONGEST_FORBIDDEN: Duration = Duration::from_secs(4);
 /// Pause if the server has no version of a resource.
 const MISSING_PAUSE: Duration = Duration::from_secs(10);
-/// Pause while a server may not know the roles yet.
+/// Pause while a server may not know roles or custom resources yet.
 const ROLES_PAUSE: Duration = Duration::from_secs(2);
 
 /// Lists Nodes, EndpointSlices, Services and what gives them policies, and follows every change. Sends listed objects one by
@@ -86,6 +86,8 @@ struct Watch<T: StateKind> {
     wrong: HashMap<T::Id, String>,
     /// When to list again because objects were deleted.
     relist: Option<Instant>,
+    /// What was reported of an optional kind that is not served.
+    absence: Option<String>,
     waiting: VecDeque<WatchReport>,
 }
 
@@ -126,6 +128,7 @@ impl<T: StateKind> Watch<T> {
             attempts: Attempts::Succeeding,
             wrong: HashMap::new(),
             relist: None,
+            absence: None,
             waiting: VecDeque::new(),
         }
     }
@@ -194,6 +197,7 @@ impl<T: StateKind> Watch<T> {
                     Phase::Probing { .. } | Phase::Watching => Vec::new(),
                 };
                 self.had_contact = true;
+                self.absence = None;
                 self.reach.listed();
                 self.server.session.watch_health.listed(T::KIND);
                 let all = Event::Update(T::update(cluster::Change::Listed(Vec::new(), listed)));
@@ -317,19 +321,20 @@ impl<T: StateKind> Watch<T> {
         let timing = self.server.session.timing;
         let more = u32::try_from(random() % 100).unwrap_or_default();
         let mut pause = timing.absent + timing.absent * more / 1_000;
-        let trouble = match (is_forbidden(error), self.had_contact) {
-            // A freshly started server may not know the roles yet.
-            (true, _) if now - since < timing.settling => {
+        let was_there = is_forbidden(error) || self.had_contact;
+        let trouble = match is_forbidden(error) {
+            // A freshly started server may know neither the roles nor the custom resources yet.
+            _ if was_there && now - since < timing.settling => {
                 pause = ROLES_PAUSE;
                 None
             }
-            (true, _) => Some(KubeError::of(error, url, verb, T::resource()).to_string()),
-            (false, true) => Some(format!(
+            true => Some(KubeError::of(error, url, verb, T::resource()).to_string()),
+            false if was_there => Some(format!(
                 "the API server at {url} has no {} any more: the last ones stay in force until the \
                  agent restarts; install the CustomResourceDefinitions again (`topo-lb crds`)",
                 T::resource(),
             )),
-            (false, false) => {
+            false => {
                 if before.is_some() {
                     let none = cluster::Change::Listed(Vec::new(), Vec::new());
                     self.say(Event::Update(T::update(none)));
@@ -338,7 +343,10 @@ impl<T: StateKind> Watch<T> {
             }
         };
         if let Some(trouble) = trouble {
-            self.waiting.push_back(WatchReport::Failing(Failing::lasting(trouble)));
+            if self.absence.as_ref() != Some(&trouble) {
+                self.say(Event::Trouble(trouble.clone()));
+            }
+            self.absence = Some(trouble);
         }
         if !self.had_contact && pause != ROLES_PAUSE {
             self.waiting.push_back(WatchReport::Listed(T::KIND));

@@ -105,7 +105,7 @@ impl WatchAggregator {
             }
             WatchReport::Beat(_) => Vec::new(),
             WatchReport::Failing(failing) => {
-                self.meet(failing, Instant::now()).map(Event::Trouble).into_iter().collect()
+                self.meet(failing, Instant::now()).map(Event::Unserved).into_iter().collect()
             }
         }
     }

@@ -4,13 +4,15 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde_json::Value;
 
 use super::field::{Metadata, or_default};
 use super::{Names, ObjectError};
 use crate::cluster::selector::Selector;
 use crate::cluster::service::PolicySources;
+use crate::cluster::topology_policy::Reported;
 use crate::cluster::{ClusterTopologyPolicy, PolicyId, TopologyPolicy};
-use crate::crd::{ClusterTopologyPolicySpec, Rules, TopologyPolicySpec};
+use crate::crd::{ClusterTopologyPolicySpec, PolicyStatus, Rules, TopologyPolicySpec};
 
 #[derive(Deserialize)]
 #[serde(expecting = "an object", bound(deserialize = "S: Default + Deserialize<'de>"))]
@@ -18,11 +20,14 @@ pub(super) struct Fields<S> {
     metadata: Metadata<IgnoredAny>,
     #[serde(default, deserialize_with = "or_default")]
     spec: S,
+    /// Only topo-lb writes it; in a file it may be anything.
+    #[serde(default)]
+    status: Value,
 }
 
 impl Fields<TopologyPolicySpec> {
     pub(super) fn keep(self, names: &mut Names) -> Result<TopologyPolicy, ObjectError> {
-        let Self { metadata, spec } = self;
+        let Self { metadata, spec, status } = self;
         Ok(TopologyPolicy {
             id: PolicyId {
                 namespace: names.share(metadata.namespace()),
@@ -34,13 +39,14 @@ impl Fields<TopologyPolicySpec> {
             namespaces: Selector::default(),
             services: (&spec.service_selector).into(),
             policy: Arc::new(sources(spec.rules)?),
+            reported: reported(status),
         })
     }
 }
 
 impl Fields<ClusterTopologyPolicySpec> {
     pub(super) fn keep(self, names: &mut Names) -> Result<ClusterTopologyPolicy, ObjectError> {
-        let Self { metadata, spec } = self;
+        let Self { metadata, spec, status } = self;
         Ok(ClusterTopologyPolicy(TopologyPolicy {
             id: PolicyId { namespace: Arc::default(), name: names.share(&metadata.name) },
             created: metadata.created().map(Into::into),
@@ -49,8 +55,14 @@ impl Fields<ClusterTopologyPolicySpec> {
             namespaces: (&spec.namespace_selector).into(),
             services: (&spec.service_selector).into(),
             policy: Arc::new(sources(spec.rules)?),
+            reported: reported(status),
         }))
     }
+}
+
+fn reported(status: Value) -> Reported {
+    let status: Option<PolicyStatus> = serde_json::from_value(status).unwrap_or_default();
+    Reported(status.map(Arc::new))
 }
 
 /// In a text of keys, a comma separates them: a key with one would become two.

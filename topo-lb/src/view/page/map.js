@@ -10,6 +10,7 @@ const $ = (id) => document.getElementById(id);
 
 let shape = null;      // where the groups are; made again only if they, or the room, change
 let shapeKey = "";
+let keyed = { groups: null, text: "" }; // made again only with a new picture of the cluster
 let latest = null;
 
 // Of a node: connections by distance, bytes by distance, refused and failed connections.
@@ -24,7 +25,8 @@ export function drawMap(view) {
   const room = $("map").getBoundingClientRect();
   $("empty").hidden = groups.length > 0;
   if (!groups.length) $("empty").textContent = "No node is known yet.";
-  const key = `${Math.round(room.width)}x${Math.round(room.height)} ${view.cluster.label} ${JSON.stringify(groups.map((group) => [group.value, group.nodes.length]))}`;
+  if (groups !== keyed.groups) keyed = { groups, text: JSON.stringify(groups.map((group) => [group.value, group.nodes])) };
+  const key = `${Math.round(room.width)}x${Math.round(room.height)} ${view.cluster.label} ${keyed.text}`;
   if (key !== shapeKey) {
     shapeKey = key;
     shape = layout(groups, room.width, room.height - 30);
@@ -187,7 +189,7 @@ function drawLines(view) {
     const [half, tip] = [width / 2, Math.max(0.4, width / 9)];
     const path = `M${edge(from.middle, from.centre, half)}Q${edge(...control, (half + tip) / 2)} ${edge(to.middle, to.centre, tip)}`
       + `L${edge(to.middle, to.centre, -tip)}Q${edge(...control, -(half + tip) / 2)} ${edge(from.middle, from.centre, -half)}z`;
-    const kind = `${line.far > 0.5 ? "far" : "near"}${line.estimated > 0.5 ? " estimated" : ""}`;
+    const kind = `${line.far > 0.5 ? "far" : "near"}${line.estimated[measure] > 0.5 ? " estimated" : ""}`;
     drawn.push(svg("path", { class: kind, d: path }));
     if (rank < LABELS) {
       const at = (a, c, b) => 0.3 * a + 0.49 * c + 0.21 * b;
@@ -197,9 +199,19 @@ function drawLines(view) {
   }
   const unknown = sum(flows.lines.filter((line) => line.to === null).map(value));
   $("unknown").hidden = unknown <= 0;
-  $("unknown").textContent = `${rate(unknown, measure)} without a line: no decision that is known now leads that far.`;
+  const isMeasured = measure === "bytes" && flows.measured > 0;
+  $("unknown").textContent = `${rate(unknown, measure)} without a line: ${isMeasured ? "no node has the zone of these endpoints" : "no decision that is known now leads that far"}.`;
+  $("basis").textContent = basis(view, isMeasured);
   $("drawing").firstChild.replaceChildren(...drawn.reverse());
   $("drawing").lastChild.replaceChildren(...labels);
+}
+
+// Where the numbers of lines come from.
+function basis({ service, measure, now: { flows, answered } }, isMeasured) {
+  if (isMeasured && flows.measured >= answered) return "lines: bytes as measured";
+  if (isMeasured) return `lines: bytes as measured on ${count(flows.measured)} of ${count(answered)} nodes, estimated on others`;
+  return service || measure !== "bytes" ? `lines: ${measure} by decisions; only the bytes of all Services are measured by zone`
+    : "lines: bytes by decisions";
 }
 
 // What is under the pointer.

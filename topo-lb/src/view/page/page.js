@@ -15,10 +15,12 @@ const HOUR = 3600;
 // ---- the stream ----
 
 let stream = null;
+let retry = 0;
 let isDirty = false;
 
 function connect() {
   stream?.close();
+  clearTimeout(retry);
   const asked = new URLSearchParams();
   for (const key of ["by", "service", "filter", "sort"]) if (view[key]) asked.set(key, view[key]);
   view.history = [];
@@ -28,6 +30,11 @@ function connect() {
     $("status").textContent = "No answer: is topo-lb view still running? Trying again…";
     // The server sends everything to a new stream.
     view.history = [];
+    // A browser does not try again after an answer with an error: too many pages are open.
+    if (stream.readyState === EventSource.CLOSED) {
+      $("status").textContent = "The server has no room for this page: close another one. Trying again…";
+      retry = setTimeout(connect, 3000);
+    }
   };
 }
 
@@ -67,7 +74,7 @@ function draw() {
 
 // A page that nobody sees asks for nothing, and gets the newest state when it is seen again.
 document.addEventListener("visibilitychange", () => {
-  if (document.hidden) { stream?.close(); stream = null; } else if (!stream) connect();
+  if (document.hidden) { clearTimeout(retry); stream?.close(); stream = null; } else if (!stream) connect();
 });
 
 // ---- parts of the page ----
@@ -119,7 +126,7 @@ function drawFlows() {
   const name = (place) => place === null ? "unknown" : view.cluster.groups[place]?.value ?? "without the label";
   const rows = flows.lines.map((line) => html("tr", {},
     html("td", {}, name(line.from)), html("td", {}, name(line.to)), html("td", {}, bytes(line.bytes)),
-    html("td", {}, number(line.connections)), html("td", {}, percent(line.far)), html("td", {}, percent(line.estimated))));
+    html("td", {}, number(line.connections)), html("td", {}, percent(line.far)), html("td", {}, percent(line.estimated[view.measure]))));
   const more = flows.all_lines - flows.lines.length;
   if (more > 0) rows.push(html("tr", {}, html("td", { colspan: 6 }, `${count(more)} smaller flows are not shown`)));
   $("flow-rows").replaceChildren(...rows);
@@ -178,7 +185,9 @@ function drawTime() {
     const ago = seconds < 120 ? `${Math.round(seconds)} s ago` : `${Math.round(seconds / 60)} min ago`;
     context.fillText(part ? ago : "now", width * (1 - part), height - 4);
   }
-  $("time-note").textContent = points.length ? `at most ${rate(largest, view.measure)} · all Services` : "no counts yet";
+  const since = points.length && span < HOUR ? ` since ${new Date(points[0].at * 1000).toLocaleTimeString()}` : "";
+  $("time-note").textContent = points.length ? `at most ${rate(largest, view.measure)} · ${view.service || "all Services"}${since}`
+    : view.service ? "kept from now on: this Service was not among the 64 busiest" : "no counts yet";
 }
 
 function drawStatus() {
@@ -186,7 +195,7 @@ function drawStatus() {
   const when = new Date(view.now.at * 1000).toLocaleTimeString();
   $("status").textContent = look === 0 ? "No agent has been asked."
     : `${count(answered)} of ${count(asked)} agents count · ${count(view.cluster.services)} Services · ${when}`;
-  const sentences = [...view.cluster.sentences, ...troubles.map(([node, why]) => `${node}: ${why}`)];
+  const sentences = [...view.cluster.sentences, ...troubles];
   if (all > troubles.length) sentences.push(`${count(all - troubles.length)} more nodes have troubles.`);
   if (asked > 0 && answered === 0 && !troubles.length) sentences.push("Two looks make a rate: wait for the second one.");
   const list = $("sentences");
@@ -239,9 +248,11 @@ function recall() {
   }
   if (kept.measure === "connections") choose("connections");
   if (["light", "dark"].includes(kept.theme)) document.documentElement.dataset.theme = kept.theme;
-  const asked = new URLSearchParams(location.hash.slice(1));
-  view.service = asked.get("service") ?? "";
+  view.service = named();
 }
+
+// The Service in the address.
+const named = () => new URLSearchParams(location.hash.slice(1)).get("service") ?? "";
 
 function choose(measure) {
   view.measure = measure;
@@ -309,6 +320,8 @@ document.addEventListener("keydown", (event) => {
   }[event.key];
   if (action) { event.preventDefault(); action(); }
 });
+
+addEventListener("hashchange", () => { if (named() !== view.service) pick(named()); });
 
 recall();
 connect();

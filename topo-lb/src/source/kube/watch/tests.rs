@@ -57,7 +57,7 @@ async fn a_server_without_time_is_tried_every_eight_seconds_and_named_once() {
     assert!(*longest <= Duration::from_millis(8_002), "{longest:?}");
     // Half of a pause is random: 4 s to 8 s, and the first few are shorter.
     assert!((70..200).contains(&pauses.len()), "{} pauses in ten minutes", pauses.len());
-    let troubles = said.iter().filter(|event| matches!(event, Event::Trouble(_))).count();
+    let troubles = said.iter().filter(|event| matches!(event, Event::Unserved(_))).count();
     assert_eq!(troubles, 1, "{said:?}");
 }
 

@@ -1,0 +1,240 @@
+//! What a Prometheus knows of agents: the bytes of the last while, by its HTTP API, for `plan`. Only reads.
+//!
+//! `answer` understands its answers: pure. `error` says why there is none.
+
+mod answer;
+mod error;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::kube::Client;
+use ::kube::client::Body;
+use ::kube::config::Config;
+use http::header::AUTHORIZATION;
+use http::{HeaderValue, Request, StatusCode};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use tokio::time::timeout;
+
+use crate::cluster::State;
+use crate::explain::some;
+use crate::what_if::{Figures, Moved};
+use answer::{Answer, Sample};
+pub use error::PrometheusError;
+
+/// How much one answer may take.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    time: Duration,
+    /// In bytes.
+    size: usize,
+}
+
+/// 1,000 nodes with 200 Service ports each at two distances have some 80 MB.
+const LIMITS: Limits = Limits { time: Duration::from_secs(30), size: 256 << 20 };
+/// Most names in a sentence.
+const NAMED: usize = 5;
+/// Every agent has this metric, whether it accounts or not.
+const PRESENT: &str = "topo_lb_ready";
+/// What is summed.
+const BYTES: [&str; 2] = ["topo_lb_tcp_sent_bytes_total", "topo_lb_tcp_received_bytes_total"];
+/// A job without `honor_labels` renames labels of the agent that the target has, too.
+const RENAMED: &str = "exported_";
+
+/// A time up to now, as Prometheus writes it: `90m`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Over(Arc<str>);
+
+impl FromStr for Over {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let number = text.strip_suffix(['s', 'm', 'h', 'd', 'w']);
+        match number.and_then(|number| number.parse::<u16>().ok()) {
+            Some(1..) if text.starts_with(|first: char| first.is_ascii_digit()) => {
+                Ok(Self(text.into()))
+            }
+            _ => Err("write it as a number and one of s, m, h, d, w: 90m, 1d"),
+        }
+    }
+}
+
+/// Where a Prometheus is.
+#[derive(Clone, Debug)]
+pub struct Prometheus {
+    /// Its URL, without `/api/v1`.
+    pub url: String,
+    /// A file with a bearer token for it.
+    pub token_file: Option<PathBuf>,
+    /// The time to sum over.
+    pub over: Over,
+}
+
+impl Prometheus {
+    /// What agents have counted, and sentences on what of it does not fit the cluster of `state`, or is
+    /// missing.
+    ///
+    /// # Errors
+    /// It does not answer, or has nothing of topo-lb.
+    pub async fn figures(&self, state: &State) -> Result<(Figures, Vec<String>), PrometheusError> {
+        self.figures_within(state, LIMITS).await
+    }
+
+    async fn figures_within(
+        &self,
+        state: &State,
+        limits: Limits,
+    ) -> Result<(Figures, Vec<String>), PrometheusError> {
+        let mut asked = Asked { client: self.client()?, of: self, limits, doubts: Vec::new() };
+        let over = &self.over.0;
+        let query = format!("count by (node) (count_over_time({PRESENT}[{over}]))");
+        let nodes = asked.nodes(&query).await?;
+        if nodes.is_empty() {
+            return Err(PrometheusError::NoMetrics {
+                url: self.url.clone(),
+                over: over.to_string(),
+            });
+        }
+        let mut all = Vec::new();
+        for metric in BYTES {
+            let query = format!(
+                "sum by (node, namespace, service, port, locality, {RENAMED}namespace, \
+                 {RENAMED}service) (increase({metric}[{over}]))"
+            );
+            all.extend(asked.samples(&query).await?.into_iter().filter_map(moved));
+        }
+        let first = asked.nodes(&format!("count by (node) ({PRESENT} offset {over})")).await?;
+        let figures = Figures::over(Arc::clone(over), all);
+        let mut doubts = asked.doubts;
+        doubts.extend(figures.doubts(state));
+        doubts.extend(self.missing(state, &nodes, &first));
+        Ok((figures, doubts))
+    }
+
+    /// Sentences on nodes without metrics, or with those of a part of the time.
+    fn missing(&self, state: &State, nodes: &Nodes, first: &Nodes) -> Vec<String> {
+        if nodes.contains(&None) {
+            return vec![
+                "its metrics do not say of which node they are: set the label node in the scrape job. Bytes \
+                 follow the connections of all nodes"
+                    .to_owned(),
+            ];
+        }
+        let over = &self.over.0;
+        let without = |known: &Nodes| -> BTreeSet<&str> {
+            let names = state.nodes().map(|(name, _)| name);
+            names.filter(|name| !known.contains(&Some((*name).into()))).collect()
+        };
+        let (gone, late) = (without(nodes), without(first));
+        let late: BTreeSet<_> = late.difference(&gone).copied().collect();
+        let mut sentences = Vec::new();
+        if !gone.is_empty() {
+            let names = some(gone, NAMED);
+            sentences.push(format!("it has no metrics of these nodes in the last {over}: {names}"));
+        }
+        if !late.is_empty() {
+            let names = some(late, NAMED);
+            sentences.push(format!(
+                "it has no metrics of {over} ago of these nodes, so their bytes are of a shorter time: {names}"
+            ));
+        }
+        sentences
+    }
+
+    fn client(&self) -> Result<Client, PrometheusError> {
+        let wrong = || PrometheusError::Url(self.url.clone());
+        let mut config = Config::new(self.url.parse().map_err(|_| wrong())?);
+        let server = &config.cluster_url;
+        if !matches!(server.scheme_str(), Some("http" | "https"))
+            || server.host().is_none()
+            || server.query().is_some()
+        {
+            return Err(wrong());
+        }
+        config.default_retry = false;
+        let prepared = Client::try_from(config);
+        prepared.map_err(|error| PrometheusError::Client(self.url.clone(), error.to_string()))
+    }
+
+    /// `Bearer TOKEN`. The file is read for each request: a ServiceAccount's token changes.
+    fn credentials(&self) -> Result<Option<HeaderValue>, PrometheusError> {
+        let Some(path) = &self.token_file else { return Ok(None) };
+        let wrong = |reason: String| PrometheusError::Token(path.clone(), reason);
+        let token = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+        let token = Some(token.trim()).filter(|token| !token.is_empty());
+        let token = token.ok_or_else(|| wrong("it is empty".to_owned()))?;
+        let value = HeaderValue::from_str(&format!("Bearer {token}"));
+        let mut value =
+            value.map_err(|_| wrong("it has characters that no token has".to_owned()))?;
+        value.set_sensitive(true);
+        Ok(Some(value))
+    }
+}
+
+/// Names of nodes. `None`: some metrics do not say it.
+type Nodes = BTreeSet<Option<Arc<str>>>;
+
+/// A Prometheus that is being asked.
+struct Asked<'a> {
+    client: Client,
+    of: &'a Prometheus,
+    limits: Limits,
+    /// What it says about its own answers, each sentence once.
+    doubts: Vec<String>,
+}
+
+impl Asked<'_> {
+    async fn nodes(&mut self, query: &str) -> Result<Nodes, PrometheusError> {
+        Ok(self.samples(query).await?.into_iter().map(|sample| sample.node).collect())
+    }
+
+    async fn samples(&mut self, query: &str) -> Result<Vec<Sample>, PrometheusError> {
+        let url = || self.of.url.clone();
+        let answer = timeout(self.limits.time, self.answer(query)).await;
+        let late = |_| PrometheusError::Late(url(), self.limits.time);
+        let (status, body) = answer.map_err(late)??;
+        let Answer { samples, warnings } =
+            answer::read(status, &body).map_err(|fault| fault.at(url()))?;
+        for warning in warnings {
+            let sentence = format!("its answer is partial: {warning}");
+            if !self.doubts.contains(&sentence) {
+                self.doubts.push(sentence);
+            }
+        }
+        Ok(samples)
+    }
+
+    async fn answer(&self, query: &str) -> Result<(StatusCode, Vec<u8>), PrometheusError> {
+        let url = || self.of.url.clone();
+        let encoded: String = query.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let Limits { time, size } = self.limits;
+        let limit = time.as_millis();
+        let mut request = Request::get(format!("/api/v1/query?query={encoded}&timeout={limit}ms"));
+        if let Some(credentials) = self.of.credentials()? {
+            request = request.header(AUTHORIZATION, credentials);
+        }
+        let request = request.body(Body::empty()).map_err(|_| PrometheusError::Url(url()))?;
+        let failed = |error: &_| PrometheusError::of(error, url());
+        let response = self.client.send(request).await.map_err(|error| failed(&error))?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), size).collect().await;
+        let body = body.map_err(|error| match error.downcast::<LengthLimitError>() {
+            Ok(_) => PrometheusError::TooLarge(url(), size >> 20),
+            Err(error) => failed(&::kube::Error::Service(error)),
+        })?;
+        Ok((status, body.to_bytes().into()))
+    }
+}
+
+/// What a sample says of a Service port; `None` if it says nothing of one.
+fn moved(sample: Sample) -> Option<Moved> {
+    let Sample { node, service, port, is_near, value } = sample;
+    let bytes = Some(value).filter(|bytes| bytes.is_finite() && *bytes >= 0.0)?;
+    Some(Moved { node, service: service?, port: port?, is_near: is_near?, bytes })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,71 @@
+//! Bytes that nodes have moved to each zone, and their rate between two moments. Pure.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::traffic::{Moment, grown};
+
+/// Bytes that the clients of one node sent and received by TCP.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Zones {
+    /// The node's own zone.
+    pub own: Arc<str>,
+    /// By the zone of the endpoint.
+    pub to: BTreeMap<Arc<str>, f64>,
+}
+
+/// Bytes a second between two moments, of the nodes that measured them at both.
+pub(crate) fn zone_rates(before: &Moment, after: &Moment) -> BTreeMap<Arc<str>, Zones> {
+    let both =
+        after.zones.iter().filter_map(|(node, now)| Some((node, now, before.zones.get(node)?)));
+    // A node that changed its zone counts what it moved within the old one as moved within the new one.
+    both.filter(|(_, now, then)| now.own == then.own)
+        .map(|(node, now, then)| {
+            let seconds = after.seconds_since(before, node);
+            let rate = |(zone, now): (&Arc<str>, &f64)| {
+                let then = then.to.get(zone).copied().unwrap_or_default();
+                (Arc::clone(zone), grown(then, *now) / seconds)
+            };
+            let to = now.to.iter().map(rate).filter(|(_, rate)| *rate != 0.0).collect();
+            (Arc::clone(node), Zones { own: Arc::clone(&now.own), to })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// A node, its zone, and what it moved to others.
+    type Of<'a> = (&'a str, &'a str, &'a [(&'a str, f64)]);
+
+    fn moment(at: Instant, nodes: &[Of<'_>]) -> Moment {
+        let zones = nodes.iter().map(|(node, own, to)| {
+            let to = to.iter().map(|(zone, bytes)| ((*zone).into(), *bytes)).collect();
+            ((*node).into(), Zones { own: (*own).into(), to })
+        });
+        Moment { zones: zones.collect(), ..Moment::at(at) }
+    }
+
+    #[test]
+    fn only_nodes_that_measured_twice_from_one_zone_have_rates() {
+        let begin = Instant::now();
+        let before = [
+            ("n1", "a", &[("a", 10.0), ("b", 100.0)][..]),
+            ("restarted", "a", &[("b", 900.0)]),
+            ("moved", "a", &[("a", 5.0)]),
+        ];
+        let after = [
+            ("n1", "a", &[("a", 10.0), ("b", 140.0), ("c", 6.0)][..]),
+            ("restarted", "a", &[("b", 8.0)]),
+            ("moved", "b", &[("b", 5.0)]),
+            ("new", "a", &[("a", 1.0)]),
+        ];
+        let end = moment(begin + Duration::from_secs(2), &after);
+        let wanted =
+            [("n1", "a", &[("b", 20.0), ("c", 3.0)][..]), ("restarted", "a", &[("b", 4.0)])];
+        assert_eq!(zone_rates(&moment(begin, &before), &end), moment(begin, &wanted).zones);
+    }
+}
