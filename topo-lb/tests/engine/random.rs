@@ -216,11 +216,11 @@ pub(crate) fn policy(tape: &mut Tape<'_>, namespace: &str, name: &str) -> Topolo
     TopologyPolicy {
         id: PolicyId { namespace: namespace.into(), name: name.into() },
         created: tape.chance(50).then(|| tape.one(&["2026-01-01", "2026-01-02"]).into()),
-        generation: 0,
         precedence: i32::try_from(tape.below(3)).unwrap() - 1,
         namespaces: if namespace.is_empty() { selector(tape) } else { Selector::default() },
         services: selector(tape),
         policy: sources(tape).into(),
+        ..TopologyPolicy::default()
     }
 }
 
