@@ -5,7 +5,8 @@ use crate::cluster::Service;
 use super::keys::Keys;
 use super::openyurt::Reach;
 use super::validation::{ANY, Field, Ignored, Rule, quoted};
-use super::{Bypass, PolicySource, Scope, keys, min_endpoints, openyurt, spill};
+use super::weights::Weights;
+use super::{Bypass, PolicySource, Scope, keys, min_endpoints, openyurt, spill, weights};
 
 /// The value of `topo-lb.io/refusal`.
 const INTENDED: &str = "intended";
@@ -26,6 +27,8 @@ pub(super) struct Policy<'a> {
     /// Annotation `topo-lb.io/external-topology-keys`: for clients outside in place of `rules` and of
     /// `externalTrafficPolicy`.
     pub(super) external: Option<Rules<'a>>,
+    /// Annotation `topo-lb.io/weights`: with `rules`, not with `external`.
+    pub(super) weights: Option<Weights<'a>>,
     pub(super) ignored: Vec<Ignored>,
     /// Annotation `topo-lb.io/refusal: intended`.
     pub(super) refusal_intended: bool,
@@ -36,6 +39,12 @@ pub(super) struct Policy<'a> {
 pub(super) fn of(service: &Service) -> Policy<'_> {
     let mut policy = source_of(service);
     refine(&mut policy, service);
+    if let Some(text) = &service.policy.weights {
+        match weights::from_annotation(text, &policy.rules) {
+            Ok(weights) => policy.weights = Some(weights),
+            Err(rule) => policy.ignored.push(Ignored { what: Field::Weights, rule }),
+        }
+    }
     if let Some(text) = &service.policy.external_topology_keys {
         match keys::from_annotation(text, false) {
             Ok(keys) => policy.external = Some(Rules::Keys(Keys::of(keys))),
@@ -147,23 +156,37 @@ impl Rules<'_> {
 
 impl<'a> Policy<'a> {
     const fn new(source: PolicySource, rules: Rules<'a>, ignored: Vec<Ignored>) -> Self {
-        Self { source, rules, external: None, ignored, refusal_intended: false, handled: true }
+        Self {
+            source,
+            rules,
+            external: None,
+            weights: None,
+            ignored,
+            refusal_intended: false,
+            handled: true,
+        }
     }
 
-    /// What holds for clients outside, and whether only endpoints on this node count for them.
-    pub(super) const fn for_outside(&self, service: &Service) -> (&Rules<'a>, bool) {
+    /// What holds for clients outside: rules, weights, and whether only endpoints on this node count.
+    pub(super) const fn for_outside(
+        &self,
+        service: &Service,
+    ) -> (&Rules<'a>, Option<&Weights<'a>>, bool) {
         match &self.external {
-            Some(external) => (external, false),
-            None => (&self.rules, service.external_local),
+            Some(external) => (external, None, false),
+            None => (&self.rules, self.weights.as_ref(), service.external_local),
         }
     }
 
     /// Why topo-lb does not translate `service`; `None` if it does. [`Scope::OptIn`] includes
-    /// Services with a valid policy and those that ask for hints.
+    /// Services with a valid policy or valid weights, and those that ask for hints.
     pub(super) fn bypass(&self, scope: Scope, service: &Service) -> Option<Bypass<'static>> {
         let is_in_scope = match scope {
             Scope::All => true,
-            Scope::OptIn => self.source != PolicySource::None || service.policy.hints_asked,
+            Scope::OptIn => {
+                let has_own = self.source != PolicySource::None || self.weights.is_some();
+                has_own || service.policy.hints_asked
+            }
         };
         match (self.handled, is_in_scope) {
             (false, _) => Some(Bypass::Annotation),
