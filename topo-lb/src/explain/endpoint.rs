@@ -123,7 +123,7 @@ fn weighed(decision: &Decision<'_>, cause: Cause<'_>, portion: &Portion<'_>) -> 
 fn gets(portion: &Portion<'_>) -> String {
     match portion.endpoints {
         1 => format!("{} of new connections", portion.share),
-        several => format!("{} of new connections for {several} endpoints", portion.share),
+        several => format!("{} of new connections, shared by {several}", portion.share),
     }
 }
 

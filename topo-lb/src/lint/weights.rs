@@ -37,19 +37,27 @@ pub(super) fn look(
         return find(Rule::UnknownKey, Rule::UnknownKey.severity(), message);
     }
     let is_named = |value: &Option<&str>| value.is_some_and(|value| named.contains(&value));
-    let unnamed: Vec<_> = values.iter().filter(|value| !is_named(value)).collect();
-    if !unnamed.is_empty() && !named.contains(&ANY) {
-        let unnamed = unnamed.into_iter().map(|value| value.unwrap_or("(none)"));
-        let message = format!(
-            "endpoints with these values of {label} get no new connections, as topo-lb.io/weights does not \
-             name them: {}; name them, or give all others a weight by `*`",
-            some(unnamed, 5)
-        );
+    let (known, unnamed): (Vec<&Option<&str>>, Vec<_>) =
+        values.iter().partition(|value| is_named(value));
+    let has_rest = named.contains(&ANY);
+    if !unnamed.is_empty() && !has_rest {
+        let unnamed = some(unnamed.into_iter().map(|value| value.unwrap_or("(none)")), 5);
+        let message = match known.is_empty() {
+            true => format!(
+                "topo-lb.io/weights has no effect, as it names no value of {label} that an endpoint has; \
+                 they have {unnamed}"
+            ),
+            false => format!(
+                "endpoints with these values of {label} get no new connections while others can, as \
+                 topo-lb.io/weights does not name them: {unnamed}; name them, or give all others a \
+                 weight by `*`"
+            ),
+        };
         find(Rule::Weights, Severity::Warning, message);
     }
     let unused = named.iter().copied().filter(|one| *one != ANY && !values.contains(&Some(*one)));
     let unused: Vec<_> = unused.collect();
-    if !unused.is_empty() && !values.is_empty() {
+    if !unused.is_empty() && (has_rest || !known.is_empty()) {
         let message = format!(
             "no endpoint has these values of {label}, which topo-lb.io/weights names: {}; the others get \
              their share",

@@ -210,7 +210,7 @@ pub enum Rule {
     },
     /// A weight for a key that is not in force.
     #[error(
-        "{key} has weight {position}, but is no topology key in force; name each of these once: \
+        "weight {position} is for {key}, which is no topology key in force; name each of these once: \
          `{keys}`"
     )]
     WeightOfNoKey {

@@ -19,4 +19,5 @@ mod same_rules;
 mod seeds;
 mod speed;
 mod updates;
+mod weights;
 mod what_if;
