@@ -6,10 +6,12 @@
 //! repetition at all: each has a range of its own. Of more parts, those with the most for each endpoint
 //! are in the first range, and the others in the second; where to cut is what takes the fewest slots.
 //! Within a range, all endpoints of a part stand equally often, and no part's share of all connections is
-//! off by more than 0.005 % for each ten slots of the range, and 0.5 % at most.
+//! off by more than 0.005 % for each ten slots of the range, by more than 0.5 %, or by more than an eighth of
+//! itself.
 //!
-//! If that takes more than [`MOST`] slots, or [`MOST_EACH`] for each endpoint, the row has that many: the
-//! parts' shares are then exact, and some endpoints of a part stand once more than others, or never.
+//! A row has at most [`MOST`] slots, or [`MOST_EACH`] for each endpoint. If that is too little, shares may be
+//! off by more than an eighth. If it is still too little, the parts' shares are exact, and some endpoints
+//! of a part stand once more than others, or never.
 //!
 //! Pure, and the same on all nodes. A connection chooses at random, so none depends on an endpoint's
 //! place, and only those of an endpoint that leaves are affected.
@@ -72,6 +74,12 @@ fn endpoints(sizes: &[Size]) -> u64 {
 /// the most weight for each endpoint first.
 fn divide(sizes: &[Size]) -> (usize, Vec<u64>) {
     let most = MOST.max(MOST_EACH * endpoints(sizes)).min(u16::MAX.into());
+    let near = [8, 0].into_iter().find_map(|fraction| cut(sizes, most, fraction));
+    near.unwrap_or_else(|| (sizes.len(), cut_short(sizes, most)))
+}
+
+/// The same with at most `most` slots, if no share need be off by more than 1 ÷ `fraction` of itself.
+fn cut(sizes: &[Size], most: u64, fraction: u64) -> Option<(usize, Vec<u64>)> {
     let all = weight(sizes);
     let mut best: Option<(usize, Vec<u64>)> = None;
     for cut in 1..=sizes.len() {
@@ -79,19 +87,19 @@ fn divide(sizes: &[Size]) -> (usize, Vec<u64>) {
         let least = best.as_ref().map(|(_, slots)| slots.iter().sum::<u64>());
         let most = least.map_or(most, |least| least - u64::from(cut < sizes.len()));
         let (first, second) = sizes.split_at(cut);
-        let Some(mut slots) = range(first, all, most.saturating_sub(endpoints(second))) else {
-            continue;
-        };
-        let Some(rest) = range(second, all, most - slots.iter().sum::<u64>()) else { continue };
+        let room = most.saturating_sub(endpoints(second));
+        let Some(mut slots) = range(first, all, room, fraction) else { continue };
+        let room = most - slots.iter().sum::<u64>();
+        let Some(rest) = range(second, all, room, fraction) else { continue };
         slots.extend(rest);
         best = Some((cut, slots));
     }
-    best.unwrap_or_else(|| (sizes.len(), cut_short(sizes, most)))
+    best
 }
 
 /// The slots of each part of a range, at most `most` in all; `None` if so few are not exact enough.
-/// `all`: the weight of both ranges.
-fn range(sizes: &[Size], all: u64, most: u64) -> Option<Vec<u64>> {
+/// `all`: the weight of both ranges; `fraction` as in [`cut`].
+fn range(sizes: &[Size], all: u64, most: u64, fraction: u64) -> Option<Vec<u64>> {
     let own = weight(sizes);
     let mut wanted = endpoints(sizes);
     while wanted <= most {
@@ -105,7 +113,7 @@ fn range(sizes: &[Size], all: u64, most: u64) -> Option<Vec<u64>> {
         let is_near = |(size, &slots): (&Size, &u64)| {
             let off = (slots * own).abs_diff(size.weight * sum);
             // off ÷ (sum × all) is how much the part's share is off.
-            off * 1_000_000 <= 5 * sum.min(MOST) * sum * all
+            off * 1_000_000 <= 5 * sum.min(MOST) * sum * all && off * fraction <= size.weight * sum
         };
         if sum <= most && sizes.iter().zip(&slots).all(is_near) {
             return Some(slots);
@@ -163,8 +171,8 @@ mod tests {
         chances
     }
 
-    /// The largest difference between a part's share and its weight's, and the least that an endpoint
-    /// gets of its due.
+    /// The largest difference between a part's share and its due, and the least that an endpoint gets of its
+    /// due, apart from the 0.005 % by which the ranges' share is rounded.
     fn off(sizes: &[(u16, u16)]) -> (f64, f64) {
         let parts = parts(sizes);
         let chances = chances(&rows(&parts));
@@ -176,7 +184,9 @@ mod tests {
             let own: f64 = part.endpoints.iter().map(chance).sum();
             most = most.max((own - due).abs());
             let each = due / part.endpoints.len() as f64;
-            part.endpoints.iter().for_each(|one| least = least.min(chance(one) / each));
+            let rounded = 0.000_05 / part.endpoints.len() as f64;
+            let of_due = |one| (chance(one) + rounded) / each;
+            part.endpoints.iter().for_each(|one| least = least.min(of_due(one)));
         }
         (most, least)
     }
@@ -229,16 +239,29 @@ mod tests {
         }
     }
 
+    #[test]
+    fn three_parts_of_usual_sizes_give_every_endpoint_its_due() {
+        let sizes =
+            || [1, 5, 15, 30, 80, 100].into_iter().flat_map(|w| [1, 2, 7, 20].map(|n| (w, n)));
+        for one in sizes() {
+            for two in sizes() {
+                for three in sizes() {
+                    let (_, least) = off(&[one, two, three]);
+                    assert!(least >= 0.87, "{one:?} {two:?} {three:?}: {least}");
+                }
+            }
+        }
+    }
+
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(2_000))]
+        #![proptest_config(ProptestConfig::with_cases(1_000))]
 
         #[test]
-        fn every_part_gets_its_share_and_every_endpoint_its_part_of_it(
+        fn every_part_gets_its_share_of_a_row_within_its_bound(
             sizes in prop::collection::vec((1u16..=1_000, 1u16..60), 1..=16)
         ) {
-            let (off, least) = off(&sizes);
+            let (off, _) = off(&sizes);
             prop_assert!(off <= 0.0051, "{off}");
-            prop_assert!(least > 0.0, "an endpoint gets nothing");
             let (first, second) = slots(&sizes);
             let all: u64 = sizes.iter().map(|&(_, endpoints)| u64::from(endpoints)).sum();
             prop_assert!((first + second) as u64 <= MOST.max(MOST_EACH * all));
