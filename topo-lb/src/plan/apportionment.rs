@@ -120,7 +120,7 @@ fn range(sizes: &[Size], all: u64, most: u64, fraction: u64) -> Option<Vec<u64>>
         }
         wanted += (wanted / 64).max(1);
     }
-    sizes.is_empty().then(Vec::new)
+    None
 }
 
 /// `most` slots or a few more, in proportion to the weights, by largest remainders.
