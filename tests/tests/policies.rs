@@ -200,6 +200,74 @@ fn a_share_of_connections_spills_into_the_next_tier() -> Result<()> {
     })
 }
 
+/// The share of each pod's answers among `calls`, in percent.
+fn shares(scene: &mut Scene<'_>, via: Via, to: SocketAddr, calls: u32) -> Result<[f64; 4]> {
+    let mut sum = Tally::default();
+    for _ in 0..calls / 10_000 {
+        sum.add(&scene.client.call(via, to, 10_000)?);
+    }
+    ensure!(sum.failures.is_empty(), "{sum}");
+    let of = |pod| sum.replies.get(pod).copied().unwrap_or_default();
+    Ok(ALL.map(|pod| f64::from(of(pod)) * 100.0 / f64::from(calls)))
+}
+
+/// Weights, the percent of new connections that each of a, b, c and d gets, and how many to open.
+const WEIGHED: [(&str, [f64; 4], u32); 3] = [
+    // a and b share 50, and stand several times in the row.
+    (
+        "topology.kubernetes.io/zone: zone-1=50, zone-2=30, zone-3=20",
+        [25.0, 25.0, 30.0, 20.0],
+        100_000,
+    ),
+    // c and d share 10.
+    (
+        "kubernetes.io/hostname: 60, topology.kubernetes.io/zone: 30, *: 10",
+        [60.0, 30.0, 5.0, 5.0],
+        20_000,
+    ),
+    ("topology.kubernetes.io/zone: zone-1=0, zone-2=2, *=1", [0.0, 0.0, 66.67, 33.33], 20_000),
+];
+
+/// Waits until `list` shows each endpoint of each frontend of `web` once, with its share.
+fn listed(scene: &Scene<'_>, wanted: [f64; 4]) -> Result<()> {
+    let wanted: Vec<_> = wanted.into_iter().filter(|share| *share > 0.0).collect();
+    until("the shares in the maps", FOLLOWS, || {
+        let listed = scene.agent.list("endpoints")?;
+        let rows = listed["endpoints"].as_array().into_iter().flatten();
+        let of_web =
+            rows.filter(|row| row["service"].as_str().is_some_and(|it| it.contains("/web:")));
+        let shares: Vec<_> = of_web.filter_map(|row| row["sharePercent"].as_f64()).collect();
+        // Two ports in two families.
+        let is_listed = shares == wanted.repeat(4);
+        Ok(if is_listed { Ok(()) } else { Err(format!("{listed:#}")) })
+    })?;
+    Ok(())
+}
+
+#[test]
+fn weights_divide_connections_to_one_percent() -> Result<()> {
+    play(|scene| {
+        for (weights, wanted, calls) in WEIGHED {
+            let keys = weights.starts_with("kubernetes").then_some(NEAR_TO_FAR);
+            scene.change(|manifests| {
+                manifests.annotate("web", KEYS, keys)?;
+                manifests.annotate("web", "topo-lb.io/weights", Some(weights))
+            })?;
+            listed(scene, wanted)?;
+            for (via, to, calls) in
+                [(Via::UdpConnected, mapped(WEB4)?, calls), (Via::Http, at(WEB6)?, 10_000)]
+            {
+                let actual = shares(scene, via, to, calls)?;
+                // Six standard deviations in percent: less than 1 for 100,000.
+                let off = 300.0 / f64::from(calls).sqrt();
+                let is_near = |(is, wanted): (f64, f64)| (is - wanted).abs() <= off;
+                ensure!(actual.into_iter().zip(wanted).all(is_near), "{weights}: {actual:?}");
+            }
+        }
+        Ok(())
+    })
+}
+
 fn sticky(scene: &mut Scene<'_>, seconds: u32) -> Result<()> {
     scene.change(|manifests| {
         *spec(manifests, "sessionAffinity")? = json!("ClientIP");

@@ -3,7 +3,7 @@
 mod connections;
 mod hooks;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -21,6 +21,7 @@ use crate::datapath::maps::error::{ReadError, StoreError};
 use crate::datapath::maps::family::Published;
 use crate::datapath::maps::unprogrammed;
 use crate::plan::{Lack, Placed};
+use crate::topology::Chosen;
 
 pub use connections::ConnectionRow;
 use connections::{connection_row, flow_row, flows};
@@ -99,11 +100,11 @@ pub struct ServiceRow {
     pub verdict: &'static str,
     /// Index of the matching key.
     pub tier: Option<u8>,
-    /// Endpoints of the chosen tier.
-    pub endpoints: u16,
-    /// Endpoints of the wider tier, which get the spill.
+    /// Endpoints of the chosen tier. With weights: those that share what `spill_percent` leaves.
+    pub endpoints: usize,
+    /// Endpoints of the wider tier, which get the spill. With weights: all others.
     pub wider: usize,
-    /// Share of new connections that spill, in percent.
+    /// Share of new connections that goes to `wider`, in percent.
     pub spill_percent: f64,
     /// Session affinity in seconds; zero for none.
     pub affinity_seconds: u32,
@@ -153,8 +154,8 @@ pub struct EndpointRow {
     pub endpoint: String,
     /// `node`, `zone`, `region` or `elsewhere`.
     pub locality: &'static str,
-    /// Whether only connections that spill use it.
-    pub spill: bool,
+    /// Its share of new connections, in percent.
+    pub share_percent: f64,
 }
 
 /// Reads what is requested.
@@ -205,13 +206,15 @@ fn service_row(
     published: Published,
 ) -> Result<ServiceRow, StoreError> {
     let Published { frontend, placed: Placed { entry, record, .. } } = published;
+    let (first, second) = entry.row.split_at(entry.row.len().min(entry.count.into()));
+    let distinct = |row: &[Chosen]| row.iter().collect::<HashSet<_>>().len();
     Ok(ServiceRow {
         service: name(names, entry.index),
         frontend: frontend.to_string(),
         verdict: if entry.count == 0 { "refuse" } else { "route" },
         tier: entry.tier,
-        endpoints: entry.count,
-        wider: entry.row.len() - usize::from(entry.count),
+        endpoints: distinct(first),
+        wider: distinct(second),
         spill_percent: f64::from(entry.spill) * 100.0 / f64::from(SPILL_ONE),
         affinity_seconds: entry.affinity_seconds,
         record,
@@ -226,15 +229,22 @@ fn left_out_row((service, lack): (Arc<str>, Lack)) -> LeftOutRow {
 
 fn endpoint_rows(names: &BTreeMap<u32, Arc<str>>, published: &Published) -> Vec<EndpointRow> {
     let entry = &published.placed.entry;
-    let row = entry.row.iter().enumerate();
-    row.map(|(place, chosen)| EndpointRow {
+    let row = |(chosen, share): (Chosen, f64)| EndpointRow {
         service: name(names, entry.index),
         frontend: published.frontend.to_string(),
         endpoint: chosen.address().to_string(),
         locality: chosen.locality.name(),
-        spill: place >= usize::from(entry.count),
-    })
-    .collect()
+        // To a thousandth of a percent.
+        share_percent: (share * 1e5).round() / 1e3,
+    };
+    entry.shares().into_iter().map(row).collect()
+}
+
+impl EndpointRow {
+    /// The share in percent, for people.
+    pub(crate) fn share(&self) -> String {
+        format!("{:.2}%", self.share_percent)
+    }
 }
 
 impl Listed {
@@ -245,15 +255,17 @@ impl Listed {
                 [services_table(services), left_out_table(left_out)].concat()
             }
             Self::Endpoints { endpoints: rows } => {
-                let mut table = table(&["SERVICE", "FRONTEND", "ENDPOINT", "LOCALITY", "USED FOR"]);
+                let mut table = table(&["SERVICE", "FRONTEND", "ENDPOINT", "LOCALITY", "SHARE"]);
+                if let Some(share) = table.column_mut(4) {
+                    share.set_cell_alignment(CellAlignment::Right);
+                }
                 for row in rows {
-                    let used = if row.spill { "spill" } else { "all" };
                     table.add_row([
                         &row.service,
                         row.frontend.as_str(),
                         &row.endpoint,
                         row.locality,
-                        used,
+                        &row.share(),
                     ]);
                 }
                 finished(table, rows.len(), "endpoint")

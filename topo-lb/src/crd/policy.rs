@@ -20,7 +20,7 @@ const SHARE: &str = r"^(100(\.0{1,2})?|[0-9]{1,2}(\.[0-9]{1,2})?)%$";
 fn says_something() -> Rule {
     Rule::new(
         "has(self.topologyKeys) || has(self.externalTopologyKeys) || has(self.minEndpoints) || \
-         has(self.spill) || has(self.refusal) || has(self.handle)",
+         has(self.spill) || has(self.weights) || has(self.refusal) || has(self.handle)",
     )
     .message("it says nothing: write topologyKeys, or what refines keys")
 }
@@ -139,6 +139,10 @@ pub struct Rules {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 16), regex(pattern = SHARE))]
     pub spill: Option<String>,
+    /// The share of new connections that each tier gets, or each value of a label.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(max = 4096))]
+    pub weights: Option<String>,
     /// `intended`: nodes without an endpoint are no cause for a Warning.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 16), regex(pattern = "^intended$"))]
@@ -157,6 +161,7 @@ impl From<Rules> for PolicySources {
             external_topology_keys: rules.external_topology_keys.map(|keys| keys.join(",").into()),
             min_endpoints: rules.min_endpoints.map(Into::into),
             spill: rules.spill.map(Into::into),
+            weights: rules.weights.map(Into::into),
             refusal: rules.refusal.map(Into::into),
             handle: rules.handle.map(|handle| handle.to_string().into()),
             ..Self::default()

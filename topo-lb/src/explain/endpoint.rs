@@ -7,23 +7,35 @@ use crate::topology::candidate::Stock;
 use crate::topology::cause::Cause;
 use crate::topology::decision::{Endpoint, Status};
 use crate::topology::label::Absent;
+use crate::topology::validation::ANY;
+use crate::topology::weights::{Portion, Weighs};
 
 /// Why an endpoint is selected, or why not.
 pub(super) fn reason(decision: &Decision<'_>, endpoint: &Endpoint<'_>) -> String {
     let family = Family::of(endpoint.address.ip());
     let choice = decision.choices.iter().find(|choice| choice.family == family);
+    let portion = endpoint.part.and_then(|part| choice?.parts.get(part));
     match &endpoint.status {
         Status::Chosen(cause) => {
-            let why = selected(decision, *cause);
+            let why = match portion {
+                None => selected(decision, *cause),
+                Some(portion) => weighed(decision, *cause, portion),
+            };
             match choice.map(|choice| choice.stock) {
                 Some(Stock::Draining) => format!("{why}; terminating, but still serves"),
                 _ => why,
             }
         }
         Status::Wider(key) => {
+            if let Some(portion) = portion {
+                return format!("by key {}: {}", key_name(key), gets(portion));
+            }
             let share = choice.and_then(|choice| choice.wider).map(|wider| wider.share);
             let share = share.unwrap_or_default();
             format!("for the {share} of new connections that spill, by key {}", key_name(key))
+        }
+        Status::Weightless { label, own } => {
+            format!("{}: topo-lb.io/weights gives it nothing", own_value(label, *own))
         }
         Status::LeftAlone => "left to kube-proxy".to_owned(),
         Status::OtherFamily(family) => {
@@ -93,6 +105,25 @@ fn selected(decision: &Decision<'_>, cause: Cause<'_>) -> String {
         Cause::HintedZone(zone) => format!("hinted for zone {}", shown(zone)),
         Cause::HintsOff(_) => "hints are off".to_owned(),
         Cause::NoKey | Cause::NoEndpoint(_) | Cause::NoneHere | Cause::NoneUsable => String::new(),
+    }
+}
+
+/// An endpoint with a share by weight.
+fn weighed(decision: &Decision<'_>, cause: Cause<'_>, portion: &Portion<'_>) -> String {
+    let why = match &decision.policy.weighs {
+        Some(Weighs::Values { .. }) if portion.name == ANY => "weight of `*`".to_owned(),
+        Some(Weighs::Values { label: name, .. }) => {
+            format!("weight of {}", label(name, portion.name))
+        }
+        Some(Weighs::Tiers) | None => selected(decision, cause),
+    };
+    format!("{why}: {}", gets(portion))
+}
+
+fn gets(portion: &Portion<'_>) -> String {
+    match portion.endpoints {
+        1 => format!("{} of new connections", portion.share),
+        several => format!("{} of new connections, shared by {several}", portion.share),
     }
 }
 

@@ -19,7 +19,7 @@ use crate::plan::Lack;
 use crate::topology::cause::Cause;
 use crate::topology::claim::{self, Claim};
 use crate::topology::label::{REGION, ZONE};
-use crate::topology::{Decision, Origin, Scope, decide, decide_for, waits_for};
+use crate::topology::{self, Decision, Origin, Scope, decide, decide_for, waits_for};
 
 use actual::{ActualOutcome, WAIT};
 pub use outside::{Exposed, ExposedFrontend};
@@ -140,6 +140,9 @@ pub struct Endpoint {
     pub locality: Locality,
     /// Whether new connections go there.
     pub selected: bool,
+    /// The share of new connections that goes there, in percent, if `topo-lb.io/weights` says so.
+    #[serde(rename = "sharePercent", skip_serializing_if = "Option::is_none")]
+    pub share_percent: Option<f64>,
     /// Why, or why not.
     pub reason: String,
 }
@@ -264,6 +267,8 @@ fn service_port(
                 zone: one.zone.map(str::to_owned),
                 locality: one.locality,
                 selected: actual.no_endpoint.is_none() && one.selected(),
+                share_percent: share_percent(decision, one)
+                    .filter(|_| actual.no_endpoint.is_none()),
                 reason: match actual.no_endpoint {
                     Some(why) => why.to_owned(),
                     None => endpoint::reason(decision, one),
@@ -272,6 +277,17 @@ fn service_port(
             .collect(),
         decision: actual.outcome,
     }
+}
+
+fn share_percent(
+    decision: &Decision<'_>,
+    endpoint: &topology::decision::Endpoint<'_>,
+) -> Option<f64> {
+    let family = cluster::Family::of(endpoint.address.ip());
+    let choice = decision.choices.iter().find(|choice| choice.family == family)?;
+    let portion = choice.parts.get(endpoint.part?)?;
+    // To a thousandth of a percent.
+    Some((portion.each() * 1e5).round() / 1e3)
 }
 
 fn port(port: &cluster::Port) -> Port {

@@ -7,6 +7,7 @@ use crate::topology::cause::{Cause, HintsOff, Missing};
 use crate::topology::decision::Choice;
 use crate::topology::label::ZONE;
 use crate::topology::validation::ANY;
+use crate::topology::weights::{Portion, Weighs};
 use crate::topology::{Bypass, Decision, Verdict};
 
 /// Why connections to this Service port do what they do.
@@ -71,10 +72,31 @@ fn family(decision: &Decision<'_>, choice: &Choice<'_>) -> String {
             key_name(wider.key),
         );
     }
+    if let Some(weighs) = &decision.policy.weighs {
+        text += &weights(choice, weighs);
+    }
     if choice.stock == Stock::Draining && choice.usable > 0 {
         text += "; no endpoint is ready, so those that are terminating but still serve stand in";
     }
     text
+}
+
+/// How new connections divide.
+fn weights(choice: &Choice<'_>, weighs: &Weighs<'_>) -> String {
+    if choice.verdict != Verdict::Route {
+        return String::new();
+    }
+    let whom = |portion: &Portion<'_>| match weighs {
+        Weighs::Tiers => format!("by key {}", key_name(portion.name)),
+        Weighs::Values { .. } if portion.name == ANY => "with any other value".to_owned(),
+        Weighs::Values { label: name, .. } => format!("with {}", label(name, portion.name)),
+    };
+    let part = |it: &Portion<'_>| format!("{} to {} {}", it.share, it.endpoints, whom(it));
+    let parts: Vec<_> = choice.parts.iter().map(part).collect();
+    match parts.is_empty() {
+        true => "; topo-lb.io/weights has no effect: none of them has a weight".to_owned(),
+        false => format!("; by topo-lb.io/weights, new connections go {}", parts.join(", ")),
+    }
 }
 
 fn left_alone(bypass: Bypass<'_>) -> String {

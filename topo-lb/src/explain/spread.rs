@@ -9,7 +9,7 @@ use topo_lb_common::backend::Locality;
 use super::quoted::shown;
 use super::{Policy, Port, policy, port, table};
 use crate::cluster::{Family, ServiceId, State};
-use crate::topology::decision::Choice;
+use crate::topology::decision::{Choice, Endpoint};
 use crate::topology::label::ZONE;
 use crate::topology::{Decision, PolicyKind, Scope, Verdict, decide};
 
@@ -43,7 +43,7 @@ pub struct OnNode {
     pub verdict: &'static str,
     /// Index of the key that decides.
     pub tier: Option<u8>,
-    /// Where the chosen endpoints are.
+    /// Where the chosen endpoints are, or all that have a share by weight.
     pub endpoints: Localities,
 }
 
@@ -165,7 +165,8 @@ fn tiers(decision: &Decision<'_>, choice: &Choice<'_>) -> Vec<TierOnNode> {
 fn localities(decision: &Decision<'_>, choice: &Choice<'_>) -> Localities {
     let mut counts = Localities::default();
     if choice.verdict == Verdict::Route {
-        let own = decision.endpoints.iter().filter(|one| one.is_chosen());
+        let counts_for = |one: &&Endpoint<'_>| one.is_chosen() || one.part.is_some();
+        let own = decision.endpoints.iter().filter(counts_for);
         own.filter(|one| Family::of(one.address.ip()) == choice.family)
             .for_each(|one| counts.add(one.locality));
     }

@@ -6,6 +6,7 @@ mod policy;
 mod service;
 mod severity;
 mod table;
+mod weights;
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -37,6 +38,8 @@ pub enum Rule {
     Refused,
     /// Nodes where a tier is passed over for having too few endpoints.
     TooFew,
+    /// Values with a weight and without endpoints, or the reverse.
+    Weights,
     /// Hints that an endpoint or a node switches off.
     HintsOff,
     /// Hints that were asked for and are not there.
@@ -59,6 +62,7 @@ impl Rule {
         match self {
             Self::Unreadable | Self::Ignored | Self::SharedFrontend => Severity::Error,
             Self::UnknownKey
+            | Self::Weights
             | Self::HintsOff
             | Self::HintsMissing
             | Self::UnknownNode

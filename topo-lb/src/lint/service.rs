@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use super::{Finding, Rule, Severity};
+use super::{Finding, Rule, Severity, weights};
 use crate::cluster::{Family, Port, Service, ServiceId, State};
 use crate::explain::shown;
 use crate::topology::cause::{Cause, HintsOff};
@@ -53,6 +53,7 @@ pub(super) fn look(
         hints_missing(decision, &mut sightings);
         unknown_nodes(state, decision, &mut sightings);
     }
+    weights::look(state, id, &from_nowhere, node_keys, findings);
     let mut reached = BTreeSet::new();
     let kinds = match from_nowhere.iter().any(depends_on_node) {
         true => nodes.alike(service, &from_nowhere, &[]),

@@ -1,11 +1,12 @@
 //! What every frontend should do, by Service, and which Service gets a frontend that two claim.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
 
+use super::apportionment::{self, Rows};
 use super::entry::Entry;
 use crate::cluster::{Clients, Family, Frontend, FrontendKind, Protocol, ServiceId};
 use crate::topology::claim::Claim;
@@ -34,6 +35,8 @@ pub struct Target {
     serving: Box<[SocketAddr]>,
     /// Whether the kernel needs the Service's members: for UDP flows, session affinity and tc.
     lists_members: bool,
+    /// The row has endpoints more than once.
+    is_weighted: bool,
     strict: bool,
 }
 
@@ -41,10 +44,15 @@ impl Target {
     /// Returns `None` for a Service port that topo-lb does not translate.
     fn new(route: Route, lists_all: bool) -> Option<Self> {
         let family = route.frontends.first()?.1.family();
-        let (endpoints, wider) = match route.verdict {
+        let is_weighted = !route.parts.is_empty();
+        let (endpoints, wider, spill) = match route.verdict {
             Verdict::Bypass => return None,
-            Verdict::Refuse => (Vec::new(), Vec::new()),
-            Verdict::Route => (route.endpoints, route.wider),
+            Verdict::Refuse => (Vec::new(), Vec::new(), 0),
+            Verdict::Route if is_weighted => {
+                let Rows { first, second, share } = apportionment::rows(&route.parts);
+                (first, second, share)
+            }
+            Verdict::Route => (route.endpoints, route.wider, route.spill),
         };
         // The kernel's row length has 16 bits. Endpoints beyond it are not used; the cut is the
         // same for every client, and changes only with the Service.
@@ -64,13 +72,14 @@ impl Target {
                 tier: route.tier,
                 count: count as u16,
                 drops: route.drops,
-                spill: if row.len() > count { route.spill } else { 0 },
+                spill: if row.len() > count { spill } else { 0 },
                 affinity_seconds,
                 row,
             },
             // Without `lists_members`, the kernel needs none: most of a cluster's endpoints.
             serving: if lists_members { route.serving.into() } else { Box::default() },
             lists_members,
+            is_weighted,
             strict: route.strict,
             name: route.name,
             family,
@@ -82,9 +91,22 @@ impl Target {
         Entry { index, ..self.entry.clone() }
     }
 
+    /// The endpoints of the chosen tier, or all with a share by weight; each once.
+    pub fn chosen(&self) -> Vec<Chosen> {
+        let row = if self.is_weighted { self.entry.row.len() } else { self.entry.count.into() };
+        self.distinct(row).collect()
+    }
+
+    /// The endpoints at the first places of the row, each once.
+    fn distinct(&self, places: usize) -> impl Iterator<Item = Chosen> {
+        let mut seen = HashSet::new();
+        let is_new = move |chosen: &Chosen| !self.is_weighted || seen.insert(*chosen);
+        self.entry.row.iter().take(places).copied().filter(is_new)
+    }
+
     /// The members that the kernel needs, and whether each is chosen.
     pub fn members(&self) -> impl Iterator<Item = (SocketAddr, bool)> {
-        let row = self.entry.row.iter().map(|chosen| (chosen.address(), true));
+        let row = self.distinct(self.entry.row.len()).map(|chosen| (chosen.address(), true));
         let serving = self.serving.iter().map(|&address| (address, false));
         row.chain(serving).take(if self.lists_members { usize::MAX } else { 0 })
     }

@@ -1,8 +1,10 @@
 //! What a frontend's connections do, as the maps hold it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use topo_lb_common::record::{INLINE4, INLINE6};
+use topo_lb_common::selection::SPILL_ONE;
 
 use crate::cluster::Family;
 use crate::topology::Chosen;
@@ -22,7 +24,8 @@ pub struct Entry {
     pub spill: u16,
     /// Session affinity in seconds; zero for none.
     pub affinity_seconds: u32,
-    /// The endpoints: the chosen tier's, then the wider tier's.
+    /// The endpoints: the chosen tier's, then the wider tier's; with weights
+    /// ([`apportionment`](super::apportionment)) an endpoint can be there more than once.
     pub row: Arc<[Chosen]>,
 }
 
@@ -30,6 +33,22 @@ impl Entry {
     /// Whether the row is too long for a record of this family.
     pub fn needs_slots(&self, family: Family) -> bool {
         self.row.len() > inline(family)
+    }
+
+    /// The endpoints, each once, and the share of new connections that each gets, of 1.
+    pub fn shares(&self) -> BTreeMap<Chosen, f64> {
+        let (first, second) = self.row.split_at(self.row.len().min(self.count.into()));
+        let of_second = match second {
+            [] => 0.0,
+            _ => f64::from(self.spill) / f64::from(SPILL_ONE),
+        };
+        let mut shares = BTreeMap::new();
+        for (range, share) in [(first, 1.0 - of_second), (second, of_second)] {
+            for &one in range {
+                *shares.entry(one).or_default() += share / range.len() as f64;
+            }
+        }
+        shares
     }
 }
 

@@ -13,7 +13,8 @@ use crate::topology::Chosen;
 pub(super) enum Extent {
     /// All of it.
     Whole,
-    /// As many of its endpoints as fit inline, from this one on, wrapping around: takes no slots.
+    /// As many of its endpoints as fit inline, from this one on, wrapping around, and all alike: takes no
+    /// slots.
     Narrow(u64),
     /// As `Narrow`, but only endpoints that are members already, or a single endpoint if none is:
     /// takes hardly any new members.
@@ -30,11 +31,10 @@ impl Extent {
         match self {
             Self::Whole => (whole, target.members().collect()),
             Self::Narrow(first) => {
-                let row = whole.row[..usize::from(whole.count)].to_vec();
-                (inline(whole, &row, first, most), target.members().collect())
+                (inline(whole, &target.chosen(), first, most), target.members().collect())
             }
             Self::Known(first) => {
-                let all = whole.row[..usize::from(whole.count)].to_vec();
+                let all = target.chosen();
                 let known: Vec<Chosen> =
                     all.iter().filter(|one| is_known(one.address())).copied().collect();
                 let entry = match known.as_slice() {

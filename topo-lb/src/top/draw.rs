@@ -88,11 +88,10 @@ fn table<'a>(
 
 fn endpoint_table(endpoints: &[EndpointRow]) -> Table<'_> {
     let rows = endpoints.iter().map(|row| {
-        let spill = if row.spill { "only spill" } else { "" };
-        let cells = [&row.frontend, &row.endpoint, row.locality, spill].map(printable);
+        let cells = [&row.frontend, &row.endpoint, row.locality, &row.share()].map(printable);
         Cells::new(cells.map(Cell::from))
     });
-    let header = ["FRONTEND", "ENDPOINT", "LOCALITY", ""].map(Cell::from);
+    let header = ["FRONTEND", "ENDPOINT", "LOCALITY", "SHARE"].map(Cell::from);
     let widths =
         [Constraint::Fill(2), Constraint::Fill(2), Constraint::Fill(1), Constraint::Fill(1)];
     let bold = Style::new().add_modifier(Modifier::BOLD);
@@ -263,14 +262,14 @@ default/idle\u{fffd}[2J                       -         -         -         -   
         let mut view = View::default();
         view.update(rows());
         assert!(view.press(Key::Enter));
-        let row = |endpoint: &str, locality, spill| EndpointRow {
+        let row = |endpoint: &str, locality, share_percent| EndpointRow {
             service: "default/web:http".into(),
             frontend: "10.96.0.1:80/TCP".to_owned(),
             endpoint: endpoint.to_owned(),
             locality,
-            spill,
+            share_percent,
         };
-        let endpoints = vec![row("10.0.0.3:80", "node", false), row("10.0.2.3:80", "zone", true)];
+        let endpoints = vec![row("10.0.0.3:80", "node", 95.0), row("10.0.2.3:80", "zone", 5.0)];
         let round_trips = "round trips node 0.1 ms".to_owned();
         let status =
             Status { asked: 1, round_trips, endpoints: Some(endpoints), ..Status::default() };
@@ -282,9 +281,9 @@ default/idle\u{fffd}[2J                       -         -         -         -   
             .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
             .collect();
         let wanted = [
-            "FRONTEND ENDPOINT LOCALITY",
-            "10.96.0.1:80/TCP 10.0.0.3:80 node",
-            "10.96.0.1:80/TCP 10.0.2.3:80 zone only spill",
+            "FRONTEND ENDPOINT LOCALITY SHARE",
+            "10.96.0.1:80/TCP 10.0.0.3:80 node 95.00%",
+            "10.96.0.1:80/TCP 10.0.2.3:80 zone 5.00%",
         ];
         assert_eq!(lines[..3], wanted, "\n{screen}");
         assert!(!screen.contains("FROM NODE"), "\n{screen}");

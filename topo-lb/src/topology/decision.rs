@@ -14,6 +14,7 @@ use super::label::{Absent, Here, Site, ZONE};
 use super::policy::{Policy, Rules};
 use super::spill::Share;
 use super::validation::{Ignored, Origin};
+use super::weights::{Part, Portion, Weighs, Weights};
 use super::{Bypass, PolicyKind, PolicySource, Verdict};
 use crate::cluster::Family;
 
@@ -51,6 +52,8 @@ pub struct InForce<'a> {
     pub ignored: Vec<Ignored>,
     /// Annotation `topo-lb.io/refusal: intended`: no report of refusals is needed.
     pub refusal_intended: bool,
+    /// What annotation `topo-lb.io/weights` weighs, if it is valid.
+    pub weighs: Option<Weighs<'a>>,
 }
 
 /// One topology key, seen from this node.
@@ -104,6 +107,8 @@ pub struct Choice<'a> {
     pub tiers: Vec<Tier<'a>>,
     /// Where connections spill to.
     pub wider: Option<Wider<'a>>,
+    /// How new connections divide; empty without weights, or if they have no effect.
+    pub parts: Vec<Portion<'a>>,
 }
 
 /// An endpoint and its status.
@@ -119,6 +124,8 @@ pub struct Endpoint<'a> {
     pub locality: Locality,
     /// Which rule selected or excluded it.
     pub status: Status<'a>,
+    /// Its place in [`Choice::parts`], if new connections divide and it gets some.
+    pub part: Option<usize>,
 }
 
 impl Choice<'_> {
@@ -151,8 +158,15 @@ impl Endpoint<'_> {
 pub enum Status<'a> {
     /// Selected, with the cause.
     Chosen(Cause<'a>),
-    /// Selected for spilled connections, by this key.
+    /// Selected for spilled connections, or for its share by weight, by this key.
     Wider(&'a str),
+    /// The policy allows it, but its value has no weight, while others have.
+    Weightless {
+        /// The label whose values have weights.
+        label: &'a str,
+        /// Its value, or why it has none.
+        own: Result<&'a str, Absent<'a>>,
+    },
     /// Bypass: topo-lb does not translate the Service.
     LeftAlone,
     /// The Service has no ClusterIP of this family.
@@ -215,16 +229,17 @@ impl<'a> Decision<'a> {
         clients: Clients,
         bypass: Option<Bypass<'a>>,
     ) -> Self {
-        let (rules, only_local) = match clients {
+        let (rules, weights, only_local) = match clients {
             Clients::Anywhere => {
                 let field = service.internal_local.then_some("internalTrafficPolicy");
-                (&policy.rules, field)
+                (&policy.rules, policy.weights.as_ref(), field)
             }
             Clients::Outside => {
-                let (rules, only_local) = policy.for_outside(service);
-                (rules, only_local.then_some("externalTrafficPolicy"))
+                let (rules, weights, only_local) = policy.for_outside(service);
+                (rules, weights, only_local.then_some("externalTrafficPolicy"))
             }
         };
+        let weighed_label = weights.and_then(Weights::label).unwrap_or_default();
         let is_external = clients == Clients::Outside && policy.external.is_some();
         let mut choices = Vec::new();
         let mut endpoints = Vec::new();
@@ -234,6 +249,7 @@ impl<'a> Decision<'a> {
             let bypass = bypass.or_else(|| super::local(state, service, family));
             let done =
                 Evaluation::of(state, here, service, port, rules, family, only_local.is_some());
+            let done = done.weighed(weights, rules, here);
             hinted |= done.hinted;
             choices.push(Choice {
                 family,
@@ -252,13 +268,23 @@ impl<'a> Decision<'a> {
                 chosen: done.chosen,
                 tiers: tiers(&done, here, rules),
                 wider: wider(&done, rules),
+                parts: Portion::all(&done.parts),
             });
-            for (candidate, status) in done.candidates.iter().zip(&done.statuses) {
-                let status = match bypass {
-                    None => endpoint_status(candidate.site, *status, &done, rules),
-                    Some(_) => Status::LeftAlone,
+            for (index, (candidate, &status)) in
+                done.candidates.iter().zip(&done.statuses).enumerate()
+            {
+                let holds = |part: &Part<'_>| part.members.binary_search(&index).is_ok();
+                let part = done.parts.iter().position(holds).filter(|_| bypass.is_none());
+                let site = candidate.site;
+                let status = match (bypass, status, part) {
+                    (Some(_), ..) => Status::LeftAlone,
+                    (_, CandidateStatus::Wider, Some(part)) => Status::Wider(done.parts[part].name),
+                    (_, CandidateStatus::Weightless, _) => {
+                        Status::Weightless { label: weighed_label, own: site.label(weighed_label) }
+                    }
+                    _ => endpoint_status(site, status, &done, rules),
                 };
-                endpoints.push(endpoint(candidate, here, status));
+                endpoints.push(Endpoint { part, ..endpoint(candidate, here, status) });
             }
         }
         for family in Family::BOTH {
@@ -290,6 +316,7 @@ impl<'a> Decision<'a> {
             passed_over: policy.passed_over.clone(),
             ignored: policy.ignored.clone(),
             refusal_intended: policy.refusal_intended,
+            weighs: weights.map(Weights::weighs),
         };
         Self { service, port, policy, only_local, choices, endpoints }
     }
@@ -328,6 +355,7 @@ fn endpoint<'a>(candidate: &Candidate<'a>, here: Here<'a>, status: Status<'a>) -
         zone: candidate.site.label(ZONE).ok(),
         locality: candidate.site.locality(here),
         status,
+        part: None,
     }
 }
 
@@ -339,7 +367,8 @@ fn endpoint_status<'a>(
 ) -> Status<'a> {
     let strings = |names: &'a [std::sync::Arc<str>]| names.iter().map(|name| &**name).collect();
     match (status, done.cause) {
-        (CandidateStatus::Chosen, cause) => Status::Chosen(cause),
+        // The weightless are the caller's.
+        (CandidateStatus::Chosen | CandidateStatus::Weightless, cause) => Status::Chosen(cause),
         (CandidateStatus::Wider, _) => {
             Status::Wider(wider(done, rules).map_or("", |wider| wider.key))
         }

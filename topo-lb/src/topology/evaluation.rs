@@ -8,6 +8,7 @@ use super::keys::Keys;
 use super::label::Here;
 use super::policy::Rules;
 use super::validation::ANY;
+use super::weights::{Part, Weights};
 use super::{hints, openyurt};
 use crate::cluster::Family;
 
@@ -15,8 +16,10 @@ use crate::cluster::Family;
 pub(super) enum CandidateStatus {
     /// New connections go there.
     Chosen,
-    /// Spilled new connections go there.
+    /// Spilled new connections go there, or a share of all by the weight of a later tier.
     Wider,
+    /// Chosen by the policy, but without a weight, while others have one.
+    Weightless,
     /// Usable, but not chosen by the policy.
     Passed,
     /// Not ready, and not a draining endpoint that stands in.
@@ -42,6 +45,8 @@ pub(super) struct Evaluation<'a> {
     pub(super) chosen: usize,
     /// Index of the key for spilled connections, and how many endpoints it adds.
     pub(super) wider: Option<(usize, usize)>,
+    /// How new connections divide; empty without weights, or if they have no effect.
+    pub(super) parts: Vec<Part<'a>>,
     pub(super) cause: Cause<'a>,
 }
 
@@ -93,21 +98,45 @@ impl<'a> Evaluation<'a> {
             usable: usable.len(),
             chosen: picked.chosen.len(),
             wider: picked.wider.map(|(tier, members)| (tier, members.len())),
+            parts: Vec::new(),
             cause: picked.cause,
         }
+    }
+
+    /// The same with weights, under the rules that it was made with.
+    pub(super) fn weighed(
+        mut self,
+        weights: Option<&Weights<'a>>,
+        rules: &Rules<'a>,
+        here: Here<'a>,
+    ) -> Self {
+        let Some(weights) = weights.filter(|_| self.chosen > 0) else { return self };
+        let chosen = self.of_status(|status| status == CandidateStatus::Chosen);
+        let usable = self.usable();
+        self.parts = weights.divide(rules, here, &self.candidates, &usable, &chosen);
+        if self.parts.is_empty() {
+            return self;
+        }
+        chosen.iter().for_each(|&one| self.statuses[one] = CandidateStatus::Weightless);
+        for (at, part) in self.parts.iter().enumerate() {
+            let is_first = at == 0 || weights.label().is_some();
+            let status = if is_first { CandidateStatus::Chosen } else { CandidateStatus::Wider };
+            part.members.iter().for_each(|&one| self.statuses[one] = status);
+        }
+        self
     }
 }
 
 impl Evaluation<'_> {
+    /// Indices of the candidates with such a status.
+    pub(super) fn of_status(&self, test: impl Fn(CandidateStatus) -> bool) -> Vec<usize> {
+        (0..self.statuses.len()).filter(|&index| test(self.statuses[index])).collect()
+    }
+
     /// Indices of the candidates that the policy can choose from.
     pub(super) fn usable(&self) -> Vec<usize> {
-        let usable = |index: &usize| {
-            matches!(
-                self.statuses[*index],
-                CandidateStatus::Chosen | CandidateStatus::Wider | CandidateStatus::Passed
-            )
-        };
-        (0..self.statuses.len()).filter(usable).collect()
+        let unusable = [CandidateStatus::Unusable, CandidateStatus::Remote];
+        self.of_status(|status| !unusable.contains(&status))
     }
 
     /// Whether refused connections of clients outside get no answer: with `externalTrafficPolicy: Local`,

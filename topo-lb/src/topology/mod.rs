@@ -8,6 +8,7 @@
 //! | `label` | labels, node pools and distance |
 //! | `keys`, `openyurt`, `hints` | the policies |
 //! | `min_endpoints`, `spill` | what refines keys |
+//! | `weights` | how new connections divide among endpoints |
 //! | `evaluation` | the decision for one Service port and one address family |
 //! | `route` | the datapath's part of a decision |
 //! | `node_labels` | whether a decision reads labels of other Nodes |
@@ -36,6 +37,7 @@ mod reached;
 mod route;
 pub mod spill;
 pub mod validation;
+pub mod weights;
 pub mod zone;
 
 use std::collections::HashSet;
@@ -54,7 +56,7 @@ pub use decision::Decision;
 use label::{Here, Site};
 pub use node_labels::{reads_other_nodes, waits_for};
 pub use reached::reached;
-pub use route::{Route, routes};
+pub use route::{Part, Route, routes};
 use validation::Ignored;
 pub use validation::Origin;
 

@@ -9,6 +9,7 @@ use super::label::{HOSTNAME, Here, NODEPOOL};
 use super::openyurt::Reach;
 use super::policy::{self, Rules};
 use super::validation::ANY;
+use super::weights::Weights;
 use super::{Scope, has_frontends};
 
 /// The label of other Nodes that this Service waits for; `None` if it can be decided now.
@@ -64,5 +65,8 @@ pub fn reads_other_nodes<'a>(
             Some(_) => key != ANY && elsewhere(&|endpoint| endpoint.label(key).is_none()),
         }),
     };
-    inside.into_iter().chain(policy.external).find_map(read)
+    let weighed = policy.weights.as_ref().and_then(Weights::label).filter(|&label| {
+        !service.internal_local && elsewhere(&|endpoint| endpoint.label(label).is_none())
+    });
+    inside.into_iter().chain(policy.external).find_map(read).or(weighed)
 }

@@ -9,7 +9,8 @@ use crate::cluster::{Above, Service, State};
 use super::keys::Keys;
 use super::openyurt::Reach;
 use super::validation::{ANY, Field, Ignored, Origin, Rule, quoted};
-use super::{Bypass, PolicySource, Scope, keys, min_endpoints, openyurt, spill};
+use super::weights::Weights;
+use super::{Bypass, PolicySource, Scope, keys, min_endpoints, openyurt, spill, weights};
 
 /// The value of `topo-lb.io/refusal`.
 const INTENDED: &str = "intended";
@@ -34,6 +35,8 @@ pub(super) struct Policy<'a> {
     pub(super) external: Option<Rules<'a>>,
     /// Weaker objects that say keys, too.
     pub(super) passed_over: Vec<Origin>,
+    /// Annotation `topo-lb.io/weights`: with `rules`, not with `external`.
+    pub(super) weights: Option<Weights<'a>>,
     pub(super) ignored: Vec<Ignored>,
     /// Annotation `topo-lb.io/refusal: intended`.
     pub(super) refusal_intended: bool,
@@ -62,6 +65,15 @@ fn of_layers<'a>(layers: &[Layer<'a>], external_local: bool) -> Policy<'a> {
     // What is weaker than the keys in force does not refine them.
     let refining = &layers[..=at.min(layers.len() - 1)];
     refine(&mut policy, refining);
+    if let Some((origin, text)) = strongest(refining, |said| said.weights.as_deref()) {
+        match weights::from_annotation(text, &policy.rules) {
+            Ok(weights) => policy.weights = Some(weights),
+            Err(rule) => {
+                let origin = origin.clone();
+                policy.ignored.push(Ignored { origin, what: Field::Weights, rule });
+            }
+        }
+    }
     if let Some((origin, text)) = strongest(layers, |said| said.external_topology_keys.as_deref()) {
         match keys::from_annotation(text, false) {
             Ok(keys) => policy.external = Some(Rules::Keys(Keys::of(keys))),
@@ -212,24 +224,39 @@ impl Rules<'_> {
 
 impl<'a> Policy<'a> {
     fn new(source: PolicySource, origin: Origin, rules: Rules<'a>, ignored: Vec<Ignored>) -> Self {
-        let (external, passed_over, refusal_intended, handled) = (None, Vec::new(), false, true);
-        Self { source, origin, rules, external, passed_over, ignored, refusal_intended, handled }
+        Self {
+            source,
+            origin,
+            rules,
+            external: None,
+            weights: None,
+            passed_over: Vec::new(),
+            ignored,
+            refusal_intended: false,
+            handled: true,
+        }
     }
 
-    /// What holds for clients outside, and whether only endpoints on this node count for them.
-    pub(super) const fn for_outside(&self, service: &Service) -> (&Rules<'a>, bool) {
+    /// What holds for clients outside: rules, weights, and whether only endpoints on this node count.
+    pub(super) const fn for_outside(
+        &self,
+        service: &Service,
+    ) -> (&Rules<'a>, Option<&Weights<'a>>, bool) {
         match &self.external {
-            Some(external) => (external, false),
-            None => (&self.rules, service.external_local),
+            Some(external) => (external, None, false),
+            None => (&self.rules, self.weights.as_ref(), service.external_local),
         }
     }
 
     /// Why topo-lb does not translate `service`; `None` if it does. [`Scope::OptIn`] includes
-    /// Services with a valid policy and those that ask for hints.
+    /// Services with a valid policy or valid weights, and those that ask for hints.
     pub(super) fn bypass(&self, scope: Scope, service: &Service) -> Option<Bypass<'static>> {
         let is_in_scope = match scope {
             Scope::All => true,
-            Scope::OptIn => self.source != PolicySource::None || service.policy.hints_asked,
+            Scope::OptIn => {
+                let has_own = self.source != PolicySource::None || self.weights.is_some();
+                has_own || service.policy.hints_asked
+            }
         };
         match (self.handled, is_in_scope) {
             (false, _) => Some(Bypass::Annotation),

@@ -19,11 +19,12 @@ pub fn reached(state: &State, this_node: &str, service: &Service) -> Option<usiz
     if policy.bypass(Scope::All, service).is_some() {
         return None;
     }
-    let (rules, only_local) = policy.for_outside(service);
+    let (rules, weights, only_local) = policy.for_outside(service);
     let of_family = |family| {
         let mut ready = HashSet::<IpAddr>::new();
         for port in &service.ports {
             let done = Evaluation::of(state, here, service, port, rules, family, only_local);
+            let done = done.weighed(weights, rules, here);
             let all = done.candidates.iter().zip(&done.statuses);
             let chosen = all.filter(|(_, status)| **status == CandidateStatus::Chosen);
             let chosen = chosen.filter(|(one, _)| one.site.endpoint.ready);

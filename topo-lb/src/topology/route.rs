@@ -4,12 +4,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use topo_lb_common::selection::SPILL_ONE;
 
 use super::candidate;
 use super::evaluation::{CandidateStatus, Evaluation};
 use super::exposed::{ByClients, Exposing, FrontendOfKind};
 use super::label::Here;
 use super::policy::{self, Rules};
+use super::weights::{self, Weights};
 use super::{Chosen, Scope, Verdict, has_frontends, port_name};
 use crate::cluster::service::Protocol;
 use crate::cluster::{Clients, Family, Frontend, FrontendKind, Port, Service, ServiceId, State};
@@ -34,8 +36,10 @@ pub struct Route {
     pub created: Option<Arc<str>>,
     /// Index of the matching key.
     pub tier: Option<u8>,
-    /// Endpoints of the chosen tier, sorted, without duplicates.
+    /// Endpoints of the chosen tier, or all with a share by weight; sorted, without duplicates.
     pub endpoints: Vec<Chosen>,
+    /// How new connections divide among `endpoints`; empty: alike.
+    pub parts: Vec<Part>,
     /// Endpoints of the next wider tier, for spilled connections; sorted.
     pub wider: Vec<Chosen>,
     /// Share of new connections that spill, in parts of `selection::SPILL_ONE`.
@@ -48,6 +52,32 @@ pub struct Route {
     pub serving: Vec<SocketAddr>,
     /// `namespace/name:port` of the Service port for logs; a port without a name has its number.
     pub name: Arc<str>,
+}
+
+/// Endpoints that get a share of new connections together: by weight, and each as much as the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// At least 1.
+    pub weight: u16,
+    /// Sorted; at least one, in no other part.
+    pub endpoints: Vec<Chosen>,
+}
+
+impl Route {
+    /// Groups of endpoints, and the share of new connections that each group gets, of 1. The endpoints
+    /// of a group get equally many.
+    pub fn shares(&self) -> Vec<(&[Chosen], f64)> {
+        let sum: f64 = self.parts.iter().map(|part| f64::from(part.weight)).sum();
+        let spilled = match self.wider.len() {
+            0 => 0.0,
+            _ => f64::from(self.spill) / f64::from(SPILL_ONE),
+        };
+        let parts = self.parts.iter();
+        match self.parts.is_empty() {
+            true => vec![(&self.endpoints, 1.0 - spilled), (&self.wider, spilled)],
+            false => parts.map(|it| (&*it.endpoints, f64::from(it.weight) / sum)).collect(),
+        }
+    }
 }
 
 /// The routes of a Service, by port and address family: one for its ClusterIPs, without those that a
@@ -76,14 +106,18 @@ pub fn routes(
         let name = port_name(service, port);
         for &family in &families {
             let decide_by = |rules: &Rules<'_>,
+                             weights: Option<&Weights<'_>>,
                              frontends: Vec<FrontendOfKind>,
                              only_local: bool| {
                 let done = Evaluation::of(state, here, service, port, rules, family, only_local);
+                let done = done.weighed(weights, rules, here);
                 let name = Arc::clone(&name);
                 let route = route(service, (place, port), frontends, name, rules, &done, here);
                 Route { strict: only_local || route.strict, ..route }
             };
-            let decide = |frontends, only_local| decide_by(&policy.rules, frontends, only_local);
+            let decide = |frontends, only_local| {
+                decide_by(&policy.rules, policy.weights.as_ref(), frontends, only_local)
+            };
             let own = service.cluster_ips.iter().filter(|&&address| Family::of(address) == family);
             let own = own.filter(|&&address| state.local_device(address).is_none());
             let own = own.map(|&address| Frontend::new(address, port.port, port.protocol));
@@ -103,8 +137,8 @@ pub fn routes(
             }
             routes.extend((!own.is_empty()).then(|| decide(own, service.internal_local)));
             if !outside.is_empty() {
-                let (rules, only_local) = policy.for_outside(service);
-                let mut route = decide_by(rules, outside, only_local);
+                let (rules, weights, only_local) = policy.for_outside(service);
+                let mut route = decide_by(rules, weights, outside, only_local);
                 let exposure = service.exposure.as_ref();
                 route.source_ranges = exposure.and_then(|it| it.limits(family)).cloned();
                 routes.push(route);
@@ -123,11 +157,20 @@ fn route(
     done: &Evaluation<'_>,
     here: Here<'_>,
 ) -> Route {
-    let chosen = |wanted| {
-        let with = done.candidates.iter().zip(&done.statuses);
-        with.filter(move |(_, status)| **status == wanted)
-            .map(|(one, _)| Chosen::new(one.address, one.site.locality(here)))
-            .collect()
+    let of = |index: usize| {
+        let one = &done.candidates[index];
+        Chosen::new(one.address, one.site.locality(here))
+    };
+    let chosen = |wanted: &[CandidateStatus]| {
+        done.of_status(|status| wanted.contains(&status)).into_iter().map(of).collect()
+    };
+    let (own, wider): (&[_], &[_]) = match done.parts.is_empty() {
+        true => (&[CandidateStatus::Chosen], &[CandidateStatus::Wider]),
+        false => (&[CandidateStatus::Chosen, CandidateStatus::Wider], &[]),
+    };
+    let part = |part: &weights::Part<'_>| Part {
+        weight: part.weight,
+        endpoints: part.members.iter().copied().map(of).collect(),
     };
     let is_for_outside = frontends.iter().any(|(_, it)| it.clients == Clients::Outside);
     let left = |status| !matches!(status, CandidateStatus::Chosen | CandidateStatus::Wider);
@@ -140,8 +183,9 @@ fn route(
         source_ranges: None,
         created: service.created.clone(),
         tier: done.tier(),
-        endpoints: chosen(CandidateStatus::Chosen),
-        wider: chosen(CandidateStatus::Wider),
+        endpoints: chosen(own),
+        parts: done.parts.iter().map(part).collect(),
+        wider: chosen(wider),
         spill: match rules {
             Rules::Keys(keys) if done.wider.is_some() => keys.spill.parts(),
             Rules::Keys(_) | Rules::OpenYurt { .. } | Rules::None => 0,

@@ -18,6 +18,13 @@ impl Share {
         self.0
     }
 
+    /// `part` ÷ `whole`, to the nearest part of [`SPILL_ONE`]; at most 1. 0 of nothing.
+    #[must_use]
+    pub fn of(part: u64, whole: u64) -> Self {
+        let (one, whole) = (u64::from(SPILL_ONE), whole.max(1));
+        Self(((part * one * 2 + whole) / (whole * 2)).min(one) as u16)
+    }
+
     /// Whether the share is 0.
     #[must_use]
     pub const fn is_none(self) -> bool {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::PolicySource;
+use super::weights::MAX_WEIGHT;
 use crate::cluster::PolicyId;
 
 /// Most keys of a policy, as in Kubernetes 1.17 (`MaxTopologyKeys`).
@@ -81,6 +82,8 @@ pub enum Field {
     MinEndpoints,
     /// Annotation `topo-lb.io/spill`.
     Spill,
+    /// Annotation `topo-lb.io/weights`.
+    Weights,
     /// Annotation `topo-lb.io/refusal`.
     Refusal,
     /// Annotation `topo-lb.io/handle`.
@@ -95,6 +98,7 @@ impl Field {
             Self::Policy(_) => "spec.topologyKeys",
             Self::MinEndpoints => "spec.minEndpoints",
             Self::Spill => "spec.spill",
+            Self::Weights => "spec.weights",
             Self::Refusal => "spec.refusal",
             Self::Handle => "spec.handle",
         }
@@ -110,6 +114,7 @@ impl fmt::Display for Field {
             Self::Policy(source) => write!(f, "annotation {source}"),
             Self::MinEndpoints => f.write_str("annotation topo-lb.io/min-endpoints"),
             Self::Spill => f.write_str("annotation topo-lb.io/spill"),
+            Self::Weights => f.write_str("annotation topo-lb.io/weights"),
             Self::Refusal => f.write_str("annotation topo-lb.io/refusal"),
             Self::Handle => f.write_str("annotation topo-lb.io/handle"),
         }
@@ -247,6 +252,80 @@ pub enum Rule {
         /// Quoted.
         text: String,
     },
+    /// Weights without text.
+    #[error("it is empty; {WEIGHT_FORMS}, or remove it")]
+    WeightsEmpty,
+    /// More weights than [`MAX_KEYS`].
+    #[error("it has {count} weights, at most {MAX_KEYS} are allowed; remove {}", count - MAX_KEYS)]
+    TooManyWeights {
+        /// How many there are.
+        count: usize,
+    },
+    /// Not a name and a weight.
+    #[error("part {position}, {text}, is no weight; {WEIGHT_FORMS}")]
+    WeightForm {
+        /// Which.
+        position: usize,
+        /// Quoted.
+        text: String,
+    },
+    /// A weight for a key that is not in force.
+    #[error(
+        "weight {position} is for {key}, which is no topology key in force; name each of these once: \
+         `{keys}`"
+    )]
+    WeightOfNoKey {
+        /// Which.
+        position: usize,
+        /// Quoted.
+        key: String,
+        /// The keys in force.
+        keys: String,
+    },
+    /// A key without a weight.
+    #[error("the topology key {key} has no weight; give each key in force one, or remove the key")]
+    KeyWithoutWeight {
+        /// Quoted.
+        key: String,
+    },
+    /// A key or value with two weights.
+    #[error("{name} has two weights; remove one")]
+    DuplicateWeight {
+        /// Quoted.
+        name: String,
+    },
+    /// Neither `*` nor a label value.
+    #[error(
+        "value {position}, {value}, is no label value; write up to 63 letters, digits, `-`, `_` and \
+         `.`, with a letter or digit at both ends, or `*` for all other values"
+    )]
+    NotAValue {
+        /// Which.
+        position: usize,
+        /// Quoted.
+        value: String,
+    },
+    /// Not a number, or out of range.
+    #[error(
+        "weight {position}, {text}, is no whole number from {least} to {MAX_WEIGHT}; write one"
+    )]
+    NotAWeight {
+        /// Which.
+        position: usize,
+        /// Quoted.
+        text: String,
+        /// The smallest that is allowed here.
+        least: u16,
+    },
+    /// All weights are 0.
+    #[error("all weights are 0, so no connection has a place to go; write one above 0")]
+    WeightsOfNothing,
+    /// Both divide the connections among tiers.
+    #[error(
+        "weights and topo-lb.io/spill both divide new connections; remove one of them. Weights of \
+         the keys can do what `spill` does"
+    )]
+    WeightsWithSpill,
     /// Not `intended`, the only valid value.
     #[error(
         "{text} is not `intended`, which is the only value; write it, or remove the annotation"
@@ -267,6 +346,10 @@ pub enum Rule {
 
 const OPENYURT_VALUES: &str =
     "`kubernetes.io/hostname`, `openyurt.io/nodepool` or `kubernetes.io/zone`";
+
+const WEIGHT_FORMS: &str = "write `KEY: WEIGHT` for each topology key, such as \
+    `kubernetes.io/hostname: 80, *: 20`, or `LABEL: VALUE=WEIGHT`, such as \
+    `topology.kubernetes.io/zone: a=80, b=20`";
 
 /// What is wrong with a label name (Kubernetes' `IsQualifiedName`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -325,6 +408,12 @@ pub fn label_name(key: &str) -> Result<(), LabelFault> {
     } else {
         Err(LabelFault::Name)
     }
+}
+
+/// Whether `value` is a label's value (Kubernetes' `IsValidLabelValue`) and not empty.
+pub(super) fn is_label_value(value: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    value.len() <= 63 && is_bounded(value, inner, |byte| byte.is_ascii_alphanumeric())
 }
 
 fn is_dns_label(part: &str) -> bool {

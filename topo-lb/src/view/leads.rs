@@ -77,7 +77,11 @@ fn shares(
                 let site = sites.binary_search_by_key(&endpoint.address, |(address, _)| *address);
                 let value = site.ok().and_then(|place| sites[place].1.label(label).ok());
                 let Some(group) = group(value) else { continue };
-                let weight = if endpoint.is_chosen() { of_chosen } else { of_wider };
+                let weight = match endpoint.part.and_then(|part| choice.parts.get(part)) {
+                    Some(portion) => portion.each(),
+                    None if endpoint.is_chosen() => of_chosen,
+                    None => of_wider,
+                };
                 *weights[endpoint.locality as usize].entry(group).or_default() += weight;
             }
         }

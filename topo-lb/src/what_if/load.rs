@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use topo_lb_common::backend::Locality;
-use topo_lb_common::selection::SPILL_ONE;
 
 use super::{Proxied, Served};
 use crate::cluster::{Family, Port, ServiceId};
@@ -141,12 +140,7 @@ impl<'a> Load<'a> {
             return;
         }
         let before = group.staying;
-        let spilled = match route.wider.len() {
-            0 => 0.0,
-            _ => f64::from(route.spill) / f64::from(SPILL_ONE),
-        };
-        for (endpoints, share) in [(&route.endpoints, 1.0 - spilled), (&route.wider, spilled)] {
-            // `topo_lb_common::selection`: all endpoints of a tier are equally likely.
+        for (endpoints, share) in route.shares() {
             let each = nodes.len() as f64 * share / endpoints.len() as f64;
             for chosen in endpoints.iter().filter(|_| share > 0.0) {
                 let address = chosen.address();

@@ -20,4 +20,5 @@ mod same_rules;
 mod seeds;
 mod speed;
 mod updates;
+mod weights;
 mod what_if;

@@ -19,6 +19,8 @@ pub(crate) struct Answer {
     pub(crate) wider: BTreeMap<SocketAddr, &'static str>,
     /// In parts of 1,048,576.
     pub(crate) spill: u16,
+    /// The share of each endpoint in parts of a million, if there are weights.
+    pub(crate) shares: BTreeMap<SocketAddr, u32>,
     pub(crate) serving: BTreeSet<SocketAddr>,
     pub(crate) source: &'static str,
     pub(crate) errors: usize,
@@ -85,7 +87,15 @@ pub(crate) fn answer(
             _ => errors += 1,
         }
     }
-    if only_opted_in && source == "none" && !service.policy.hints_asked {
+    // Keys of one tier each, or a label and its values.
+    let mut weights: Option<(String, Vec<(String, f64)>)> = None;
+    if let Some(text) = all[..heard].iter().find_map(|(_, said)| said.weights.as_deref()) {
+        match weighed(text, if by_keys { &keys } else { &[] }) {
+            Some(parsed) if spill == 0 => weights = Some(parsed),
+            _ => errors += 1,
+        }
+    }
+    if only_opted_in && weights.is_none() && source == "none" && !service.policy.hints_asked {
         return None;
     }
 
@@ -183,6 +193,51 @@ pub(crate) fn answer(
         }
     }
 
+    // Weights.
+    let mut parts: Vec<(BTreeSet<SocketAddr>, f64)> = vec![];
+    if let (Some((label, weights)), false) = (&weights, chosen.is_empty()) {
+        for (name, weight) in weights {
+            let mut members = BTreeSet::new();
+            for (at, one) in if label.is_empty() { &usable } else { &chosen } {
+                let value =
+                    endpoint_label(cluster, one, if label.is_empty() { name } else { label });
+                let is_in = if label.is_empty() {
+                    name == "*" || value.is_some() && value == node_label(cluster, me, name)
+                } else if weights.iter().any(|(other, _)| Some(other) == value.as_ref()) {
+                    value.as_ref() == Some(name)
+                } else {
+                    name == "*"
+                };
+                if is_in {
+                    members.insert(*at);
+                }
+            }
+            if label.is_empty() {
+                let place = keys.iter().position(|key| key == name).unwrap();
+                if members.len() < least[place] {
+                    continue;
+                }
+                for (earlier, _) in &parts {
+                    members.retain(|at| !earlier.contains(at));
+                }
+            }
+            parts.push((members, *weight));
+        }
+        parts.retain(|(members, weight)| !members.is_empty() && *weight > 0.0);
+    }
+    let mut shares = BTreeMap::new();
+    let sum: f64 = parts.iter().map(|(_, weight)| weight).sum();
+    for (members, weight) in &parts {
+        for at in members {
+            let share = weight / sum / members.len() as f64;
+            shares.insert(*at, (share * 1e6).round() as u32);
+        }
+    }
+    if !shares.is_empty() {
+        chosen = usable.clone();
+        chosen.retain(|at, _| shares.contains_key(at));
+    }
+
     // Section 7, and the endpoints that may keep flows.
     let mut serving = BTreeSet::new();
     for (at, endpoint) in &everyone {
@@ -199,6 +254,7 @@ pub(crate) fn answer(
         chosen: chosen.iter().map(|(at, one)| (*at, distance(cluster, me, one))).collect(),
         wider: wider.iter().map(|(at, one)| (*at, distance(cluster, me, one))).collect(),
         spill,
+        shares,
         serving,
         source,
         errors,
@@ -315,6 +371,40 @@ fn needed(text: &str, keys: &[String]) -> Option<Vec<usize>> {
     }
     let star_needs = keys.iter().zip(&numbers).find(|(key, _)| *key == "*");
     (numbers.len() == keys.len() && star_needs.is_none_or(|(_, &one)| one == 1)).then_some(numbers)
+}
+
+/// Weights of `keys`, in their order and for the label "", or of values of a label.
+fn weighed(text: &str, keys: &[String]) -> Option<(String, Vec<(String, f64)>)> {
+    let by_value = text.contains('=');
+    let (label, list) = if by_value { text.split_once(':')? } else { ("", text) };
+    let label = label.trim();
+    let mut weights: Vec<(String, f64)> = vec![];
+    for part in list.split(',') {
+        let place = if by_value { part.find('=')? } else { part.rfind(':')? };
+        let (name, number) = (part[..place].trim(), part[place + 1..].trim());
+        let weight: u32 = number.parse().ok().filter(|_| !number.starts_with('+'))?;
+        let good = if by_value {
+            name == "*" || qualified(name)
+        } else {
+            keys.iter().any(|key| key == name) && weight > 0
+        };
+        if !good || weight > 1000 || weights.iter().any(|(other, _)| other == name) {
+            return None;
+        }
+        weights.push((name.to_owned(), f64::from(weight)));
+    }
+    let place = |name: &String| keys.iter().position(|key| key == name);
+    if by_value {
+        if !qualified(label) || weights.iter().all(|(_, weight)| *weight == 0.0) {
+            return None;
+        }
+    } else {
+        weights.sort_by_key(|(name, _)| place(name));
+        if weights.len() < keys.len() {
+            return None;
+        }
+    }
+    (weights.len() <= 16).then(|| (label.to_owned(), weights))
 }
 
 /// A percentage in parts of 1,048,576, to the nearest; by floating point, unlike the engine.

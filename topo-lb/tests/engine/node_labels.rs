@@ -15,10 +15,11 @@ use crate::random;
 /// The routes without localities, which only metrics use and which may be less exact.
 fn decided(state: &State, this_node: &str, scope: Scope) -> Vec<Route> {
     let mut routes = topology::routes(state, this_node, scope, None, &id("svc"));
-    for one in
-        routes.iter_mut().flat_map(|route| route.endpoints.iter_mut().chain(&mut route.wider))
-    {
-        one.locality = Locality::Elsewhere;
+    for route in &mut routes {
+        let parts = route.parts.iter_mut().flat_map(|part| &mut part.endpoints);
+        for one in route.endpoints.iter_mut().chain(&mut route.wider).chain(parts) {
+            one.locality = Locality::Elsewhere;
+        }
     }
     routes
 }

@@ -101,6 +101,28 @@ fn choose(tape: &mut Tape<'_>, right: &[&str], wrong: &[&str]) -> Arc<str> {
     tape.one(of).into()
 }
 
+/// Mostly valid weights for the policy.
+fn weights(tape: &mut Tape<'_>, policy: &PolicySources) -> String {
+    let numbers = if tape.chance(5) { &["-1", "1001", "5%", ""][..] } else { &["80", "15", "1"] };
+    if tape.chance(60) {
+        // Of tiers: of the keys that are written, or of others.
+        let field = policy.spec_topology_keys.join(",");
+        let keys = policy.topology_keys.as_deref().unwrap_or(&field);
+        let keys = if tape.chance(5) { "rack,*" } else { keys };
+        let each = keys.split(',').map(|key| format!("{}: {}", key.trim(), tape.one(numbers)));
+        return each.collect::<Vec<_>>().join(tape.one(&[",", " , "]));
+    }
+    let names = if tape.chance(5) { &["a b", "", "-"][..] } else { &["a", "b", "n6", "*", "c"] };
+    let mut seen = BTreeSet::new();
+    let each = (0..1 + tape.below(4)).map(|_| tape.one(names)).collect::<Vec<_>>();
+    let each = each.into_iter().filter(|name| seen.insert(*name) || tape.chance(5));
+    let each = each.collect::<Vec<_>>();
+    let numbers = if tape.chance(20) { &["0", "20"][..] } else { numbers };
+    let each = each.into_iter().map(|name| format!("{name}={}", tape.one(numbers)));
+    let each = each.collect::<Vec<_>>().join(", ");
+    format!("{}: {each}", tape.one(&KEYS))
+}
+
 pub(crate) fn service(tape: &mut Tape<'_>, name: &str) -> Service {
     let mut policy = PolicySources::default();
     match tape.below(8) {
@@ -137,6 +159,9 @@ pub(crate) fn service(tape: &mut Tape<'_>, name: &str) -> Service {
     if tape.chance(if by_keys { 50 } else { 3 }) {
         let texts = ["5%", "0%", "100%", "0.01%", "33.33%", " 50 %", "0.5%"];
         policy.spill = Some(choose(tape, &texts, &["101%", "5", "1.234%", ""]));
+    }
+    if tape.chance(if by_keys { 35 } else { 20 }) {
+        policy.weights = Some(weights(tape, &policy).into());
     }
     policy.hints_asked = tape.chance(20);
     let four: IpAddr = Ipv4Addr::new(10, 96, 0, 1).into();
@@ -201,6 +226,9 @@ fn sources(tape: &mut Tape<'_>) -> PolicySources {
     }
     if tape.chance(25) {
         policy.spill = Some(choose(tape, &["5%", "100%", "33.33%"], &["101%", ""]));
+    }
+    if tape.chance(15) {
+        policy.weights = Some(weights(tape, &policy).into());
     }
     policy
 }

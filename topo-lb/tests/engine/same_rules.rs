@@ -1,14 +1,16 @@
 //! The engine and the naive implementation agree on random clusters.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZero;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use proptest::test_runner::{Config, TestRunner};
+use topo_lb::plan::apportionment::{self, Rows};
 use topo_lb::topology::candidate::Stock;
-use topo_lb::topology::decision::Choice;
-use topo_lb::topology::{self, Chosen, Scope, Verdict};
+use topo_lb::topology::decision::{Choice, Status};
+use topo_lb::topology::{self, Chosen, Route, Scope, Verdict};
+use topo_lb_common::selection::SPILL_ONE;
 
 use crate::made::id;
 use crate::{naive, random};
@@ -27,6 +29,8 @@ struct Seen {
     standing_in: AtomicU32,
     spilling: AtomicU32,
     too_few: AtomicU32,
+    weighed: AtomicU32,
+    weightless: AtomicU32,
 }
 
 fn count(counter: &AtomicU32) {
@@ -62,6 +66,8 @@ fn the_engine_agrees_with_a_naive_reading_of_the_rules() {
             ("terminating endpoints chosen", std::slice::from_ref(&seen.standing_in)),
             ("some spill", std::slice::from_ref(&seen.spilling)),
             ("a tier has too few", std::slice::from_ref(&seen.too_few)),
+            ("several parts by weight", std::slice::from_ref(&seen.weighed)),
+            ("an endpoint without a weight", std::slice::from_ref(&seen.weightless)),
         ] {
             for (index, count) in
                 counts.iter().map(|count| count.load(Ordering::Relaxed)).enumerate()
@@ -111,8 +117,10 @@ fn agree(tape: &[u8], seen: &Seen) {
                 chosen: far(&route.endpoints),
                 wider: far(&route.wider),
                 spill: route.spill,
+                shares: shares(&route),
             };
             assert_eq!(actual, expected);
+            obeyed(&route, &expected);
             assert_eq!(choice.verdict, route.verdict);
             assert_eq!(choice.tier(), route.tier);
             assert!(route.serving.is_sorted());
@@ -120,6 +128,10 @@ fn agree(tape: &[u8], seen: &Seen) {
             selected.extend(expected.chosen.keys().chain(expected.wider.keys()).copied());
             sources.insert(expected.source);
             note(seen, &expected, choice);
+            let is_weightless = |status: &Status<'_>| matches!(status, Status::Weightless { .. });
+            if decision.endpoints.iter().any(|one| is_weightless(&one.status)) {
+                count(&seen.weightless);
+            }
         }
         assert!(choices.next().is_none());
         // Hints are evaluated per family, and shown if any family has them.
@@ -135,6 +147,35 @@ fn agree(tape: &[u8], seen: &Seen) {
         assert!(decision.endpoints.is_sorted_by(|a, b| a.address < b.address));
     }
     assert!(routes.next().is_none());
+}
+
+/// The share of each endpoint by weight, in parts of a million.
+fn shares(route: &Route) -> BTreeMap<SocketAddr, u32> {
+    let shares = route.shares().into_iter().filter(|_| !route.parts.is_empty());
+    let each = shares.flat_map(|(endpoints, share)| {
+        let each = (share / endpoints.len() as f64 * 1e6).round() as u32;
+        endpoints.iter().map(move |one| (one.address(), each))
+    });
+    each.collect()
+}
+
+/// The row that the programs choose from gives each endpoint its share, to half a percent.
+fn obeyed(route: &Route, expected: &naive::Answer) {
+    if expected.shares.is_empty() {
+        return;
+    }
+    let Rows { first, second, share } = apportionment::rows(&route.parts);
+    let second_share = f64::from(share) / f64::from(SPILL_ONE);
+    let mut actual: BTreeMap<SocketAddr, f64> = BTreeMap::new();
+    for (row, share) in [(first, 1.0 - second_share), (second, second_share)] {
+        for one in &row {
+            *actual.entry(one.address()).or_default() += share / row.len() as f64;
+        }
+    }
+    assert!(actual.keys().eq(expected.shares.keys()), "{actual:?}");
+    for ((at, share), wanted) in actual.iter().zip(expected.shares.values()) {
+        assert!((share - f64::from(*wanted) / 1e6).abs() < 0.0051, "{at}: {share}, not {wanted}");
+    }
 }
 
 /// For each family, whether it is IPv6, in the order of the ClusterIPs.
@@ -167,6 +208,9 @@ fn note(seen: &Seen, answer: &naive::Answer, choice: &Choice<'_>) {
     }
     if !answer.refused && choice.stock == Stock::Draining {
         count(&seen.standing_in);
+    }
+    if choice.parts.len() > 1 {
+        count(&seen.weighed);
     }
     if answer.spill > 0 {
         count(&seen.spilling);

@@ -269,7 +269,12 @@ fn by_hand(
             let fate = fates.entry(node.to_owned()).or_default();
             fate.1 = if route.verdict == Verdict::Refuse { 1.0 } else { 0.0 };
             let spilled = f64::from(route.spill) / f64::from(SPILL_ONE);
-            for (tier, share) in [(&route.endpoints, 1.0 - spilled), (&route.wider, spilled)] {
+            let sum: u16 = route.parts.iter().map(|part| part.weight).sum();
+            let parts = route.parts.iter();
+            let parts = parts.map(|it| (&it.endpoints, f64::from(it.weight) / f64::from(sum)));
+            let tiers = [(&route.endpoints, 1.0 - spilled), (&route.wider, spilled)];
+            let tiers = tiers.into_iter().filter(|_| route.parts.is_empty());
+            for (tier, share) in tiers.chain(parts) {
                 for one in tier {
                     let each = share / tier.len() as f64;
                     *loads.entry(one.address()).or_default() += each;

@@ -24,6 +24,7 @@ const MANY: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 9);
 const REFUSED: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
 const AFFINITY: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 11);
 const SPILL: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 12);
+const WEIGHTS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 14);
 const BOTH4: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 13);
 const BOTH6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x96, 0, 0, 0, 0, 0, 0x13);
 
@@ -113,6 +114,7 @@ impl Bench {
             four("500 endpoints", at(MANY)),
             four("affinity", at(AFFINITY)),
             four("spill", at(SPILL)),
+            four("weights", at(WEIGHTS)),
             four("refused", at(REFUSED)),
             case("hit", Client::Inside, six).on("connect6", program("connect6")?),
         ];
@@ -215,6 +217,14 @@ fn special(ground: &Ground<'_>) -> Result<Vec<Value>> {
     near_and_far.extend(nobody(8, "node-00001").split_off(4));
     let keys = [(KEYS, "kubernetes.io/hostname,*"), ("topo-lb.io/spill", "5%")];
     put("spill", SPILL, &keys, &near_and_far);
+    let mut zones = nobody(6, HERE);
+    zones
+        .iter_mut()
+        .zip(["a", "a", "b", "b", "c", "c"])
+        .for_each(|(it, zone)| it["zone"] = zone.into());
+    // Of two ranges with slots, in which endpoints stand more than once.
+    let weights = [("topo-lb.io/weights", "topology.kubernetes.io/zone: a=60, b=30, c=10")];
+    put("weights", WEIGHTS, &weights, &zones);
     for object in &mut objects {
         if object["kind"] == "Service" && object["metadata"]["name"] == "affinity" {
             object["spec"]["sessionAffinity"] = "ClientIP".into();

@@ -9,8 +9,9 @@ use topo_lb_common::backend::Locality;
 use super::world::{World, route};
 use crate::cluster::{Clients, Family, Frontend, FrontendKind, Protocol, ServiceId};
 use crate::datapath::maps::commit::{commit, take_over};
+use crate::plan::apportionment::{self, Rows};
 use crate::plan::{Capacity, Desired, Meanwhile, Plan, Ration, Step, WhenFull, diff};
-use crate::topology::{Chosen, Route};
+use crate::topology::{Chosen, Part, Route};
 
 const SMALL: Capacity = Capacity {
     services: 6,
@@ -41,13 +42,22 @@ fn routes() -> impl Strategy<Value = Route> {
     let protocol = prop_oneof![Just(Protocol::Tcp), Just(Protocol::Udp)];
     let hosts = prop::collection::btree_set(0u8..40, 0..20);
     let bools = (any::<bool>(), any::<bool>());
-    (0u8..6, bools, protocol, hosts, 0u8..4, 0u8..3).prop_map(
-        |(address, (six, outside), protocol, hosts, serving, affinity)| {
+    let weights = prop_oneof![Just(Vec::new()), prop::collection::vec(1u16..20, 3)];
+    (0u8..6, bools, protocol, hosts, 0u8..4, 0u8..3, weights).prop_map(
+        |(address, (six, outside), protocol, hosts, serving, affinity, weights)| {
             let clients = if outside { Clients::Outside } else { Clients::Anywhere };
             let endpoint =
                 |host: &u8| (SocketAddr::new(ip(six, 1, *host), 80), Locality::from_byte(host % 4));
+            let route = route((ip(six, 96, address), 80, protocol), hosts.iter().map(endpoint));
+            let part = |(at, &weight): (usize, &u16)| Part {
+                weight,
+                endpoints: route.endpoints.iter().copied().skip(at).step_by(3).collect(),
+            };
+            let mut parts: Vec<_> = weights.iter().enumerate().map(part).collect();
+            parts.retain(|part| !part.endpoints.is_empty());
             Route {
                 tier: Some(0),
+                parts,
                 strict: address % 2 == 0,
                 affinity_seconds: (affinity == 0).then_some(600),
                 serving: (0..serving)
@@ -58,7 +68,7 @@ fn routes() -> impl Strategy<Value = Route> {
                     FrontendKind::LoadBalancerIp,
                     Frontend::new(ip(six, 96, address), 80, protocol).of(clients),
                 )],
-                ..route((ip(six, 96, address), 80, protocol), hosts.iter().map(endpoint))
+                ..route
             }
         },
     )
@@ -116,14 +126,19 @@ impl Agent {
 
     /// The endpoints of each frontend, straight from the routes, and its Service: the first
     /// claimant, whoever its clients are.
-    fn expected(&self) -> BTreeMap<Frontend, (&ServiceId, &[Chosen])> {
+    fn expected(&self) -> BTreeMap<Frontend, (&ServiceId, Vec<Chosen>)> {
         let (mut all, mut owners) = (BTreeMap::new(), BTreeMap::new());
         for (id, routes) in &self.routes {
             for (place, route) in routes.iter().enumerate() {
                 let (_, frontend) = route.frontends[0];
                 let claim = (id, place);
                 if *owners.entry(frontend.of(Clients::Anywhere)).or_insert(claim) == claim {
-                    all.insert(frontend, (id, &*route.endpoints));
+                    let Rows { first, second, .. } = apportionment::rows(&route.parts);
+                    let row = match route.parts.is_empty() {
+                        true => route.endpoints.clone(),
+                        false => [first, second].concat(),
+                    };
+                    all.insert(frontend, (id, row));
                 }
             }
         }
@@ -150,12 +165,12 @@ impl Agent {
         let expected = self.expected();
         for (place, frontend) in every_frontend().into_iter().enumerate() {
             let now = self.world.store.resolve(&frontend);
-            let Some(&(id, whole)) = expected.get(&frontend) else {
+            let Some((id, whole)) = expected.get(&frontend) else {
                 prop_assert_eq!(now, None, "{}", frontend);
                 continue;
             };
-            match self.world.unprogrammed.get(id).map(|lack| lack.meanwhile) {
-                None => prop_assert_eq!(now.as_deref(), Some(whole), "{}", frontend),
+            match self.world.unprogrammed.get(*id).map(|lack| lack.meanwhile) {
+                None => prop_assert_eq!(now.as_ref(), Some(whole), "{}", frontend),
                 Some(Meanwhile::KubeProxy) => prop_assert_eq!(now, None, "{}", frontend),
                 Some(Meanwhile::Refused) => prop_assert_eq!(now, Some(vec![]), "{}", frontend),
                 Some(Meanwhile::LastGood) => {

@@ -91,6 +91,7 @@ pub(super) fn route(
         verdict: if endpoints.is_empty() { Verdict::Refuse } else { Verdict::Route },
         tier: None,
         endpoints,
+        parts: Vec::new(),
         wider: Vec::new(),
         spill: 0,
         strict: false,

@@ -40,6 +40,8 @@ pub(super) struct Annotations {
     min_endpoints: Option<Text>,
     #[serde(rename = "topo-lb.io/spill")]
     spill: Option<Text>,
+    #[serde(rename = "topo-lb.io/weights")]
+    weights: Option<Text>,
     #[serde(rename = "topo-lb.io/refusal")]
     refusal: Option<Text>,
     #[serde(rename = "topo-lb.io/handle")]
@@ -358,6 +360,7 @@ impl Annotations {
             external_topology_keys: shared(&self.external_topology_keys),
             min_endpoints: shared(&self.min_endpoints),
             spill: shared(&self.spill),
+            weights: shared(&self.weights),
             refusal: shared(&self.refusal),
             handle: shared(&self.handle),
             ..PolicySources::default()
