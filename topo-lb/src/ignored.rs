@@ -52,7 +52,7 @@ impl IgnoredLog {
         now: Instant,
     ) -> Vec<String> {
         for id in changed {
-            match state.service(id).and_then(topology::ignored) {
+            match state.service(id).and_then(|service| topology::ignored(state, service)) {
                 None => {
                     self.known.remove(id);
                     self.unlogged.remove(id);

@@ -230,7 +230,7 @@ impl Reconciler {
         // `externalTrafficPolicy: Local` without an endpoint here is an intended state.
         let is_concern =
             routes.iter().any(|route| route.verdict == Verdict::Refuse && !route.drops)
-                || self.state.service(id).and_then(topology::ignored).is_some();
+                || self.state.service(id).is_some_and(|it| topology::ignored(&self.state, it).is_some());
         Decided { reads, routes: Some(routes), is_concern }
     }
 

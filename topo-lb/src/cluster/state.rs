@@ -8,7 +8,7 @@ use super::kept::{Endpoints, Shared};
 use super::labels::Labels;
 use super::service::{Service, ServiceId};
 use super::slice::{Endpoint, Slice, SliceId};
-use super::{Change, ClusterObject, KnownNodes, LocalAddresses, Node, Update};
+use super::{Change, ClusterObject, Ejections, KnownNodes, LocalAddresses, Node, Update};
 
 /// Services with routes that an update may have changed, including deleted ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,8 +18,8 @@ pub struct Changed {
     pub services: BTreeSet<ServiceId>,
 }
 
-/// The cluster's objects. Clones share them. Two states are equal if they hold the same objects and
-/// local addresses, in whatever order those came; known Nodes do not count.
+/// The cluster's objects. Clones share them. Two states are equal if they hold the same objects, local
+/// addresses and ejections, in whatever order those came; known Nodes do not count.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     services: BTreeMap<ServiceId, Arc<Service>>,
@@ -33,6 +33,7 @@ pub struct State {
     on_node: HashMap<Arc<str>, HashSet<Arc<SliceId>>>,
     /// Addresses of this host's devices. A ClusterIP among them is left alone.
     local: LocalAddresses,
+    ejections: Ejections,
     shared: Shared,
 }
 
@@ -44,6 +45,7 @@ impl PartialEq for State {
             && self.of_service == other.of_service
             && self.on_node == other.on_node
             && self.local == other.local
+            && self.ejections == other.ejections
     }
 }
 
@@ -79,6 +81,7 @@ impl State {
             }
             Update::LocalAddresses(all) => self.put_local(all, &mut changed),
             Update::KnownNodes(known) => self.known_nodes = known,
+            Update::Ejections(all) => self.put_ejections(all, &mut changed),
         }
         changed
     }
@@ -126,6 +129,24 @@ impl State {
     #[must_use]
     pub const fn local_addresses(&self) -> &LocalAddresses {
         &self.local
+    }
+
+    /// What this node leaves out.
+    #[must_use]
+    pub const fn ejections(&self) -> &Ejections {
+        &self.ejections
+    }
+
+    fn put_ejections(&mut self, all: Ejections, changed: &mut Changed) {
+        let before = std::mem::replace(&mut self.ejections, all);
+        let Ejections { unseen, services } = &self.ejections;
+        let named = before.services.keys().chain(services.keys());
+        let differ = named.filter(|id| before.services.get(id) != services.get(id));
+        changed.services.extend(differ.filter(|id| self.services.contains_key(id)).cloned());
+        if before.unseen != *unseen {
+            let asking = self.services.iter().filter(|(_, it)| it.policy.ejection.is_some());
+            changed.services.extend(asking.map(|(id, _)| id.clone()));
+        }
     }
 
     fn put_local(&mut self, all: LocalAddresses, changed: &mut Changed) {

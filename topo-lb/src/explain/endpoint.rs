@@ -1,7 +1,9 @@
 //! Why an endpoint is selected or not, as text for a table.
 
+use std::time::Instant;
+
 use super::quoted::{key_name, label, shown, some};
-use crate::cluster::Family;
+use crate::cluster::{Ejection, Family};
 use crate::topology::Decision;
 use crate::topology::candidate::Stock;
 use crate::topology::cause::Cause;
@@ -25,6 +27,7 @@ pub(super) fn reason(decision: &Decision<'_>, endpoint: &Endpoint<'_>) -> String
             let share = share.unwrap_or_default();
             format!("for the {share} of new connections that spill, by key {}", key_name(key))
         }
+        Status::Ejected(ejection) => ejected(ejection),
         Status::LeftAlone => "left to kube-proxy".to_owned(),
         Status::OtherFamily(family) => {
             format!("the Service has no {family} ClusterIP")
@@ -77,6 +80,21 @@ pub(super) fn reason(decision: &Decision<'_>, endpoint: &Endpoint<'_>) -> String
         Status::HintedNodes(nodes) => format!("hinted for {}", listed("node", nodes)),
         Status::HintedZones(zones) => format!("hinted for {}", listed("zone", zones)),
     }
+}
+
+/// Until when it is left out, and why.
+fn ejected(ejection: &Ejection) -> String {
+    let Ejection { until, failures, why, .. } = ejection;
+    let left = until.saturating_duration_since(Instant::now());
+    let more = match left.as_millis().div_ceil(1_000) {
+        0 => "until a probe is answered".to_owned(),
+        seconds => format!("for {seconds} s more"),
+    };
+    let connects = match failures {
+        1 => "a connect of this node".to_owned(),
+        many => format!("{many} connects of this node in a row"),
+    };
+    format!("ejected {more}: {connects} failed ({})", why.name())
 }
 
 fn selected(decision: &Decision<'_>, cause: Cause<'_>) -> String {

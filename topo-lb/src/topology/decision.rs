@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use topo_lb_common::backend::Locality;
 
-use crate::cluster::{Clients, Port, Service, State};
+use crate::cluster::{Clients, Ejection, Port, Service, State};
 
 use super::candidate::{self, Candidate, Stock};
 use super::cause::Cause;
@@ -94,8 +94,10 @@ pub struct Choice<'a> {
     pub usable: usize,
     /// The state of the usable endpoints.
     pub stock: Stock,
-    /// How many the policy chose.
+    /// How many the policy chose, without those that are left out.
     pub chosen: usize,
+    /// How many of the chosen tier are left out.
+    pub ejected: usize,
     /// Every key and what it would match; empty for policies without keys.
     pub tiers: Vec<Tier<'a>>,
     /// Where connections spill to.
@@ -149,6 +151,8 @@ pub enum Status<'a> {
     Chosen(Cause<'a>),
     /// Selected for spilled connections, by this key.
     Wider(&'a str),
+    /// Left out, because connects of this node to it failed.
+    Ejected(&'a Ejection),
     /// Bypass: topo-lb does not translate the Service.
     LeftAlone,
     /// The Service has no ClusterIP of this family.
@@ -246,11 +250,15 @@ impl<'a> Decision<'a> {
                 usable: done.usable,
                 stock: done.stock,
                 chosen: done.chosen,
+                ejected: done.ejected.chosen,
                 tiers: tiers(&done, here, rules),
                 wider: wider(&done, rules),
             });
             for (candidate, status) in done.candidates.iter().zip(&done.statuses) {
                 let status = match bypass {
+                    None if *status == CandidateStatus::Ejected => {
+                        ejected(state, service, candidate.address)
+                    }
                     None => endpoint_status(candidate.site, *status, &done, rules),
                     Some(_) => Status::LeftAlone,
                 };
@@ -325,6 +333,12 @@ fn endpoint<'a>(candidate: &Candidate<'a>, here: Here<'a>, status: Status<'a>) -
     }
 }
 
+fn ejected<'a>(state: &'a State, service: &Service, endpoint: SocketAddr) -> Status<'a> {
+    let all = state.ejections().services.get(&service.id);
+    let found = all.and_then(|all| all.endpoints.iter().find(|it| it.endpoint == endpoint));
+    found.map_or(Status::OtherNode, Status::Ejected)
+}
+
 fn endpoint_status<'a>(
     site: Site<'a>,
     status: CandidateStatus,
@@ -356,6 +370,8 @@ fn endpoint_status<'a>(
             Rules::OpenYurt { .. } | Rules::None => Vec::new(),
         }),
         (CandidateStatus::Passed, Cause::Node | Cause::NodeForLackOfPool)
+        // `ejected` has told.
+        | (CandidateStatus::Ejected, _)
         // These causes choose every usable endpoint, or there is none.
         | (
             CandidateStatus::Passed,

@@ -8,6 +8,7 @@
 //! | `label` | labels, node pools and distance |
 //! | `keys`, `openyurt`, `hints` | the policies |
 //! | `min_endpoints`, `spill` | what refines keys |
+//! | `ejection` | endpoints that are left out of a tier, because connects to them failed |
 //! | `evaluation` | the decision for one Service port and one address family |
 //! | `route` | the datapath's part of a decision |
 //! | `node_labels` | whether a decision reads labels of other Nodes |
@@ -23,6 +24,7 @@ pub mod candidate;
 pub mod cause;
 pub mod claim;
 pub mod decision;
+pub mod ejection;
 mod evaluation;
 pub mod exposed;
 mod hints;
@@ -179,7 +181,7 @@ pub fn decide_for<'a>(
         return Vec::new();
     };
     let here = Here::of(state, this_node);
-    let policy = policy::of(service);
+    let policy = ejection::unless_unseen(state, policy::of(service));
     let bypass = policy.bypass(scope, service);
     let decision = |port| Decision::of(state, here, service, port, &policy, clients, bypass);
     service.ports.iter().map(decision).collect()
@@ -232,9 +234,12 @@ pub fn locality(
 /// The ignored annotations and fields of a Service, each with the rule that it broke; `None` if
 /// there are none, or the Service has no ClusterIP to translate.
 #[must_use]
-pub fn ignored(service: &Service) -> Option<String> {
-    let all = if has_frontends(service) { policy::of(service).ignored } else { Vec::new() };
-    let sentences: Vec<_> = all.iter().map(ToString::to_string).collect();
+pub fn ignored(state: &State, service: &Service) -> Option<String> {
+    if !has_frontends(service) {
+        return None;
+    }
+    let policy = ejection::unless_unseen(state, policy::of(service));
+    let sentences: Vec<_> = policy.ignored.iter().map(ToString::to_string).collect();
     (!sentences.is_empty()).then(|| sentences.join("; "))
 }
 

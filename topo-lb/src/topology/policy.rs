@@ -5,7 +5,7 @@ use crate::cluster::Service;
 use super::keys::Keys;
 use super::openyurt::Reach;
 use super::validation::{ANY, Field, Ignored, Rule, quoted};
-use super::{Bypass, PolicySource, Scope, keys, min_endpoints, openyurt, spill};
+use super::{Bypass, PolicySource, Scope, ejection, keys, min_endpoints, openyurt, spill};
 
 /// The value of `topo-lb.io/refusal`.
 const INTENDED: &str = "intended";
@@ -27,6 +27,8 @@ pub(super) struct Policy<'a> {
     /// `externalTrafficPolicy`.
     pub(super) external: Option<Rules<'a>>,
     pub(super) ignored: Vec<Ignored>,
+    /// Annotation `topo-lb.io/ejection`.
+    pub(super) ejection: Option<ejection::Setting>,
     /// Annotation `topo-lb.io/refusal: intended`.
     pub(super) refusal_intended: bool,
     /// False with annotation `topo-lb.io/handle: "false"`.
@@ -63,7 +65,7 @@ fn handle(service: &Service) -> Result<bool, Rule> {
     }
 }
 
-/// Adds `min-endpoints`, `refusal` and `spill`.
+/// Adds `min-endpoints`, `ejection`, `refusal` and `spill`.
 fn refine(policy: &mut Policy<'_>, service: &Service) {
     let mut keys = match &mut policy.rules {
         Rules::Keys(keys) => Some(keys),
@@ -78,6 +80,10 @@ fn refine(policy: &mut Policy<'_>, service: &Service) {
             (Ok(_), None) => {}
             (Err(rule), _) => policy.ignored.push(Ignored { what: Field::MinEndpoints, rule }),
         }
+    }
+    match service.policy.ejection.as_deref().map(ejection::from_annotation).transpose() {
+        Ok(setting) => policy.ejection = setting,
+        Err(rule) => policy.ignored.push(Ignored { what: Field::Ejection, rule }),
     }
     if let Some(text) = &service.policy.refusal {
         match text.trim() {
@@ -147,7 +153,15 @@ impl Rules<'_> {
 
 impl<'a> Policy<'a> {
     const fn new(source: PolicySource, rules: Rules<'a>, ignored: Vec<Ignored>) -> Self {
-        Self { source, rules, external: None, ignored, refusal_intended: false, handled: true }
+        Self {
+            source,
+            rules,
+            external: None,
+            ignored,
+            ejection: None,
+            refusal_intended: false,
+            handled: true,
+        }
     }
 
     /// What holds for clients outside, and whether only endpoints on this node count for them.

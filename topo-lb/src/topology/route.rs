@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use super::candidate;
+use super::ejection;
 use super::evaluation::{CandidateStatus, Evaluation};
 use super::exposed::{ByClients, Exposing, FrontendOfKind};
 use super::label::Here;
@@ -42,6 +43,8 @@ pub struct Route {
     pub spill: u16,
     /// Connections are refused if no endpoint matches, although the Service has endpoints.
     pub strict: bool,
+    /// After how many failed connects in a row an endpoint is to be left out; zero: never. 1–15.
+    pub failures: u8,
     /// Session affinity in seconds.
     pub affinity_seconds: Option<u32>,
     /// Endpoints that serve but are not chosen, nor in `wider`: existing flows may stay. Sorted.
@@ -66,7 +69,7 @@ pub fn routes(
         return Vec::new();
     };
     let here = Here::of(state, this_node);
-    let policy = policy::of(service);
+    let policy = ejection::unless_unseen(state, policy::of(service));
     if policy.bypass(scope, service).is_some() {
         return Vec::new();
     }
@@ -81,7 +84,9 @@ pub fn routes(
                 let done = Evaluation::of(state, here, service, port, rules, family, only_local);
                 let name = Arc::clone(&name);
                 let route = route(service, (place, port), frontends, name, rules, &done, here);
-                Route { strict: only_local || route.strict, ..route }
+                let failures = policy.ejection.filter(|_| port.protocol == Protocol::Tcp);
+                let failures = failures.map_or(0, |setting| setting.failures);
+                Route { strict: only_local || route.strict, failures, ..route }
             };
             let decide = |frontends, only_local| decide_by(&policy.rules, frontends, only_local);
             let own = service.cluster_ips.iter().filter(|&&address| Family::of(address) == family);
@@ -147,6 +152,7 @@ fn route(
             Rules::Keys(_) | Rules::OpenYurt { .. } | Rules::None => 0,
         },
         strict: rules.are_strict(),
+        failures: 0,
         affinity_seconds: service.affinity_seconds,
         serving: done
             .candidates

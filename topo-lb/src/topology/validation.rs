@@ -35,6 +35,8 @@ pub enum Field {
     MinEndpoints,
     /// Annotation `topo-lb.io/spill`.
     Spill,
+    /// Annotation `topo-lb.io/ejection`.
+    Ejection,
     /// Annotation `topo-lb.io/refusal`.
     Refusal,
     /// Annotation `topo-lb.io/handle`.
@@ -50,6 +52,7 @@ impl fmt::Display for Field {
             Self::Policy(source) => write!(f, "annotation {source}"),
             Self::MinEndpoints => f.write_str("annotation topo-lb.io/min-endpoints"),
             Self::Spill => f.write_str("annotation topo-lb.io/spill"),
+            Self::Ejection => f.write_str("annotation topo-lb.io/ejection"),
             Self::Refusal => f.write_str("annotation topo-lb.io/refusal"),
             Self::Handle => f.write_str("annotation topo-lb.io/handle"),
         }
@@ -186,6 +189,39 @@ pub enum Rule {
     SpillAbove {
         /// Quoted.
         text: String,
+    },
+    /// More than failures, first time, and most of a tier.
+    #[error("it has {count} parts, at most 3 are allowed; write it such as `3, 30s, 50%`")]
+    EjectionParts {
+        /// How many there are.
+        count: usize,
+    },
+    /// Not a number of failures.
+    #[error(
+        "{text} is not a number of failed connects in a row; write one from 1 to {}, such as `3`",
+        topo_lb_common::failing::MOST_FAILURES
+    )]
+    EjectionFailures {
+        /// Quoted.
+        text: String,
+    },
+    /// Not a time.
+    #[error("{text} is not a time from 1s to 10m; write whole seconds or minutes, such as `30s`")]
+    EjectionTime {
+        /// Quoted.
+        text: String,
+    },
+    /// Not a share.
+    #[error("{text} is not a share of a tier; write one from 1% to 100%, such as `50%`")]
+    EjectionMost {
+        /// Quoted.
+        text: String,
+    },
+    /// This node cannot see that connects fail.
+    #[error("this node does not see that connects fail: {why}")]
+    EjectionUnseen {
+        /// Why.
+        why: String,
     },
     /// Not `intended`, the only valid value.
     #[error(

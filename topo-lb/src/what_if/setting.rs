@@ -148,8 +148,8 @@ pub fn apply(state: &mut State, settings: &[Setting]) -> Result<(), SettingError
         annotation.of(Arc::make_mut(&mut service.policy)).clone_from(value);
     }
     for (id, service) in changed {
-        let before = state.service(id).and_then(topology::ignored);
-        if let Some(rules) = topology::ignored(&service).filter(|now| Some(now) != before.as_ref())
+        let before = state.service(id).and_then(|it| topology::ignored(state, it));
+        if let Some(rules) = topology::ignored(state, &service).filter(|now| Some(now) != before.as_ref())
         {
             return Err(SettingError::Ignored { service: shown_id(id), rules });
         }

@@ -123,7 +123,7 @@ fn nothing_is_found_in_a_service_that_asks_to_be_left_alone() {
             policy.handle = Some("false".into());
             policy.hints_asked = true;
         });
-        assert_eq!(topology::ignored(&service), None, "{keys}");
+        assert_eq!(topology::ignored(&State::default(), &service), None, "{keys}");
         let nodes = vec![node("n1", &[(Z, "a")])];
         assert_eq!(found(nodes, service, vec![endpoint("10.0.0.1", "nowhere")]), [], "{keys}");
     }

@@ -27,7 +27,7 @@ impl Last {
             Update::Slice(change) => take(&mut self.0.slices, change),
             Update::Node(change) => take(&mut self.0.nodes, change),
             // These change no object.
-            Update::LocalAddresses(_) | Update::KnownNodes(_) => {}
+            Update::LocalAddresses(_) | Update::KnownNodes(_) | Update::Ejections(_) => {}
         }
     }
 }

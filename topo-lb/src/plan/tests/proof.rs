@@ -49,6 +49,7 @@ fn routes() -> impl Strategy<Value = Route> {
             Route {
                 tier: Some(0),
                 strict: address % 2 == 0,
+                failures: address,
                 affinity_seconds: (affinity == 0).then_some(600),
                 serving: (0..serving)
                     .map(|host| SocketAddr::new(ip(six, 1, 100 + host), 80))

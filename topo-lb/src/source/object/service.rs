@@ -40,6 +40,8 @@ struct Annotations {
     min_endpoints: Option<Text>,
     #[serde(rename = "topo-lb.io/spill")]
     spill: Option<Text>,
+    #[serde(rename = "topo-lb.io/ejection")]
+    ejection: Option<Text>,
     #[serde(rename = "topo-lb.io/refusal")]
     refusal: Option<Text>,
     #[serde(rename = "topo-lb.io/handle")]
@@ -347,6 +349,7 @@ fn policy(annotations: &Annotations, spec: &Spec, names: &mut Names) -> PolicySo
         openyurt: shared(&annotations.openyurt),
         min_endpoints: shared(&annotations.min_endpoints),
         spill: shared(&annotations.spill),
+        ejection: shared(&annotations.ejection),
         refusal: shared(&annotations.refusal),
         handle: shared(&annotations.handle),
         spec_topology_keys: spec.topology_keys.iter().map(|key| names.share(key)).collect(),
