@@ -253,7 +253,9 @@ impl Programs {
     ) -> Result<()> {
         let (slot_base, count, affinity_seconds) = (NO_SLOTS, endpoints.len() as u16, 0);
         let (tier, spill) = (NO_TIER, 0);
-        let head = Head { service, tier, slot_base, count, wider, spill, affinity_seconds };
+        let failures = 0;
+        let head =
+            Head { service, tier, slot_base, count, wider, spill, failures, affinity_seconds };
         let row = endpoints
             .iter()
             .map(|(one, locality)| Ok(L::backend(octets::<L>(*one)?, one.port(), *locality)))

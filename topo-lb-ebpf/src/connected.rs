@@ -26,8 +26,7 @@ pub(crate) fn remember<F: Family>(
         {
             let Resolved { endpoint, service, tier, failures, .. } = *resolved;
             let (reserved, seen) = ([0; 2], Seen::default());
-            let dialled =
-                Connected { frontend, endpoint, service, tier, failures, reserved, seen };
+            let dialled = Connected { frontend, endpoint, service, tier, failures, reserved, seen };
             connected.write(dialled);
         }
     }

@@ -36,7 +36,8 @@ pub(crate) fn failed(dialled: &Dialled, failure: Failure) {
         }
         // Without room, the agent hears of a later failure.
         let Some(mut entry) = FAILING.reserve_untyped::<Failing>(0) else { return };
-        let (address, service, port) = (dialled.endpoint.address, dialled.key.service, dialled.port);
+        let (address, service, port) =
+            (dialled.endpoint.address, dialled.key.service, dialled.port);
         entry.as_mut_ptr().write(Failing {
             address,
             service,

@@ -15,6 +15,7 @@ pub mod cli;
 pub mod cluster;
 pub mod datapath;
 pub mod device;
+pub mod ejection;
 pub mod events;
 pub mod exclusion;
 pub mod explain;

@@ -125,6 +125,11 @@ impl Reconciler {
         is_change
     }
 
+    /// Whether the next plan decides a Service anew.
+    pub fn is_changed(&self, id: &ServiceId) -> bool {
+        self.changed.contains(id)
+    }
+
     /// A Service that reads a label of other Nodes, and the label; `None` if there is none.
     pub fn reads_other_nodes(&self) -> Option<(&ServiceId, &str)> {
         // A Service that just changed stays among the readers until the next plan, so check each.
@@ -230,7 +235,10 @@ impl Reconciler {
         // `externalTrafficPolicy: Local` without an endpoint here is an intended state.
         let is_concern =
             routes.iter().any(|route| route.verdict == Verdict::Refuse && !route.drops)
-                || self.state.service(id).is_some_and(|it| topology::ignored(&self.state, it).is_some());
+                || self
+                    .state
+                    .service(id)
+                    .is_some_and(|it| topology::ignored(&self.state, it).is_some());
         Decided { reads, routes: Some(routes), is_concern }
     }
 

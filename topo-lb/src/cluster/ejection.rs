@@ -23,6 +23,18 @@ pub struct Ejection {
     pub why: Failure,
 }
 
+impl Ejection {
+    /// Why it is left out, as a clause.
+    #[must_use]
+    pub fn cause(&self) -> String {
+        let why = self.why.name();
+        match self.failures {
+            1 => format!("a connect of this node failed ({why})"),
+            many => format!("{many} connects of this node in a row failed ({why})"),
+        }
+    }
+}
+
 /// The endpoints of a Service that are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceEjections {

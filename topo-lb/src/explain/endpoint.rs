@@ -82,19 +82,13 @@ pub(super) fn reason(decision: &Decision<'_>, endpoint: &Endpoint<'_>) -> String
     }
 }
 
-/// Until when it is left out, and why.
+/// For how long it is left out, and why.
 fn ejected(ejection: &Ejection) -> String {
-    let Ejection { until, failures, why, .. } = ejection;
-    let left = until.saturating_duration_since(Instant::now());
-    let more = match left.as_millis().div_ceil(1_000) {
-        0 => "until a probe is answered".to_owned(),
-        seconds => format!("for {seconds} s more"),
-    };
-    let connects = match failures {
-        1 => "a connect of this node".to_owned(),
-        many => format!("{many} connects of this node in a row"),
-    };
-    format!("ejected {more}: {connects} failed ({})", why.name())
+    let left = ejection.until.saturating_duration_since(Instant::now());
+    match left.as_millis().div_ceil(1_000) {
+        0 => format!("ejected until a probe is answered: {}", ejection.cause()),
+        seconds => format!("ejected for {seconds} s more: {}", ejection.cause()),
+    }
 }
 
 fn selected(decision: &Decision<'_>, cause: Cause<'_>) -> String {

@@ -47,7 +47,8 @@ pub(super) fn from_annotation(text: &str) -> Result<Setting, Rule> {
         .and_then(|number| u8::try_from(number).ok())
         .ok_or_else(|| Rule::EjectionFailures { text: quoted(failures) })?;
     if let Some(time) = parts.next() {
-        setting.first = self::time(time).ok_or_else(|| Rule::EjectionTime { text: quoted(time) })?;
+        setting.first =
+            self::time(time).ok_or_else(|| Rule::EjectionTime { text: quoted(time) })?;
     }
     if let Some(most) = parts.next() {
         setting.most = most
@@ -95,7 +96,7 @@ pub fn setting(state: &State, id: &ServiceId) -> Option<Setting> {
     policy.ejection.filter(|_| policy.handled)
 }
 
-/// The setting, if new connections of this node go to this endpoint, and another endpoint of its tier
+/// The setting, if new connections of this node go to this endpoint, and one more endpoint of its tier
 /// may be left out.
 #[must_use]
 pub fn may_eject(
@@ -105,15 +106,8 @@ pub fn may_eject(
     endpoint: SocketAddr,
 ) -> Option<Setting> {
     let setting = setting(state, id)?;
-    let service = state.service(id)?;
-    let policy = policy::of(service);
-    let here = Here::of(state, this_node);
-    let family = Family::of(endpoint.ip());
-    let has_room = service.ports.iter().filter(|port| port.protocol == Protocol::Tcp).any(|port| {
-        let only_local = service.internal_local;
-        let done =
-            Evaluation::of(state, here, service, port, &policy.rules, family, only_local);
-        let found = done.candidates.iter().position(|one| one.address == endpoint);
+    let has_room = |done: &Evaluation<'_>| {
+        let found = done.candidates.binary_search_by_key(&endpoint, |one| one.address).ok();
         let Some(status) = found.map(|index| done.statuses[index]) else { return false };
         let left = done.statuses.iter().filter(|other| **other == status).count();
         let out = match status {
@@ -122,8 +116,59 @@ pub fn may_eject(
             _ => return false,
         };
         out < most_ejected(left + out, setting.most)
+    };
+    evaluations(state, this_node, id).iter().any(has_room).then_some(setting)
+}
+
+/// The endpoints of a Service that this node leaves out.
+#[must_use]
+pub fn ejected(state: &State, this_node: &str, id: &ServiceId) -> HashSet<SocketAddr> {
+    let all = evaluations(state, this_node, id);
+    let out = all.iter().flat_map(|done| {
+        let each = done.candidates.iter().zip(&done.statuses);
+        each.filter(|(_, status)| **status == CandidateStatus::Ejected).map(|(one, _)| one.address)
     });
-    has_room.then_some(setting)
+    out.collect()
+}
+
+/// Another endpoint of the Service port, to which new connections go; as near as this one, if there is
+/// one.
+#[must_use]
+pub fn fellow(
+    state: &State,
+    this_node: &str,
+    id: &ServiceId,
+    endpoint: SocketAddr,
+) -> Option<SocketAddr> {
+    let here = Here::of(state, this_node);
+    let all = evaluations(state, this_node, id);
+    let of_one = |done: &Evaluation<'_>| -> Option<SocketAddr> {
+        let place = done.candidates.binary_search_by_key(&endpoint, |one| one.address).ok()?;
+        let locality = done.candidates[place].site.locality(here);
+        let each = done.candidates.iter().zip(&done.statuses);
+        let used = each.filter(|(_, status)| {
+            matches!(status, CandidateStatus::Chosen | CandidateStatus::Wider)
+        });
+        let nearest = used.min_by_key(|(one, _)| one.site.locality(here) != locality);
+        nearest.map(|(one, _)| one.address)
+    };
+    all.iter().find_map(of_one)
+}
+
+/// The decisions for clients of this node at a Service's ClusterIPs, of its TCP ports.
+fn evaluations<'a>(state: &'a State, this_node: &'a str, id: &ServiceId) -> Vec<Evaluation<'a>> {
+    let Some(service) = state.service(id) else { return Vec::new() };
+    let (here, policy) = (Here::of(state, this_node), policy::of(service));
+    let ports = service.ports.iter().filter(|port| port.protocol == Protocol::Tcp);
+    let of_port = |port| {
+        let of_family = move |family| (port, family);
+        candidate::families(service).into_iter().map(of_family)
+    };
+    let only_local = service.internal_local;
+    let of = |(port, family)| {
+        Evaluation::of(state, here, service, port, &policy.rules, family, only_local)
+    };
+    ports.flat_map(of_port).map(of).collect()
 }
 
 /// The Ready endpoints of a Service.

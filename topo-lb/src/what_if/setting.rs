@@ -149,7 +149,8 @@ pub fn apply(state: &mut State, settings: &[Setting]) -> Result<(), SettingError
     }
     for (id, service) in changed {
         let before = state.service(id).and_then(|it| topology::ignored(state, it));
-        if let Some(rules) = topology::ignored(state, &service).filter(|now| Some(now) != before.as_ref())
+        if let Some(rules) =
+            topology::ignored(state, &service).filter(|now| Some(now) != before.as_ref())
         {
             return Err(SettingError::Ignored { service: shown_id(id), rules });
         }
