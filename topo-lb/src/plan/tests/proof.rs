@@ -176,11 +176,14 @@ impl Agent {
         Ok(())
     }
 
-    /// Members are the endpoints of UDP Services and of those with session affinity, and no others.
+    /// Members are the endpoints of UDP Services and of those with session affinity or ejection, and no
+    /// others.
     fn members_are_whole(&self) -> Result<(), TestCaseError> {
         let mut wanted = BTreeMap::new();
-        let needs =
-            |route: &&Route| route.protocol == Protocol::Udp || route.affinity_seconds.is_some();
+        let needs = |route: &&Route| {
+            let is_asked = route.affinity_seconds.is_some() || route.failures != 0;
+            route.protocol == Protocol::Udp || is_asked
+        };
         for route in self.routes.values().flatten().filter(needs) {
             let chosen = route.endpoints.iter().map(|one| (one.address(), true));
             let serving = route.serving.iter().map(|&address| (address, false));
