@@ -235,6 +235,65 @@ mod tests {
         }
     }
 
+    /// What can happen to an endpoint, 20 s after what happened before. A probe that is due fails, but for
+    /// `Answers`.
+    #[derive(Clone, Copy)]
+    enum Happens {
+        Nothing,
+        Fails,
+        Answers,
+        IsUnready,
+    }
+
+    /// Every order of nine of them, against a reading of the rules that needs three numbers.
+    #[test]
+    fn whatever_happens_it_is_out_until_it_answers_and_for_twice_as_long_if_it_fails_soon() {
+        use Happens::{Answers, Fails, IsUnready, Nothing};
+        const ALL: [Happens; 4] = [Nothing, Fails, Answers, IsUnready];
+        const LENGTH: u32 = 9;
+        let (service, none, start) = (due(1).service, HashSet::new(), Instant::now());
+        for order in 0..ALL.len().pow(LENGTH) {
+            let mut schedule = Schedule::default();
+            // In seconds: when it is probed, when its last time counts no more, and that time.
+            let (mut probed, mut forgiven, mut time) = (None, 0, 0);
+            for step in 0..LENGTH {
+                let seconds = 20 * u64::from(step);
+                let now = start + Duration::from_secs(seconds);
+                let is_due = !schedule.due(9, now).is_empty();
+                assert_eq!(is_due, probed.is_some_and(|it| it <= seconds), "{order} {step}");
+                let happens = ALL[order / ALL.len().pow(step) % ALL.len()];
+                match happens {
+                    Fails => {
+                        let is_new = probed.is_none();
+                        if is_new {
+                            time = if seconds < forgiven { time * 2 } else { 30 };
+                            probed = Some(seconds + time);
+                        }
+                        assert_eq!(fail(&mut schedule, now), is_new.then_some(time));
+                    }
+                    IsUnready => {
+                        let differs = schedule.keep(&service, Some(SETTING), &none, &none);
+                        assert_eq!(differs, probed.take().is_some(), "{order} {step}");
+                        forgiven = 0;
+                    }
+                    Nothing | Answers => {}
+                }
+                if is_due && probed.is_some() {
+                    let answers = matches!(happens, Answers);
+                    let result = if answers { Probed::Answered } else { Probed::Failed };
+                    assert_eq!(schedule.answer(&due(1), result, now), Some(answers));
+                    if answers {
+                        (probed, forgiven) = (None, seconds + time);
+                    } else {
+                        time *= 2;
+                        probed = Some(seconds + time);
+                    }
+                }
+                assert_eq!(schedule.len(), usize::from(probed.is_some()), "{order} {step}");
+            }
+        }
+    }
+
     #[test]
     fn only_so_many_are_probed_at_once_and_the_others_later() {
         let (mut schedule, now) = (Schedule::default(), Instant::now());

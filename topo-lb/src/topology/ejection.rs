@@ -13,7 +13,7 @@ use super::label::Here;
 use super::policy::{self, Policy};
 use super::validation::{Field, Ignored, Rule, quoted};
 use crate::cluster::ejection::most_ejected;
-use crate::cluster::{Family, Protocol, ServiceEjections, ServiceId, State};
+use crate::cluster::{Family, Protocol, Service, ServiceEjections, ServiceId, State};
 
 /// The longest time that an endpoint is left out before it is probed.
 pub const LONGEST: Duration = Duration::from_secs(600);
@@ -29,12 +29,25 @@ pub struct Setting {
     pub most: u8,
 }
 
+/// The setting of a Service, whether or not this node sees failures.
+///
+/// # Errors
+/// The rule that the annotation breaks.
+pub(super) fn of(service: &Service) -> Result<Option<Setting>, Rule> {
+    let Some(text) = &service.policy.ejection else { return Ok(None) };
+    let setting = from_annotation(text)?;
+    if service.ports.iter().all(|port| port.protocol != Protocol::Tcp) {
+        return Err(Rule::EjectionWithoutTcp);
+    }
+    Ok(Some(setting))
+}
+
 /// The setting in annotation `topo-lb.io/ejection`: failures, first time, most of a tier. The last two
 /// have defaults: 30 s and 50 %.
 ///
 /// # Errors
 /// The rule that it breaks.
-pub(super) fn from_annotation(text: &str) -> Result<Setting, Rule> {
+fn from_annotation(text: &str) -> Result<Setting, Rule> {
     // Counts before it splits, like the keys.
     let count = text.bytes().filter(|&byte| byte == b',').count() + 1;
     if count > 3 {

@@ -81,7 +81,7 @@ fn refine(policy: &mut Policy<'_>, service: &Service) {
             (Err(rule), _) => policy.ignored.push(Ignored { what: Field::MinEndpoints, rule }),
         }
     }
-    match service.policy.ejection.as_deref().map(ejection::from_annotation).transpose() {
+    match ejection::of(service) {
         Ok(setting) => policy.ejection = setting,
         Err(rule) => policy.ignored.push(Ignored { what: Field::Ejection, rule }),
     }

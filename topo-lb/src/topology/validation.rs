@@ -217,6 +217,9 @@ pub enum Rule {
         /// Quoted.
         text: String,
     },
+    /// Only TCP connects are seen to fail.
+    #[error("the Service has no TCP port, and connects are seen to fail only over TCP; remove it")]
+    EjectionWithoutTcp,
     /// This node cannot see that connects fail.
     #[error("this node does not see that connects fail: {why}")]
     EjectionUnseen {

@@ -32,6 +32,7 @@ proptest! {
         field in proptest::collection::vec(text(), 0..3),
         least in proptest::option::of(text()),
         spill in proptest::option::of(text()),
+        ejection in proptest::option::of(text()),
         names in proptest::array::uniform4(text()),
     ) {
         let [this_node, other_node, label, value] = names;
@@ -41,6 +42,7 @@ proptest! {
             policy.spec_topology_keys = field.into_iter().map(Into::into).collect();
             policy.min_endpoints = least.map(Into::into);
             policy.spill = spill.map(Into::into);
+            policy.ejection = ejection.map(Into::into);
         });
         odd.id.name = value.as_str().into();
         odd.ports[0].name = label.as_str().into();
