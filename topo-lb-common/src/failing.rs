@@ -50,7 +50,7 @@ mod tests {
                     let has_failed = connects >> connect & 1 == 1;
                     row = if has_failed { row + 1 } else { 0 };
                     let last = (connects << (15 - connect)).leading_ones() as u16;
-                    let told = last > 0 && last % u16::from(failures) == 0;
+                    let told = last > 0 && last.is_multiple_of(u16::from(failures));
                     assert_eq!(is_told(row, failures), told, "{connects:b} at {connect}");
                 }
             }

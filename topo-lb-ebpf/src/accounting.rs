@@ -49,7 +49,9 @@ const MARK: u32 = BPF_SOCK_OPS_RTO_CB_FLAG;
 fn begin(ctx: &SockOpsContext) {
     let flags = ctx.cb_flags();
     let is_established = ctx.op() == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB;
-    if flags & BPF_SOCK_OPS_STATE_CB_FLAG != 0 && !(is_established && flags & MARK != 0) {
+    // Another program may have set the flag before the socket was marked.
+    let is_marked = flags & MARK != 0;
+    if flags & BPF_SOCK_OPS_STATE_CB_FLAG != 0 && is_established != is_marked {
         return;
     }
     let Some(dialled) = socket(ctx).and_then(|socket| dialled(ctx, socket)) else { return };
@@ -80,7 +82,13 @@ fn end<N: Note>(ctx: &SockOpsContext) {
                 }
                 add((&raw mut (*totals).failures).cast::<u64>().add(failure as usize), 1);
             }
-        } else if now.rtt_micros != 0 {
+            return;
+        }
+        // Another program has removed the mark.
+        if dialled.failures != 0 {
+            ejection::succeeded(&dialled);
+        }
+        if now.rtt_micros != 0 {
             add(&raw mut (*totals).rtt_micros, now.rtt_micros.into());
             // The verifier needs the limit; the place is below it.
             let place = rtt_place(now.rtt_micros) & (RTT_PLACES - 1);
@@ -175,8 +183,10 @@ pub(crate) struct Dialled {
     pub(crate) endpoint: FarEndpoint,
     /// The endpoint's port, host order.
     pub(crate) port: u16,
-    /// How many failures in a row the agent hears of; zero for none.
+    /// How many failures in a row the agent hears of; zero for none, and once the connect has succeeded.
     pub(crate) failures: u8,
+    /// The same in the socket's storage.
+    pub(crate) stored_failures: *mut u8,
     seen: *mut Seen,
     /// Several TCP sockets have this storage: the subflows of MPTCP. Only their ends are counted.
     is_shared: bool,
@@ -193,8 +203,10 @@ impl Dialled {
             let key = TotalsKey::new(service, F::locality(&endpoint), tier);
             let (address, port) = F::endpoint_parts(&endpoint);
             let endpoint = FarEndpoint { address: F::mapped(address) };
-            let (failures, seen) = ((*connected).failures, &raw mut (*connected).seen);
-            Self { key, endpoint, port, failures, seen, is_shared: false }
+            let (stored_failures, seen) =
+                (&raw mut (*connected).failures, &raw mut (*connected).seen);
+            let failures = stored_failures.read();
+            Self { key, endpoint, port, failures, stored_failures, seen, is_shared: false }
         }
     }
 

@@ -9,9 +9,11 @@ use crate::accounting::Dialled;
 use crate::atomic::add_half;
 use crate::maps::{FAILING, MEMBERS4, MEMBERS6};
 
-/// A connection was established: the row ends.
+/// A connection was established: the row ends. Counts once for a connection.
 #[inline(always)]
 pub(crate) fn succeeded(dialled: &Dialled) {
+    // SAFETY: a field of the socket's storage, which only callbacks of the socket write.
+    unsafe { dialled.stored_failures.write(0) };
     let Some(state) = state(dialled) else { return };
     // SAFETY: an element of the map. Only a failure that ends at the same moment is lost.
     unsafe {

@@ -1,12 +1,13 @@
 //! Leaves out endpoints to which this node's connects fail, and takes them back.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::agent_state::AgentState;
 use crate::cluster::{Ejection, Ejections, ServiceId, Update};
@@ -33,7 +34,12 @@ pub(super) enum Heard {
     Failing(Vec<FailingEndpoint>),
     /// One was probed.
     Probed(Due, Probed),
+    /// The ring buffer cannot be read.
+    Broken(io::Error),
 }
+
+/// A probe and its result.
+type Answer = (Due, Probed);
 
 pub(super) struct Ejector {
     /// `None`: nothing is seen to fail.
@@ -43,7 +49,9 @@ pub(super) struct Ejector {
     /// When to look at the ring buffer again.
     next: Instant,
     schedule: Schedule,
-    answers: (mpsc::Sender<(Due, Probed)>, mpsc::Receiver<(Due, Probed)>),
+    /// Results of probes, from the tasks that make them.
+    answers: mpsc::Receiver<Answer>,
+    to_answer: mpsc::Sender<Answer>,
     probing: usize,
     figures: Arc<Figures>,
     logged: Rate,
@@ -63,13 +71,15 @@ impl Ejector {
                 Err(error) => unseen = Some(error.into()),
             }
         }
+        let (to_answer, answers) = mpsc::channel(PROBES);
         let (burst, interval) = LOGGED;
         let ejector = Self {
             ring,
             unseen,
             next: Instant::now(),
             schedule: Schedule::default(),
-            answers: mpsc::channel(PROBES),
+            answers,
+            to_answer,
             probing: 0,
             figures: Arc::clone(&state.telemetry.figures),
             logged: Rate::new(burst, interval, std::time::Instant::now()),
@@ -80,10 +90,10 @@ impl Ejector {
 
     /// Waits for something to happen. Nothing is lost if the caller stops to wait.
     pub(super) async fn next(&mut self) -> Heard {
-        let Self { ring, next, answers: (_, answers), .. } = self;
+        let Self { ring, next, answers, .. } = self;
         tokio::select! {
             Some((due, probed)) = answers.recv() => Heard::Probed(due, probed),
-            failing = failing(ring, next) => Heard::Failing(failing),
+            failing = failing(ring, next) => failing.map_or_else(Heard::Broken, Heard::Failing),
         }
     }
 
@@ -96,8 +106,17 @@ impl Ejector {
     ) -> bool {
         match heard {
             Heard::Failing(all) => {
-                let each = all.into_iter().filter(|one| self.eject(*one, state, installed));
-                each.count() > 0
+                let mut differs = false;
+                for one in all {
+                    differs |= self.eject(one, state, installed);
+                }
+                differs
+            }
+            Heard::Broken(error) => {
+                self.ring = None;
+                self.unseen = Some(format!("the ring buffer cannot be read: {error}").into());
+                self.tell(state);
+                true
             }
             Heard::Probed(due, probed) => {
                 self.probing -= 1;
@@ -176,7 +195,7 @@ impl Ejector {
             let reconciler = &state.reconciler;
             let (cluster, node) = (reconciler.state(), reconciler.node());
             let fellow = ejection::fellow(cluster, node, &due.service, due.endpoint);
-            let answers = self.answers.0.clone();
+            let answers = self.to_answer.clone();
             self.probing += 1;
             tokio::spawn(async move {
                 let probed = probe::probe(due.endpoint, fellow).await;
@@ -195,20 +214,17 @@ impl Ejector {
 }
 
 /// Waits for endpoints that fail; without a ring buffer, for ever.
-async fn failing(ring: &mut Option<FailingRing>, next: &mut Instant) -> Vec<FailingEndpoint> {
+async fn failing(
+    ring: &mut Option<FailingRing>,
+    next: &mut Instant,
+) -> io::Result<Vec<FailingEndpoint>> {
     sleep_until(*next).await;
     let read = match ring {
         Some(ring) => ring.next().await,
         None => std::future::pending().await,
     };
     *next = Instant::now() + PAUSE;
-    read.unwrap_or_else(|error| {
-        *ring = None;
-        warn!(
-            "no endpoint that fails is left out any more: the ring buffer cannot be read: {error}"
-        );
-        Vec::new()
-    })
+    read
 }
 
 /// The Service in `namespace/name:port`.

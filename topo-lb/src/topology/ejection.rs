@@ -90,23 +90,20 @@ fn within(text: &str, least: u64, most: u64) -> Option<u64> {
     (least..=most).contains(&number).then_some(number)
 }
 
-/// A policy on a node that does not see failures: says that ejection has no effect there.
-pub(super) fn unless_unseen<'a>(state: &State, mut policy: Policy<'a>) -> Policy<'a> {
-    if let Some(why) = &state.ejections().unseen
-        && policy.ejection.take().is_some()
-    {
-        let rule = Rule::EjectionUnseen { why: why.to_string() };
-        policy.ignored.push(Ignored { what: Field::Ejection, rule });
-    }
-    policy
+/// That ejection has no effect on a node that does not see failures.
+pub(super) fn unseen(state: &State, policy: &Policy<'_>) -> Option<Ignored> {
+    let is_asked = policy.handled && policy.ejection.is_some();
+    let why = state.ejections().unseen.as_ref().filter(|_| is_asked)?;
+    let rule = Rule::EjectionUnseen { why: why.to_string() };
+    Some(Ignored { what: Field::Ejection, rule })
 }
 
 /// The setting of a Service; `None`: it does not ask for ejection, or this node does not see failures.
 #[must_use]
 pub fn setting(state: &State, id: &ServiceId) -> Option<Setting> {
     let service = state.service(id).filter(|service| super::has_frontends(service))?;
-    let policy = unless_unseen(state, policy::of(service));
-    policy.ejection.filter(|_| policy.handled)
+    let policy = policy::of(service);
+    policy.ejection.filter(|_| policy.handled && state.ejections().unseen.is_none())
 }
 
 /// The setting, if new connections of this node go to this endpoint, and one more endpoint of its tier

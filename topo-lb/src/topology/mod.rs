@@ -64,7 +64,8 @@ pub enum Scope {
     #[default]
     All,
     /// Only Services that carry a topology policy; the others are left to kube-proxy.
-    // An annotation, `spec.topologyKeys` or `spec.trafficDistribution`; ignored ones do not count.
+    // An annotation for keys, OpenYurt or ejection, `spec.topologyKeys` or `spec.trafficDistribution`;
+    // ignored ones do not count.
     OptIn,
 }
 
@@ -181,7 +182,8 @@ pub fn decide_for<'a>(
         return Vec::new();
     };
     let here = Here::of(state, this_node);
-    let policy = ejection::unless_unseen(state, policy::of(service));
+    let mut policy = policy::of(service);
+    policy.ignored.extend(ejection::unseen(state, &policy));
     let bypass = policy.bypass(scope, service);
     let decision = |port| Decision::of(state, here, service, port, &policy, clients, bypass);
     service.ports.iter().map(decision).collect()
@@ -238,7 +240,8 @@ pub fn ignored(state: &State, service: &Service) -> Option<String> {
     if !has_frontends(service) {
         return None;
     }
-    let policy = ejection::unless_unseen(state, policy::of(service));
+    let mut policy = policy::of(service);
+    policy.ignored.extend(ejection::unseen(state, &policy));
     let sentences: Vec<_> = policy.ignored.iter().map(ToString::to_string).collect();
     (!sentences.is_empty()).then(|| sentences.join("; "))
 }

@@ -173,11 +173,14 @@ impl<'a> Policy<'a> {
     }
 
     /// Why topo-lb does not translate `service`; `None` if it does. [`Scope::OptIn`] includes
-    /// Services with a valid policy and those that ask for hints.
+    /// Services with a valid policy and those that ask for hints or ejection.
     pub(super) fn bypass(&self, scope: Scope, service: &Service) -> Option<Bypass<'static>> {
         let is_in_scope = match scope {
             Scope::All => true,
-            Scope::OptIn => self.source != PolicySource::None || service.policy.hints_asked,
+            Scope::OptIn => {
+                let is_asked = service.policy.hints_asked || self.ejection.is_some();
+                self.source != PolicySource::None || is_asked
+            }
         };
         match (self.handled, is_in_scope) {
             (false, _) => Some(Bypass::Annotation),

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use super::candidate;
-use super::ejection;
 use super::evaluation::{CandidateStatus, Evaluation};
 use super::exposed::{ByClients, Exposing, FrontendOfKind};
 use super::label::Here;
@@ -69,7 +68,7 @@ pub fn routes(
         return Vec::new();
     };
     let here = Here::of(state, this_node);
-    let policy = ejection::unless_unseen(state, policy::of(service));
+    let policy = policy::of(service);
     if policy.bypass(scope, service).is_some() {
         return Vec::new();
     }
@@ -84,8 +83,8 @@ pub fn routes(
                 let done = Evaluation::of(state, here, service, port, rules, family, only_local);
                 let name = Arc::clone(&name);
                 let route = route(service, (place, port), frontends, name, rules, &done, here);
-                let failures = policy.ejection.filter(|_| port.protocol == Protocol::Tcp);
-                let failures = failures.map_or(0, |setting| setting.failures);
+                let is_seen = state.ejections().unseen.is_none() && port.protocol == Protocol::Tcp;
+                let failures = policy.ejection.filter(|_| is_seen).map_or(0, |it| it.failures);
                 Route { strict: only_local || route.strict, failures, ..route }
             };
             let decide = |frontends, only_local| decide_by(&policy.rules, frontends, only_local);

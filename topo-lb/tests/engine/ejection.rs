@@ -176,6 +176,16 @@ fn a_setting_that_breaks_a_rule_leaves_the_rest_of_the_policy() {
 }
 
 #[test]
+fn a_service_that_asks_for_ejection_alone_is_in_the_scope() {
+    for (text, is_in_scope) in [(None, false), (Some("3"), true), (Some("0"), false)] {
+        let asking = service().asking(|policy| policy.ejection = text.map(Into::into));
+        let cluster = Cluster::of(vec![], asking, vec![endpoint("10.0.0.1", "")]);
+        let routes = routes(&cluster.state("n1"), "n1", Scope::OptIn, None, &id("svc"));
+        assert_eq!(!routes.is_empty(), is_in_scope, "{text:?}");
+    }
+}
+
+#[test]
 fn only_what_differs_is_decided_anew() {
     let mut state = cluster(Z).state("n1");
     let some = ejections(50, &at(&[2]));
