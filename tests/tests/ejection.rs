@@ -7,7 +7,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use topo_lb_tests::agent::Agent;
-use topo_lb_tests::scene::{ALL, FOLLOWS, KEYS, Scene, WEB4, WEB6, ZONE, at, idle, mapped, play};
+use topo_lb_tests::cgroup::Cgroup;
+use topo_lb_tests::foreign::FlagSetter;
+use topo_lb_tests::scene::{
+    ALL, FOLLOWS, HERE, KEYS, Scene, WEB4, WEB6, ZONE, at, idle, mapped, play,
+};
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::{patient, until, until_is};
 
@@ -187,7 +191,7 @@ fn an_endpoint_that_refuses_every_second_connect_is_left_out_after_one_failure_b
 -> Result<()> {
     play(|scene| {
         scene.set_endpoints("web", &["a", "c"])?;
-        answer(scene, "c", &format!("tcp flags syn / syn,ack numgen inc mod 2 0 {REFUSE}"))?;
+        answer(scene, "c", &alternate())?;
         ask(scene, "2, 10m")?;
         scene.wait_for(Via::UdpConnected, at(WEB4)?, &["a", "c"])?;
         let tally = scene.client.call(Via::Http, at(WEB4)?, 400)?;
@@ -198,6 +202,36 @@ fn an_endpoint_that_refuses_every_second_connect_is_left_out_after_one_failure_b
         connect_until_one(scene, "c")?;
         ensure!(sample(scene, refused)? == 1.0, "it was ejected more than once");
         Ok(())
+    })
+}
+
+/// An endpoint that refuses every second connect.
+fn alternate() -> String {
+    format!("tcp flags syn / syn,ack numgen inc mod 2 0 {REFUSE}")
+}
+
+#[test]
+fn a_foreign_program_that_sets_its_own_flags_hides_no_success() -> Result<()> {
+    /// include/uapi/linux/bpf.h
+    const STATE_CB: i32 = 1 << 2;
+    play(|scene| {
+        // The programs of a cgroup below the agent's run before the agent's.
+        let below = Cgroup::make(scene.cluster.node(HERE)?.cgroup_path(), "below")?;
+        scene.client = scene.cluster.client_in("client", &below)?;
+        scene.set_endpoints("web", &["a", "c"])?;
+        answer(scene, "c", &alternate())?;
+        ask(scene, "4, 10m")?;
+        scene.wait_for(Via::UdpConnected, at(WEB4)?, &["a", "c"])?;
+        for flags in [0, STATE_CB] {
+            let _foreign = FlagSetter::attach_setting(below.path(), flags)?;
+            let tally = scene.client.call(Via::Http, at(WEB4)?, 400)?;
+            ensure!(tally.refused > 50 && tally.replies["c"] > 50, "{tally}");
+            let ejections = sample(scene, "topo_lb_ejections_total{reason=\"refused\"}")?;
+            ensure!(ejections == 0.0, "it was ejected, with flags {flags}");
+        }
+        let _foreign = FlagSetter::attach_setting(below.path(), STATE_CB)?;
+        answer(scene, "c", REFUSE)?;
+        connect_until_one(scene, "c")
     })
 }
 
