@@ -279,8 +279,14 @@ fn what_is_left_out_stays_out_while_no_agent_runs_and_the_next_one_judges_afresh
         for to in all()? {
             scene.expect(Via::Http, to, &["a", "b", "d"])?;
         }
+        // What fails meanwhile is old when the next agent starts.
+        answer(scene, "d", REFUSE)?;
+        let tally = scene.client.call(Via::Http, at(WEB4)?, 100)?;
+        ensure!(tally.refused >= 10, "{tally}");
+        answer(scene, "d", "")?;
         scene.agent.resume()?;
-        ensure!(ejected(&scene.agent)?.is_empty(), "it cannot know");
+        let ejections = sample(scene, "topo_lb_ejections_total{reason=\"refused\"}")?;
+        ensure!(ejected(&scene.agent)?.is_empty() && ejections == 0.0, "it cannot know");
         connect_until(scene, &["c"])
     })
 }

@@ -85,9 +85,9 @@ fn time(text: &str) -> Option<Duration> {
 
 /// A whole number in decimal digits, if it is within these limits.
 fn within(text: &str, least: u64, most: u64) -> Option<u64> {
-    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let number = if is_number { text.parse().ok()? } else { return None };
-    (least..=most).contains(&number).then_some(number)
+    // `parse` takes a sign, too.
+    let digits = Some(text).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?;
+    digits.parse().ok().filter(|number| (least..=most).contains(number))
 }
 
 /// That ejection has no effect on a node that does not see failures.

@@ -5,7 +5,7 @@ use std::net::{Ipv6Addr, SocketAddr};
 
 use aya::maps::{Map, MapData, RingBuf};
 use tokio::io::unix::AsyncFd;
-use topo_lb_common::failing::Failing;
+use topo_lb_common::failing::{Failing, RING_BYTES};
 use topo_lb_common::totals::Failure;
 
 use crate::datapath::error::causes;
@@ -28,9 +28,15 @@ pub struct FailingEndpoint {
 pub struct FailingRing(AsyncFd<RingBuf<MapData>>);
 
 impl FailingRing {
-    /// Takes the map out of the loaded object. Needs a runtime.
+    /// Opens the ring buffer, and forgets what failed while no agent ran. Needs a runtime.
     pub(crate) fn new(map: Map) -> Result<Self, String> {
-        let ring = RingBuf::try_from(map).map_err(|error| causes(&error))?;
+        let mut ring = RingBuf::try_from(map).map_err(|error| causes(&error))?;
+        // A full ring buffer has fewer; connects may go on to fail meanwhile.
+        for _ in 0..RING_BYTES as usize / size_of::<Failing>() {
+            if ring.next().is_none() {
+                break;
+            }
+        }
         // SAFETY: the ring owns its file descriptor, and nothing replaces either.
         let registered = unsafe { AsyncFd::register(ring) };
         registered.map(Self).map_err(|error| error.to_string())
