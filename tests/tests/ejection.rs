@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
@@ -13,7 +13,7 @@ use topo_lb_tests::scene::{
     ALL, FOLLOWS, HERE, KEYS, Scene, WEB4, WEB6, ZONE, at, idle, mapped, play,
 };
 use topo_lb_tests::traffic::Via;
-use topo_lb_tests::wait::{patient, until, until_is};
+use topo_lb_tests::wait::{until, until_is};
 
 const EJECTION: &str = "topo-lb.io/ejection";
 
@@ -311,16 +311,15 @@ fn without_accounting_a_service_is_told_that_its_annotation_has_no_effect() -> R
 }
 
 #[test]
-fn an_endpoint_that_fails_is_left_out_within_a_tenth_of_a_second() -> Result<()> {
+fn few_connects_fail_before_an_endpoint_is_left_out() -> Result<()> {
     play(|scene| {
         scene.set_endpoints("web", &["a", "c"])?;
         answer(scene, "c", REFUSE)?;
         ask(scene, "3, 10m")?;
         scene.wait_for(Via::UdpConnected, at(WEB4)?, &["a", "c"])?;
-        let began = Instant::now();
-        connect_until_one(scene, "c")?;
-        let took = began.elapsed();
-        ensure!(took < patient(Duration::from_millis(100)) * 3, "it took {took:?}");
+        // As fast as one client can. Without, half of them fail; as a rule, three or four do.
+        let tally = scene.client.call(Via::Http, at(WEB4)?, 2_000)?;
+        ensure!((3..=200).contains(&tally.refused) && tally.answered() >= 1_800, "{tally}");
         Ok(())
     })
 }
