@@ -101,7 +101,7 @@ const IN_SOCKETS: [&str; 2] = ["connected", "flows"];
 
 /// Maps of one entry, that programs index by constants, or with a size that matters: tests keep
 /// their sizes.
-const FIXED: [&str; 16] = [
+const FIXED: [&str; 17] = [
     maps::RANGE,
     maps::EXCLUSION,
     maps::REVISION,
@@ -111,6 +111,7 @@ const FIXED: [&str; 16] = [
     maps::TRACE_LOST,
     maps::TOTALS,
     maps::FAR_ENDPOINTS,
+    maps::FAILING,
     maps::DEVICES,
     maps::QUOTA,
     maps::HALF_OPEN4,

@@ -34,6 +34,8 @@ enum Annotation {
     MinEndpoints,
     #[strum(serialize = "topo-lb.io/spill")]
     Spill,
+    #[strum(serialize = "topo-lb.io/ejection")]
+    Ejection,
     #[strum(serialize = "topo-lb.io/refusal")]
     Refusal,
     #[strum(serialize = "topo-lb.io/handle")]
@@ -55,6 +57,7 @@ impl Annotation {
             Self::OpenYurt => &mut sources.openyurt,
             Self::MinEndpoints => &mut sources.min_endpoints,
             Self::Spill => &mut sources.spill,
+            Self::Ejection => &mut sources.ejection,
             Self::Refusal => &mut sources.refusal,
             Self::Handle => &mut sources.handle,
         }
