@@ -136,18 +136,26 @@ pub struct FlagSetter {
 }
 
 impl FlagSetter {
-    /// Attaches it to a cgroup.
+    /// Attaches one that clears all flags to a cgroup.
     ///
     /// # Errors
     /// The kernel refuses.
     pub fn attach(cgroup: &Path) -> Result<Self> {
+        Self::attach_setting(cgroup, 0)
+    }
+
+    /// Attaches one that sets these flags (`BPF_SOCK_OPS_…_CB_FLAG`) to a cgroup.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn attach_setting(cgroup: &Path, flags: i32) -> Result<Self> {
         memlock::lift_limit();
         // BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB, and `bpf_sock_ops_cb_flags_set`.
         let (established, set_flags) = (4, 59);
         let code = [
             instruction(0x61, 2, 1, 0, 0),           // w2 = ctx->op
             instruction(0x55, 2, 0, 2, established), // if r2 != established goto exit
-            instruction(0xb7, 2, 0, 0, 0),           // r2 = 0
+            instruction(0xb7, 2, 0, 0, flags),       // r2 = flags
             instruction(0x85, 0, 0, 0, set_flags),   // call
             instruction(0xb7, 0, 0, 0, 1),           // exit: r0 = 1
             instruction(0x95, 0, 0, 0, 0),           // exit

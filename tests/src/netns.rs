@@ -13,6 +13,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::permit::permit;
 use crate::process::{fed, printed};
+use crate::requirements;
 
 /// The folder of named network namespaces, as iproute2 has it.
 pub const FOLDER: &str = "/run/netns";
@@ -65,6 +66,12 @@ impl NetNs {
     /// Runs `tc` inside, and returns its output.
     pub fn tc(&self, arguments: &[&str]) -> Result<String> {
         self.run(|| printed(Command::new("tc").args(arguments)))
+    }
+
+    /// Gives lines to `nft` inside.
+    pub fn nft(&self, rules: &str) -> Result<()> {
+        requirements::command("nft", "nftables")?;
+        self.run(|| printed(Command::new("nft").arg(rules)).map(drop))
     }
 
     /// Runs `work` on a thread inside. Use it for what a process makes in the kernel. A thread

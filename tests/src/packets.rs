@@ -101,7 +101,7 @@ const IN_SOCKETS: [&str; 2] = ["connected", "flows"];
 
 /// Maps of one entry, that programs index by constants, or with a size that matters: tests keep
 /// their sizes.
-const FIXED: [&str; 16] = [
+const FIXED: [&str; 17] = [
     maps::RANGE,
     maps::EXCLUSION,
     maps::REVISION,
@@ -111,6 +111,7 @@ const FIXED: [&str; 16] = [
     maps::TRACE_LOST,
     maps::TOTALS,
     maps::FAR_ENDPOINTS,
+    maps::FAILING,
     maps::DEVICES,
     maps::QUOTA,
     maps::HALF_OPEN4,
@@ -253,7 +254,9 @@ impl Programs {
     ) -> Result<()> {
         let (slot_base, count, affinity_seconds) = (NO_SLOTS, endpoints.len() as u16, 0);
         let (tier, spill) = (NO_TIER, 0);
-        let head = Head { service, tier, slot_base, count, wider, spill, affinity_seconds };
+        let failures = 0;
+        let head =
+            Head { service, tier, slot_base, count, wider, spill, failures, affinity_seconds };
         let row = endpoints
             .iter()
             .map(|(one, locality)| Ok(L::backend(octets::<L>(*one)?, one.port(), *locality)))

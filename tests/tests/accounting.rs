@@ -9,7 +9,6 @@ use anyhow::{Context as _, Result, ensure};
 use topo_lb_common::backend::Locality;
 use topo_lb_tests::cgroup::Cgroup;
 use topo_lb_tests::foreign::FlagSetter;
-use topo_lb_tests::netns::NetNs;
 use topo_lb_tests::process::printed;
 use topo_lb_tests::requirements;
 use topo_lb_tests::scene::{
@@ -77,11 +76,6 @@ fn while_open(moved: Moved, connections: u64) -> Moved {
     Moved { written: moved.written - connections, read: moved.read - connections }
 }
 
-fn nft(netns: &NetNs, rules: &str) -> Result<()> {
-    requirements::command("nft", "nftables")?;
-    netns.run(|| printed(Command::new("nft").arg(rules)).map(drop))
-}
-
 #[test]
 fn closed_half_closed_and_reset_connections_count_what_programs_wrote_and_read() -> Result<()> {
     play(|scene| {
@@ -125,8 +119,7 @@ fn a_connection_that_its_endpoint_resets_counts_what_programs_wrote_and_read() -
 fn retransmissions_are_counted_as_segments_and_not_as_bytes() -> Result<()> {
     play(|scene| {
         for name in scene::ALL {
-            nft(
-                scene.cluster.pod(name)?.netns(),
+            scene.cluster.pod(name)?.netns().nft(
                 "table inet lossy { chain input { type filter hook input priority 0; \
                  tcp dport 9376 numgen inc mod 11 == 10 drop; }; \
                  chain output { type filter hook output priority 0; \
@@ -225,13 +218,10 @@ fn connections_that_are_never_established_are_told_by_reason() -> Result<()> {
         // One more SYN, after a second; the kernel gives up two seconds later.
         scene.cluster.pod("client")?.netns().set(&[("ipv4/tcp_syn_retries", "1")])?;
         let rule = |verdict: &str| {
-            nft(
-                netns,
-                &format!(
-                    "flush ruleset; table inet broken {{ chain input {{ type filter hook input \
+            netns.nft(&format!(
+                "flush ruleset; table inet broken {{ chain input {{ type filter hook input \
                      priority 0; tcp dport 9376 {verdict}; }}; }}"
-                ),
-            )
+            ))
         };
         let mut wanted = BTreeMap::new();
         for (verdict, reason) in [

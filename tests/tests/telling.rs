@@ -1,5 +1,6 @@
 //! Events at Services of a real API server, sent by the nodes' agents.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -15,7 +16,8 @@ use topo_lb_tests::foreign_table::ForeignTable;
 use topo_lb_tests::http::{self, Answer};
 use topo_lb_tests::lab::within;
 use topo_lb_tests::node::NodePlan;
-use topo_lb_tests::scene::{HERE, KEYS, ZONE};
+use topo_lb_tests::scene::{HERE, KEYS, WEB4, ZONE, at};
+use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::{until, until_is};
 use topo_lb_tests::{kubernetes_1_20, manifest, requirements};
 
@@ -205,6 +207,45 @@ fn a_node_shows_that_connections_from_outside_fail() -> Result<()> {
         ensure!(event["regarding"]["kind"] == "Node", "{event}");
         table.remove()?;
         agent.wait_for_answer("/readyz", SOON, |answer| answer.status == 200)?;
+        let all = told(&plane)?;
+        ensure!(all.len() == 1, "it is told once: {all:?}");
+        Ok(())
+    })
+}
+
+#[test]
+fn an_endpoint_that_is_left_out_is_told_once_at_its_service() -> Result<()> {
+    let binary = Binary::new(requirements::agent()?);
+    let pods = vec![("client", 2), ("a", 3), ("b", 4)];
+    within(&[NodePlan { name: HERE, number: 1, pods }], |cluster| {
+        let plane = ControlPlane::in_lab(cluster)?;
+        plane.allow("topo-lb", &installed())?;
+        let port = [("http", 80, "TCP")];
+        let web = manifest::service("web", &[WEB4], &port, &[("topo-lb.io/ejection", "3, 1s")]);
+        let endpoint = |name| {
+            let pod = cluster.pod(name)?;
+            Ok(manifest::endpoint(&pod.ipv4.to_string(), HERE, name))
+        };
+        let endpoints = ["a", "b"].into_iter().map(endpoint).collect::<Result<Vec<_>>>()?;
+        let slice = manifest::slice("web", "IPv4", &[("http", 9376, "TCP")], &endpoints);
+        plane.create([manifest::node(HERE, &[]), web, slice])?;
+        // Nobody listens in b.
+        let _server = cluster.serve(["a"])?;
+        let mut client = cluster.pod("client")?.client()?;
+        let mut agent = plane.agent(&binary, HERE)?;
+        agent.resume()?;
+        client.wait_for(Via::Http, at(WEB4)?, &["a"], SOON)?;
+        let event = wait_for(&plane, "web", "EndpointEjected", SOON)?;
+        let note = event["note"].as_str().unwrap_or_default();
+        let address = SocketAddr::from((cluster.pod("b")?.ipv4, 9376));
+        let wanted = format!(
+            "on node {HERE}: endpoint {address} is left out for 1 s, then probed: 3 connects of this \
+             node in a row failed (refused)"
+        );
+        ensure!(note == wanted, "{note}");
+        // It stays out, whatever probes fail.
+        let failed = "topo_lb_ejection_probes_total{outcome=\"failed\"}";
+        agent.wait_for_answer("/metrics", SOON, |it| it.sample(failed) >= Some(2.0))?;
         let all = told(&plane)?;
         ensure!(all.len() == 1, "it is told once: {all:?}");
         Ok(())

@@ -33,8 +33,10 @@ layout! {
         pub service: u32,
         /// The tier in force, as in [`Record`](crate::record::Record).
         pub tier: u8,
+        /// How many failures in a row the agent hears of; zero for none, and once TCP is established.
+        pub failures: u8,
         /// Zero.
-        pub reserved: [u8; 3],
+        pub reserved: [u8; 2],
         /// What is already counted.
         pub seen: Seen,
     }

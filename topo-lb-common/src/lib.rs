@@ -17,6 +17,7 @@ pub mod connection;
 pub mod counters;
 pub mod device;
 pub mod exclusion;
+pub mod failing;
 pub mod far_endpoints;
 pub mod flow;
 pub mod frontend_filter;

@@ -39,6 +39,8 @@ pub const TOTALS: &str = "totals";
 /// What TCP connections moved to endpoints outside of this node's zone:
 /// [`FarEndpoint`](crate::far_endpoints::FarEndpoint) → [`Moved`](crate::far_endpoints::Moved).
 pub const FAR_ENDPOINTS: &str = "far_endpoints";
+/// A ring buffer of [`Failing`](crate::failing::Failing) endpoints.
+pub const FAILING: &str = "failing";
 /// Look-ups of Services that found another frontend's record each time, per CPU.
 pub const TORN: &str = "torn";
 /// The ring buffer for [`Decision`](crate::trace::Decision)s while somebody traces.
@@ -87,7 +89,7 @@ pub const SOURCES4: &str = "sources4";
 pub const SOURCES6: &str = "sources6";
 
 /// Every pinned map, in the order of creation.
-pub const ALL: [&str; 38] = [
+pub const ALL: [&str; 39] = [
     RANGE,
     SERVICES4,
     SERVICES6,
@@ -106,6 +108,7 @@ pub const ALL: [&str; 38] = [
     COUNTERS,
     TOTALS,
     FAR_ENDPOINTS,
+    FAILING,
     TORN,
     TRACE,
     TRACE_LOST,
@@ -128,9 +131,9 @@ pub const ALL: [&str; 38] = [
     SOURCES6,
 ];
 /// Maps that only tc needs, and that are pinned only with tc: those of [`ALL`] from `connections4` on.
-pub const TC: &[&str] = ALL.split_at(26).1.split_at(9).0;
+pub const TC: &[&str] = ALL.split_at(27).1.split_at(9).0;
 /// Maps that are pinned only with `--frontends all`, beside those of [`TC`].
-pub const ALL_FRONTENDS: &[&str] = ALL.split_at(35).1;
+pub const ALL_FRONTENDS: &[&str] = ALL.split_at(36).1;
 
 /// Default: frontends per address family, and Service ports of both together.
 pub const DEFAULT_SERVICES: u32 = 65_536;

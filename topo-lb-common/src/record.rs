@@ -23,6 +23,9 @@ pub const NO_TIER: u8 = 255;
 /// `externalTrafficPolicy: Local` on a node without an endpoint.
 pub const DROPS: u16 = u16::MAX;
 
+/// The first bit of [`Record::localities`] behind those of the endpoints.
+pub const FAILURES_SHIFT: u32 = 12;
+
 layout! {
     /// Value of `records4` and `records6`: whole cache lines. Host order but for addresses.
     #[repr(C, align(64))]
@@ -57,7 +60,8 @@ layout! {
         /// [`SPILL_ONE`](crate::selection::SPILL_ONE).
         pub spill: u16,
         /// Two bits for each endpoint here, the first one's lowest: a
-        /// [`Locality`](crate::backend::Locality).
+        /// [`Locality`](crate::backend::Locality). From [`FAILURES_SHIFT`] on, how many failures in a row
+        /// the agent hears of; zero for none.
         pub localities: u16,
         /// Zero.
         pub reserved: REST,
@@ -72,4 +76,6 @@ const _: () = {
     assert!(offset_of!(Record4, addresses) + INLINE4.next_power_of_two() * 4 <= 64);
     assert!(offset_of!(Record4, ports) + INLINE4.next_power_of_two() * 2 <= 64);
     assert!(INLINE6.is_power_of_two());
+    assert!(2 * INLINE4 <= FAILURES_SHIFT as usize && INLINE6 <= INLINE4);
+    assert!((crate::failing::MOST_FAILURES as u32) < 1 << (16 - FAILURES_SHIFT));
 };

@@ -7,8 +7,9 @@ use core::ffi::c_void;
 use core::ptr::NonNull;
 
 use aya_ebpf::bindings::{
-    BPF_NOEXIST, BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB, BPF_SOCK_OPS_STATE_CB,
-    BPF_SOCK_OPS_STATE_CB_FLAG, BPF_SOCK_OPS_TCP_CONNECT_CB, BPF_TCP_CLOSE, BPF_TCP_SYN_SENT,
+    BPF_NOEXIST, BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB, BPF_SOCK_OPS_RTO_CB_FLAG,
+    BPF_SOCK_OPS_STATE_CB, BPF_SOCK_OPS_STATE_CB_FLAG, BPF_SOCK_OPS_TCP_CONNECT_CB, BPF_TCP_CLOSE,
+    BPF_TCP_SYN_SENT,
 };
 use aya_ebpf::programs::SockOpsContext;
 use topo_lb_common::backend::Locality;
@@ -17,6 +18,7 @@ use topo_lb_common::far_endpoints::{FarEndpoint, Moved};
 use topo_lb_common::totals::{Failure, RTT_PLACES, Totals, TotalsKey, rtt_place};
 
 use crate::atomic::{add, compare_exchange};
+use crate::ejection;
 use crate::family::{ConnectedOf, Family, V4, V6};
 use crate::maps::{FAR_ENDPOINTS, TOTALS};
 use crate::socket::{owner_of, storage};
@@ -38,15 +40,26 @@ pub(crate) fn callback<N: Note>(ctx: &SockOpsContext) {
     }
 }
 
+/// Marks sockets of Services with ejection, so that only these are looked up once they are connected:
+/// the flag asks for callbacks at time-outs, which are few.
+const MARK: u32 = BPF_SOCK_OPS_RTO_CB_FLAG;
+
 /// Asks for callbacks on changes of the state of a socket that dialled a Service.
 #[inline(always)]
 fn begin(ctx: &SockOpsContext) {
     let flags = ctx.cb_flags();
-    if flags & BPF_SOCK_OPS_STATE_CB_FLAG == 0
-        && socket(ctx).is_some_and(|socket| dialled(ctx, socket).is_some())
-    {
-        // Without, the connection is not counted.
-        let _ = ctx.set_cb_flags((flags | BPF_SOCK_OPS_STATE_CB_FLAG) as i32);
+    let is_established = ctx.op() == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB;
+    // Another program may have set the flag before the socket was marked.
+    let is_marked = flags & MARK != 0;
+    if flags & BPF_SOCK_OPS_STATE_CB_FLAG != 0 && is_established != is_marked {
+        return;
+    }
+    let Some(dialled) = socket(ctx).and_then(|socket| dialled(ctx, socket)) else { return };
+    let mark = if dialled.failures == 0 { 0 } else { MARK };
+    // Without, the connection is not counted.
+    let _ = ctx.set_cb_flags((flags | BPF_SOCK_OPS_STATE_CB_FLAG | mark) as i32);
+    if is_established && dialled.failures != 0 {
+        ejection::succeeded(&dialled);
     }
 }
 
@@ -64,9 +77,18 @@ fn end<N: Note>(ctx: &SockOpsContext) {
     unsafe {
         if ctx.arg(0) == BPF_TCP_SYN_SENT {
             if let Some(failure) = Failure::of(now.error, now.retransmitted) {
+                if dialled.failures != 0 {
+                    ejection::failed(&dialled, failure);
+                }
                 add((&raw mut (*totals).failures).cast::<u64>().add(failure as usize), 1);
             }
-        } else if now.rtt_micros != 0 {
+            return;
+        }
+        // Another program has removed the mark.
+        if dialled.failures != 0 {
+            ejection::succeeded(&dialled);
+        }
+        if now.rtt_micros != 0 {
             add(&raw mut (*totals).rtt_micros, now.rtt_micros.into());
             // The verifier needs the limit; the place is below it.
             let place = rtt_place(now.rtt_micros) & (RTT_PLACES - 1);
@@ -157,8 +179,14 @@ pub(crate) fn count<N: Note>(dialled: &Dialled, now: &TcpFigures, totals: NonNul
 
 /// What a socket dialled, as its storage has it.
 pub(crate) struct Dialled {
-    key: TotalsKey,
-    endpoint: FarEndpoint,
+    pub(crate) key: TotalsKey,
+    pub(crate) endpoint: FarEndpoint,
+    /// The endpoint's port, host order.
+    pub(crate) port: u16,
+    /// How many failures in a row the agent hears of; zero for none, and once the connect has succeeded.
+    pub(crate) failures: u8,
+    /// The same in the socket's storage.
+    pub(crate) stored_failures: *mut u8,
     seen: *mut Seen,
     /// Several TCP sockets have this storage: the subflows of MPTCP. Only their ends are counted.
     is_shared: bool,
@@ -173,9 +201,12 @@ impl Dialled {
             let endpoint = (&raw const (*connected).endpoint).read();
             let (service, tier) = ((*connected).service, (*connected).tier);
             let key = TotalsKey::new(service, F::locality(&endpoint), tier);
-            let (address, _) = F::endpoint_parts(&endpoint);
+            let (address, port) = F::endpoint_parts(&endpoint);
             let endpoint = FarEndpoint { address: F::mapped(address) };
-            Self { key, endpoint, seen: &raw mut (*connected).seen, is_shared: false }
+            let (stored_failures, seen) =
+                (&raw mut (*connected).failures, &raw mut (*connected).seen);
+            let failures = stored_failures.read();
+            Self { key, endpoint, port, failures, stored_failures, seen, is_shared: false }
         }
     }
 
@@ -217,7 +248,12 @@ fn dialled(ctx: &SockOpsContext, socket: NonNull<c_void>) -> Option<Dialled> {
             storage(V6::connected(), owner, 0).map(Dialled::of::<V6>)
         }
     };
-    dialled.map(|dialled| Dialled { is_shared: owner != socket.as_ptr(), ..dialled })
+    dialled.map(|dialled| {
+        let is_shared = owner != socket.as_ptr();
+        // A further subflow may fail although the endpoint serves.
+        let failures = if is_shared { 0 } else { dialled.failures };
+        Dialled { is_shared, failures, ..dialled }
+    })
 }
 
 #[inline(always)]

@@ -20,6 +20,18 @@ pub(crate) unsafe fn compare_exchange(word: *mut u64, old: u64, new: u64) -> u64
     found
 }
 
+/// As [`add`], to half a word.
+///
+/// # Safety
+/// `half` is aligned and inside a map's value; all writers add atomically, or overwrite.
+#[inline(always)]
+pub(crate) unsafe fn add_half(half: *mut u32, amount: u32) {
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("lock *(u32 *)({half} + 0) += {amount}", half = in(reg) half, amount = in(reg) amount)
+    };
+}
+
 /// Adds to a word of a map. The instruction is as old as BPF.
 ///
 /// # Safety

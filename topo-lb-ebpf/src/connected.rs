@@ -24,9 +24,10 @@ pub(crate) fn remember<F: Family>(
         if let Some(connected) =
             storage(F::connected(), owner(ctx), BPF_SK_STORAGE_GET_F_CREATE.into())
         {
-            let Resolved { endpoint, service, tier, .. } = *resolved;
-            let (reserved, seen) = ([0; 3], Seen::default());
-            connected.write(Connected { frontend, endpoint, service, tier, reserved, seen });
+            let Resolved { endpoint, service, tier, failures, .. } = *resolved;
+            let (reserved, seen) = ([0; 2], Seen::default());
+            let dialled = Connected { frontend, endpoint, service, tier, failures, reserved, seen };
+            connected.write(dialled);
         }
     }
 }

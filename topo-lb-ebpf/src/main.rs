@@ -16,6 +16,7 @@ mod checksum;
 mod clock;
 mod connected;
 mod connection;
+mod ejection;
 mod exclusion;
 mod family;
 mod fast_path;

@@ -19,6 +19,7 @@ use topo_lb_common::connection::{
 use topo_lb_common::counters::{Counters, Name};
 use topo_lb_common::device::{Device, Quota};
 use topo_lb_common::exclusion::{Excluded, ExcludedKey, Levels};
+use topo_lb_common::failing::RING_BYTES as FAILING_BYTES;
 use topo_lb_common::far_endpoints::{FarEndpoint, MOST_FAR_ENDPOINTS, Moved};
 use topo_lb_common::flow::{Flows4, Flows6};
 use topo_lb_common::frontend_filter;
@@ -117,6 +118,10 @@ pub(crate) static FAR_ENDPOINTS: HashMap<
     { MOST_FAR_ENDPOINTS as usize },
     ON_DEMAND,
 > = HashMap::new();
+
+/// It has `Failing` endpoints. `()`: as for `trace`.
+#[btf_map(name = "failing")]
+pub(crate) static FAILING: RingBuf<(), { FAILING_BYTES as usize }> = RingBuf::new();
 
 #[btf_map(name = "torn")]
 pub(crate) static TORN: PerCpuArray<u64, 1> = PerCpuArray::new();

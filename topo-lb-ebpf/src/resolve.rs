@@ -3,7 +3,7 @@
 use aya_ebpf::helpers::{bpf_get_prandom_u32, bpf_get_smp_processor_id};
 use topo_lb_common::address::OUTSIDE;
 use topo_lb_common::backend::Locality;
-use topo_lb_common::record::{DROPS, NO_TIER};
+use topo_lb_common::record::{DROPS, FAILURES_SHIFT, NO_TIER};
 use topo_lb_common::selection::{Choice, Selection};
 use topo_lb_common::trace::NO_SERVICE;
 
@@ -36,13 +36,16 @@ pub(crate) struct Resolved<F: Family> {
     pub(crate) service: u32,
     /// The tier in force, as in the record.
     pub(crate) tier: u8,
+    /// How many failures in a row the agent hears of, as in the record.
+    pub(crate) failures: u8,
 }
 
 impl<F: Family> Resolved<F> {
     /// Without a record.
     #[inline(always)]
     pub(crate) fn unknown(verdict: Resolution) -> Self {
-        Self { verdict, endpoint: F::Endpoint::default(), service: NO_SERVICE, tier: NO_TIER }
+        let (endpoint, service, tier) = (F::Endpoint::default(), NO_SERVICE, NO_TIER);
+        Self { verdict, endpoint, service, tier, failures: 0 }
     }
 }
 
@@ -68,7 +71,7 @@ pub(crate) fn resolve<F: Family>(
         count(service, None);
         let drops = drops::<F>(&fields);
         let verdict = if drops { Resolution::Drop } else { Resolution::Refuse };
-        return Resolved { verdict, endpoint: F::Endpoint::default(), service, tier };
+        return Resolved { service, tier, ..Resolved::unknown(verdict) };
     };
     if affinity_seconds != 0 {
         // Where clients outside get other endpoints than all others, they keep none of the others'.
@@ -76,7 +79,9 @@ pub(crate) fn resolve<F: Family>(
         endpoint = affinity::keep::<F>(client, service, affinity_seconds, endpoint);
     }
     count(service, Some(F::locality(&endpoint)));
-    Resolved { verdict: Resolution::Redirect, endpoint, service, tier }
+    // SAFETY: a field of a record.
+    let failures = unsafe { *fields.localities >> FAILURES_SHIFT } as u8;
+    Resolved { verdict: Resolution::Redirect, endpoint, service, tier, failures }
 }
 
 /// Whether a record is only for clients outside of this node.

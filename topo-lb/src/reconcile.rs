@@ -125,6 +125,11 @@ impl Reconciler {
         is_change
     }
 
+    /// Whether the next plan decides a Service anew.
+    pub fn is_changed(&self, id: &ServiceId) -> bool {
+        self.changed.contains(id)
+    }
+
     /// A Service that reads a label of other Nodes, and the label; `None` if there is none.
     pub fn reads_other_nodes(&self) -> Option<(&ServiceId, &str)> {
         // A Service that just changed stays among the readers until the next plan, so check each.

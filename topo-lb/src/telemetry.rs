@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use crate::cluster::{Change, Family, Update};
 use crate::datapath::inspect::in_front;
 use crate::datapath::inspect::overridden::{self, Precedence};
+use crate::events::concern::News;
 use crate::events::ledger::Ledger;
 use crate::events::publish::EventPublisher;
 use crate::health;
@@ -210,6 +211,11 @@ impl Telemetry {
             self.publisher.tell(news);
         }
         self.change(|readiness| readiness.stuck = None);
+    }
+
+    /// Sends news.
+    pub fn tell(&self, news: Vec<News>) {
+        self.publisher.tell(news);
     }
 
     /// Records that a plan failed.

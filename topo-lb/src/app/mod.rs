@@ -2,6 +2,7 @@
 
 mod config;
 mod devices;
+mod ejector;
 mod exclusions;
 mod first_listing;
 mod gather;

@@ -11,6 +11,7 @@ use tokio::time::MissedTickBehavior;
 use tracing::{info, warn};
 
 use super::devices::Devices;
+use super::ejector::Ejector;
 use super::gather::gather;
 use super::guard::{Finding, Guard};
 use super::kernel::Kernel;
@@ -40,6 +41,7 @@ pub(super) struct Running {
     pub(super) terminator: SocketTerminator,
     /// `None` if the programs translate.
     pub(super) observer: Option<Observer>,
+    pub(super) ejector: Ejector,
     pub(super) socket_file: SocketFile,
     pub(super) cgroup_root: PathBuf,
 }
@@ -75,6 +77,11 @@ impl Running {
                     self.state.telemetry.answer(question, reconciler, installed, names);
                     continue;
                 }
+                heard = self.ejector.next() => {
+                    if !self.ejector.take_in(heard, &mut self.state, &self.kernel.installed) {
+                        continue;
+                    }
+                }
                 result = self.devices.changed() => {
                     result.context("the device notification socket failed")?;
                     self.devices.attach(&mut self.datapath);
@@ -108,6 +115,7 @@ impl Running {
             // Only now: a probe without our programs attached would prove nothing.
             Finding::Over => drop(prove(&self.state.telemetry, &self.cgroup_root)),
         }
+        self.ejector.probe(&self.state);
         self.devices.attach(&mut self.datapath);
         self.terminator.end(&[]);
         if self.datapath.forget_killed_tracer() {
@@ -119,6 +127,7 @@ impl Running {
     }
 
     fn settle(&mut self, retry: &mut Retry) {
+        self.ejector.keep(&mut self.state);
         let Some(settled) = retry.attempt(|| self.kernel.settle(&mut self.state)) else { return };
         self.wanted.want(&self.state.reconciler);
         match settled {

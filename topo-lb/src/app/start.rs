@@ -9,6 +9,7 @@ use tracing::{info, warn};
 
 use super::config::Config;
 use super::devices::Devices;
+use super::ejector::Ejector;
 use super::first_listing::{UNREMARKED, first_listing};
 use super::kernel::Kernel;
 use super::observer::Observer;
@@ -87,7 +88,17 @@ pub(super) async fn start(
     }
     let observer = Observer::start(&config, observed, &figures);
     datapath.guard_node_ports();
-    account(&mut datapath);
+    let unseen = match config.datapath.observe {
+        true => Some("the agent only observes (--observe)".to_owned()),
+        false => None,
+    };
+    let uncounted = account(&mut datapath);
+    let ejector = Ejector::start(&mut datapath, unseen.or(uncounted), &mut state);
+    if !state.reconciler.settled()
+        && let Err(error) = kernel.settle(&mut state)
+    {
+        warn!("{error}; the agent retries with the next change");
+    }
     if config.exposing.is_none() {
         datapath.forget_all_frontends();
     }
@@ -126,6 +137,7 @@ pub(super) async fn start(
         devices,
         terminator,
         observer,
+        ejector,
         socket_file,
         cgroup_root,
     }))
@@ -144,9 +156,10 @@ async fn prepare(
     Ok((proof.ok().and_then(Result::ok).flatten(), datapath))
 }
 
-/// Starts to account TCP connections, or says why not.
-fn account(datapath: &mut Datapath) {
-    match datapath.account() {
+/// Starts to account TCP connections, or says and returns why not.
+fn account(datapath: &mut Datapath) -> Option<String> {
+    let result = datapath.account();
+    match &result {
         Ok(None) => info!("what TCP connections to Services move is counted"),
         Ok(Some(error)) => {
             info!("what TCP connections to Services move is counted when they end: {error}");
@@ -156,6 +169,7 @@ fn account(datapath: &mut Datapath) {
         }
         Err(error) => warn!("what TCP connections to Services move is not counted: {error}"),
     }
+    result.err().map(|error| error.to_string())
 }
 
 /// Records progress until the loop of the agent task starts.

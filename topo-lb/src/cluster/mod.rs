@@ -1,6 +1,7 @@
 //! The last good objects of the cluster, and which Services a change touches. Pure: no I/O and no
 //! clock. Only the fields that topology needs are kept.
 
+pub mod ejection;
 pub mod exposure;
 pub mod frontend;
 pub mod kept;
@@ -17,6 +18,7 @@ pub mod slice;
 pub mod state;
 pub mod topology_policy;
 
+pub use ejection::{Ejection, Ejections, ServiceEjections};
 pub use exposure::Exposure;
 pub use frontend::{Clients, Family, Frontend, FrontendKind};
 pub use labels::Labels;
@@ -139,4 +141,6 @@ pub enum Update {
     LocalAddresses(LocalAddresses),
     /// Which Nodes the source sends from now on. By default all.
     KnownNodes(KnownNodes),
+    /// All endpoints that this node leaves out.
+    Ejections(Ejections),
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Change;
 use super::namespace::Namespace;
-use super::service::Service;
+use super::service::{PolicySources, Service};
 use super::state::missing;
 use super::topology_policy::{PolicyId, TopologyPolicy};
 
@@ -24,6 +24,17 @@ pub enum Above<'a> {
     Policy(&'a TopologyPolicy),
     /// Its Namespace.
     Namespace(&'a Namespace),
+}
+
+impl<'a> Above<'a> {
+    /// What it says.
+    #[must_use]
+    pub fn policy(&self) -> &'a PolicySources {
+        match self {
+            Self::Policy(policy) => &policy.policy,
+            Self::Namespace(namespace) => &namespace.policy,
+        }
+    }
 }
 
 impl Policies {

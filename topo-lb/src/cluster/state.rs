@@ -11,7 +11,7 @@ use super::policies::{Above, Policies};
 use super::service::{Service, ServiceId};
 use super::slice::{Endpoint, Slice, SliceId};
 use super::topology_policy::{ClusterTopologyPolicy, PolicyId, TopologyPolicy};
-use super::{Change, ClusterObject, KnownNodes, LocalAddresses, Node, Update};
+use super::{Change, ClusterObject, Ejections, KnownNodes, LocalAddresses, Node, Update};
 
 /// Services with routes that an update may have changed, including deleted ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,8 +21,8 @@ pub struct Changed {
     pub services: BTreeSet<ServiceId>,
 }
 
-/// The cluster's objects. Clones share them. Two states are equal if they hold the same objects and
-/// local addresses, in whatever order those came; known Nodes do not count.
+/// The cluster's objects. Clones share them. Two states are equal if they hold the same objects, local
+/// addresses and ejections, in whatever order those came; known Nodes do not count.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     services: BTreeMap<ServiceId, Arc<Service>>,
@@ -37,6 +37,7 @@ pub struct State {
     on_node: HashMap<Arc<str>, HashSet<Arc<SliceId>>>,
     /// Addresses of this host's devices. A ClusterIP among them is left alone.
     local: LocalAddresses,
+    ejections: Ejections,
     shared: Shared,
     /// How many updates changed something.
     revision: u64,
@@ -51,6 +52,7 @@ impl PartialEq for State {
             && self.of_service == other.of_service
             && self.on_node == other.on_node
             && self.local == other.local
+            && self.ejections == other.ejections
     }
 }
 
@@ -102,6 +104,7 @@ impl State {
             }
             Update::LocalAddresses(all) => self.put_local(all, &mut changed),
             Update::KnownNodes(known) => self.known_nodes = known,
+            Update::Ejections(all) => self.put_ejections(all, &mut changed),
         }
         self.revision += u64::from(is_about_policies || !changed.services.is_empty());
         changed
@@ -193,6 +196,29 @@ impl State {
     #[must_use]
     pub const fn local_addresses(&self) -> &LocalAddresses {
         &self.local
+    }
+
+    /// What this node leaves out.
+    #[must_use]
+    pub const fn ejections(&self) -> &Ejections {
+        &self.ejections
+    }
+
+    fn put_ejections(&mut self, all: Ejections, changed: &mut Changed) {
+        let before = std::mem::replace(&mut self.ejections, all);
+        let Ejections { unseen, services } = &self.ejections;
+        let named = before.services.keys().chain(services.keys());
+        let differ = named.filter(|id| before.services.get(id) != services.get(id));
+        changed.services.extend(differ.filter(|id| self.services.contains_key(id)).cloned());
+        if before.unseen != *unseen {
+            let asks = |service: &&Arc<Service>| {
+                let above = self.policies.above(service);
+                let all = above.iter().map(Above::policy).chain([&*service.policy]);
+                all.into_iter().any(|policy| policy.ejection.is_some())
+            };
+            let asking = self.services.values().filter(asks);
+            changed.services.extend(asking.map(|service| service.id.clone()));
+        }
     }
 
     fn put_local(&mut self, all: LocalAddresses, changed: &mut Changed) {

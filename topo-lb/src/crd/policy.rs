@@ -16,11 +16,16 @@ const NUMBERS: &str = r"^[1-9][0-9]{0,4}(,[1-9][0-9]{0,4})*$";
 /// A percentage of at most two decimals.
 const SHARE: &str = r"^(100(\.0{1,2})?|[0-9]{1,2}(\.[0-9]{1,2})?)%$";
 
+/// Failures in a row (1–15), a time of 1 s to 10 min, and a percentage; the last two may be absent.
+const EJECTION: &str =
+    r"^([1-9]|1[0-5])(, *(([1-9][0-9]?|[1-5][0-9]{2}|600)s|([1-9]|10)m)(, *([1-9][0-9]?|100)%)?)?$";
+
 /// A policy without a rule is a mistake.
 fn says_something() -> Rule {
     Rule::new(
         "has(self.topologyKeys) || has(self.externalTopologyKeys) || has(self.minEndpoints) || \
-         has(self.spill) || has(self.weights) || has(self.refusal) || has(self.handle)",
+         has(self.spill) || has(self.weights) || \
+         has(self.ejection) || has(self.refusal) || has(self.handle)",
     )
     .message("it says nothing: write topologyKeys, or what refines keys")
 }
@@ -63,10 +68,12 @@ fn numbers_fit() -> Rule {
     printcolumn(name = "In force", type_ = "integer", json_path = ".status.inForce")
 )]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = says_something())]
-#[x_kube(validation = star_is_last("topologyKeys"))]
-#[x_kube(validation = star_is_last("externalTopologyKeys"))]
-#[x_kube(validation = numbers_fit())]
+#[x_kube(
+    validation = says_something(),
+    validation = star_is_last("topologyKeys"),
+    validation = star_is_last("externalTopologyKeys"),
+    validation = numbers_fit()
+)]
 pub struct TopologyPolicySpec {
     /// The Services of this namespace that it is for; all if absent.
     #[serde(default)]
@@ -96,10 +103,12 @@ pub struct TopologyPolicySpec {
     printcolumn(name = "In force", type_ = "integer", json_path = ".status.inForce")
 )]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = says_something())]
-#[x_kube(validation = star_is_last("topologyKeys"))]
-#[x_kube(validation = star_is_last("externalTopologyKeys"))]
-#[x_kube(validation = numbers_fit())]
+#[x_kube(
+    validation = says_something(),
+    validation = star_is_last("topologyKeys"),
+    validation = star_is_last("externalTopologyKeys"),
+    validation = numbers_fit()
+)]
 pub struct ClusterTopologyPolicySpec {
     /// The Namespaces that it is for, by their labels; all if absent. `kubernetes.io/metadata.name` is the
     /// name of each.
@@ -143,6 +152,10 @@ pub struct Rules {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 4096))]
     pub weights: Option<String>,
+    /// Leaves out endpoints to which a node's connects fail: failures in a row, first time, most of a tier.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(max = 64), regex(pattern = EJECTION))]
+    pub ejection: Option<String>,
     /// `intended`: nodes without an endpoint are no cause for a Warning.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 16), regex(pattern = "^intended$"))]
@@ -162,6 +175,7 @@ impl From<Rules> for PolicySources {
             min_endpoints: rules.min_endpoints.map(Into::into),
             spill: rules.spill.map(Into::into),
             weights: rules.weights.map(Into::into),
+            ejection: rules.ejection.map(Into::into),
             refusal: rules.refusal.map(Into::into),
             handle: rules.handle.map(|handle| handle.to_string().into()),
             ..Self::default()

@@ -35,6 +35,7 @@ use host::lock::Lock;
 use host::memlock;
 use host::mount::{check_bpffs, check_cgroup2};
 use host::{capability, feature};
+use maps::failing::FailingRing;
 use maps::quota::QuotaKeeper;
 use maps::renewal::{self, Pinned, Renewal};
 use maps::reply_filter::ReplyFilter;
@@ -210,6 +211,15 @@ impl Datapath {
     #[must_use]
     pub fn maps_directory(&self) -> &Path {
         self.renewal.as_ref().map_or(&self.options.pin_dir, Renewal::directory)
+    }
+
+    /// The ring buffer in which programs tell which endpoints fail. Needs a runtime.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    pub fn failing(&mut self) -> Result<FailingRing, String> {
+        let map = self.ebpf.take_map(names::FAILING);
+        FailingRing::new(map.ok_or_else(|| format!("the object has no map {}", names::FAILING))?)
     }
 
     /// Takes the ring buffer of a `topo-lb trace` that was killed away from the programs. Returns whether

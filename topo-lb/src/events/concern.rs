@@ -1,6 +1,7 @@
 //! What users should know of a Service on this node, and what of it is news. Pure.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use uuid::Uuid;
@@ -106,6 +107,8 @@ pub enum Topic {
     NodeRefused,
     /// The kernel refused connections to a Service port.
     ClientsRefused,
+    /// An endpoint is left out, because connects to it failed; before, none of the Service's was.
+    EndpointEjected,
     /// The Service lacks room in the maps.
     #[strum(serialize = "NoRoomInMaps")]
     NoRoom,
@@ -122,6 +125,7 @@ impl Topic {
             Self::InvalidPolicy => "ReadPolicy",
             Self::NodeRefused => "ChooseEndpoints",
             Self::ClientsRefused => "Refuse",
+            Self::EndpointEjected => "Eject",
             Self::NoRoom => "Program",
             Self::HealthCheck => "Listen",
         }
@@ -227,6 +231,19 @@ pub fn clients_refused(
 #[must_use]
 pub fn no_room(id: &ServiceId, uid: Option<Uuid>, node: &str, lack: Lack) -> News {
     News::of(id, uid, Topic::NoRoom, format!("on node {node}: {lack}"))
+}
+
+/// News of an endpoint that is left out. All nodes have the same subject.
+#[must_use]
+pub fn ejected(
+    id: &ServiceId,
+    uid: Option<Uuid>,
+    node: &str,
+    endpoint: SocketAddr,
+    sentence: &str,
+) -> News {
+    let note = format!("on node {node}: {sentence}");
+    News { subject: endpoint.to_string(), ..News::of(id, uid, Topic::EndpointEjected, note) }
 }
 
 /// News of a health check that this node does not answer.

@@ -14,7 +14,9 @@ pub const SUBJECTS: u32 = 32;
 const fn span(topic: Topic) -> Duration {
     match topic {
         Topic::InvalidPolicy | Topic::NodeRefused => Duration::from_secs(600),
-        Topic::ClientsRefused | Topic::NoRoom | Topic::HealthCheck => Duration::from_secs(3600),
+        Topic::ClientsRefused | Topic::EndpointEjected | Topic::NoRoom | Topic::HealthCheck => {
+            Duration::from_secs(3600)
+        }
     }
 }
 

@@ -1,7 +1,9 @@
 //! Why an endpoint is selected or not, as text for a table.
 
+use std::time::Instant;
+
 use super::quoted::{key_name, label, shown, some};
-use crate::cluster::Family;
+use crate::cluster::{Ejection, Family};
 use crate::topology::Decision;
 use crate::topology::candidate::Stock;
 use crate::topology::cause::Cause;
@@ -37,6 +39,7 @@ pub(super) fn reason(decision: &Decision<'_>, endpoint: &Endpoint<'_>) -> String
         Status::Weightless { label, own } => {
             format!("{}: topo-lb.io/weights gives it nothing", own_value(label, *own))
         }
+        Status::Ejected(ejection) => ejected(ejection),
         Status::LeftAlone => "left to kube-proxy".to_owned(),
         Status::OtherFamily(family) => {
             format!("the Service has no {family} ClusterIP")
@@ -88,6 +91,15 @@ pub(super) fn reason(decision: &Decision<'_>, endpoint: &Endpoint<'_>) -> String
         },
         Status::HintedNodes(nodes) => format!("hinted for {}", listed("node", nodes)),
         Status::HintedZones(zones) => format!("hinted for {}", listed("zone", zones)),
+    }
+}
+
+/// For how long it is left out, and why.
+fn ejected(ejection: &Ejection) -> String {
+    let left = ejection.until.saturating_duration_since(Instant::now());
+    match left.as_millis().div_ceil(1_000) {
+        0 => format!("ejected until a probe is answered: {}", ejection.cause()),
+        seconds => format!("ejected for {seconds} s more: {}", ejection.cause()),
     }
 }
 

@@ -75,6 +75,9 @@ fn family(decision: &Decision<'_>, choice: &Choice<'_>) -> String {
     if let Some(weighs) = &decision.policy.weighs {
         text += &weights(choice, weighs);
     }
+    if choice.ejected > 0 {
+        text += &format!("; {} of them left out: connects of this node failed", choice.ejected);
+    }
     if choice.stock == Stock::Draining && choice.usable > 0 {
         text += "; no endpoint is ready, so those that are terminating but still serve stand in";
     }
@@ -179,7 +182,7 @@ fn chosen(decision: &Decision<'_>, choice: &Choice<'_>, cause: Cause<'_>) -> Str
         Stock::Ready if choice.usable < choice.near => "ready endpoint",
         Stock::Ready => "endpoint",
     };
-    let some = |verb| share(choice.chosen, choice.usable, noun, verb);
+    let some = |verb| share(choice.chosen + choice.ejected, choice.usable, noun, verb);
     let no_other = match choice.chosen {
         0 => {
             "; OpenYurt's policy has no fall-back, annotation topo-lb.io/topology-keys can have one"

@@ -3,6 +3,7 @@
 //! | file | idea |
 //! |---|---|
 //! | `bounded` | which Service ports have series of their own |
+//! | `ejections` | figures of endpoints that are left out |
 //! | `figures` | what the agent's tasks count |
 //! | `refusals` | why connections were refused |
 //! | `services` | connections to Service ports |
@@ -11,6 +12,7 @@
 //! | `scrape` | all of these and the kernel's counters, as text |
 
 pub mod bounded;
+pub mod ejections;
 pub mod figures;
 pub mod refusals;
 pub mod scrape;

@@ -33,7 +33,7 @@ pub struct Target {
     entry: Entry,
     /// Serving endpoints that are not chosen.
     serving: Box<[SocketAddr]>,
-    /// Whether the kernel needs the Service's members: for UDP flows, session affinity and tc.
+    /// Whether the kernel needs the Service's members: for UDP flows, session affinity, ejection and tc.
     lists_members: bool,
     /// The row has endpoints more than once.
     is_weighted: bool,
@@ -60,7 +60,10 @@ impl Target {
         let row: Arc<[Chosen]> =
             endpoints.into_iter().take(count).chain(wider).take(usize::from(u16::MAX)).collect();
         let affinity_seconds = route.affinity_seconds.unwrap_or(0);
-        let lists_members = lists_all || route.protocol == Protocol::Udp || affinity_seconds != 0;
+        let lists_members = lists_all
+            || route.protocol == Protocol::Udp
+            || affinity_seconds != 0
+            || route.failures != 0;
         Some(Self {
             frontends: route.frontends.iter().map(|(_, frontend)| *frontend).collect(),
             kinds: route.frontends.iter().map(|(kind, _)| *kind).collect(),
@@ -73,6 +76,7 @@ impl Target {
                 count: count as u16,
                 drops: route.drops,
                 spill: if row.len() > count { spill } else { 0 },
+                failures: route.failures,
                 affinity_seconds,
                 row,
             },

@@ -22,6 +22,8 @@ pub struct Entry {
     pub drops: bool,
     /// Share of connections that go to the rest of the row, in parts of `selection::SPILL_ONE`.
     pub spill: u16,
+    /// How many failed connects in a row the agent hears of; zero for none. 1–15.
+    pub failures: u8,
     /// Session affinity in seconds; zero for none.
     pub affinity_seconds: u32,
     /// The endpoints: the chosen tier's, then the wider tier's; with weights

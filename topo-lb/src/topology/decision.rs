@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use topo_lb_common::backend::Locality;
 
-use crate::cluster::{Clients, Port, Service, State};
+use crate::cluster::{Clients, Ejection, Port, Service, State};
 
 use super::candidate::{self, Candidate, Stock};
 use super::cause::Cause;
@@ -101,8 +101,10 @@ pub struct Choice<'a> {
     pub usable: usize,
     /// The state of the usable endpoints.
     pub stock: Stock,
-    /// How many the policy chose.
+    /// How many the policy chose, without those that are left out.
     pub chosen: usize,
+    /// How many of the chosen tier are left out.
+    pub ejected: usize,
     /// Every key and what it would match; empty for policies without keys.
     pub tiers: Vec<Tier<'a>>,
     /// Where connections spill to.
@@ -167,6 +169,8 @@ pub enum Status<'a> {
         /// Its value, or why it has none.
         own: Result<&'a str, Absent<'a>>,
     },
+    /// Left out, because connects of this node to it failed.
+    Ejected(&'a Ejection),
     /// Bypass: topo-lb does not translate the Service.
     LeftAlone,
     /// The Service has no ClusterIP of this family.
@@ -266,6 +270,7 @@ impl<'a> Decision<'a> {
                 usable: done.usable,
                 stock: done.stock,
                 chosen: done.chosen,
+                ejected: done.ejected.chosen,
                 tiers: tiers(&done, here, rules),
                 wider: wider(&done, rules),
                 parts: Portion::all(&done.parts),
@@ -278,6 +283,7 @@ impl<'a> Decision<'a> {
                 let site = candidate.site;
                 let status = match (bypass, status, part) {
                     (Some(_), ..) => Status::LeftAlone,
+                    (_, CandidateStatus::Ejected, _) => ejected(state, service, candidate.address),
                     (_, CandidateStatus::Wider, Some(part)) => Status::Wider(done.parts[part].name),
                     (_, CandidateStatus::Weightless, _) => {
                         Status::Weightless { label: weighed_label, own: site.label(weighed_label) }
@@ -359,6 +365,12 @@ fn endpoint<'a>(candidate: &Candidate<'a>, here: Here<'a>, status: Status<'a>) -
     }
 }
 
+fn ejected<'a>(state: &'a State, service: &Service, endpoint: SocketAddr) -> Status<'a> {
+    let all = state.ejections().services.get(&service.id);
+    let found = all.and_then(|all| all.endpoints.iter().find(|it| it.endpoint == endpoint));
+    found.map_or(Status::OtherNode, Status::Ejected)
+}
+
 fn endpoint_status<'a>(
     site: Site<'a>,
     status: CandidateStatus,
@@ -391,6 +403,8 @@ fn endpoint_status<'a>(
             Rules::OpenYurt { .. } | Rules::None => Vec::new(),
         }),
         (CandidateStatus::Passed, Cause::Node | Cause::NodeForLackOfPool)
+        // `ejected` has told.
+        | (CandidateStatus::Ejected, _)
         // These causes choose every usable endpoint, or there is none.
         | (
             CandidateStatus::Passed,

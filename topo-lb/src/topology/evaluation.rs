@@ -1,9 +1,10 @@
 //! The decision for one Service port in one address family.
 
-use crate::cluster::{Port, Service, State};
+use crate::cluster::{Port, Protocol, Service, State};
 
 use super::candidate::{self, Candidate, Stock};
 use super::cause::{Cause, HintsOff, Missing};
+use super::ejection::leave_out;
 use super::keys::Keys;
 use super::label::Here;
 use super::policy::Rules;
@@ -20,6 +21,8 @@ pub(super) enum CandidateStatus {
     Wider,
     /// Chosen by the policy, but without a weight, while others have one.
     Weightless,
+    /// Of one of these tiers, but left out.
+    Ejected,
     /// Usable, but not chosen by the policy.
     Passed,
     /// Not ready, and not a draining endpoint that stands in.
@@ -47,7 +50,18 @@ pub(super) struct Evaluation<'a> {
     pub(super) wider: Option<(usize, usize)>,
     /// How new connections divide; empty without weights, or if they have no effect.
     pub(super) parts: Vec<Part<'a>>,
+    /// How many were left out.
+    pub(super) ejected: Ejected,
     pub(super) cause: Cause<'a>,
+}
+
+/// How many endpoints were left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Ejected {
+    /// Of the chosen tier.
+    pub(super) chosen: usize,
+    /// Of the tier for spilled connections.
+    pub(super) wider: usize,
 }
 
 impl<'a> Evaluation<'a> {
@@ -69,7 +83,7 @@ impl<'a> Evaluation<'a> {
         let (stock, usable) = candidate::usable(&candidates, &near);
         let hinted =
             *rules == Rules::None && !only_local && candidates.iter().any(Candidate::is_hinted);
-        let picked = if candidates.is_empty() {
+        let mut picked = if candidates.is_empty() {
             Picked::nothing(Cause::NoEndpoint(Missing::of(state, service, port)))
         } else if near.is_empty() {
             Picked::nothing(Cause::NoneHere)
@@ -78,6 +92,19 @@ impl<'a> Evaluation<'a> {
         } else {
             choose(rules, hinted, here, &candidates, &usable, stock)
         };
+
+        // Only TCP connects are seen to fail.
+        let ejections = state.ejections().services.get(&service.id);
+        let ejections = ejections.filter(|_| port.protocol == Protocol::Tcp);
+        let (mut left_out, mut ejected) = (Vec::new(), Ejected::default());
+        if let Some(ejections) = ejections {
+            left_out = leave_out(ejections, &candidates, &mut picked.chosen);
+            ejected.chosen = left_out.len();
+            if let Some((_, members)) = &mut picked.wider {
+                left_out.extend(leave_out(ejections, &candidates, members));
+                ejected.wider = left_out.len() - ejected.chosen;
+            }
+        }
 
         let mut statuses = vec![CandidateStatus::Remote; candidates.len()];
         let mut mark = |indices: &[usize], status| {
@@ -89,6 +116,7 @@ impl<'a> Evaluation<'a> {
         if let Some((_, members)) = &picked.wider {
             mark(members, CandidateStatus::Wider);
         }
+        mark(&left_out, CandidateStatus::Ejected);
         Self {
             candidates,
             statuses,
@@ -99,6 +127,7 @@ impl<'a> Evaluation<'a> {
             chosen: picked.chosen.len(),
             wider: picked.wider.map(|(tier, members)| (tier, members.len())),
             parts: Vec::new(),
+            ejected,
             cause: picked.cause,
         }
     }

@@ -9,6 +9,7 @@
 //! | `keys`, `openyurt`, `hints` | the policies |
 //! | `min_endpoints`, `spill` | what refines keys |
 //! | `weights` | how new connections divide among endpoints |
+//! | `ejection` | endpoints that are left out of a tier, because connects to them failed |
 //! | `evaluation` | the decision for one Service port and one address family |
 //! | `route` | the datapath's part of a decision |
 //! | `node_labels` | whether a decision reads labels of other Nodes |
@@ -24,6 +25,7 @@ pub mod candidate;
 pub mod cause;
 pub mod claim;
 pub mod decision;
+pub mod ejection;
 mod evaluation;
 pub mod exposed;
 mod hints;
@@ -67,7 +69,8 @@ pub enum Scope {
     #[default]
     All,
     /// Only Services that carry a topology policy; the others are left to kube-proxy.
-    // An annotation, `spec.topologyKeys` or `spec.trafficDistribution`; ignored ones do not count.
+    // An annotation for keys, OpenYurt or ejection, `spec.topologyKeys` or `spec.trafficDistribution`;
+    // ignored ones do not count.
     OptIn,
 }
 
@@ -193,7 +196,8 @@ pub fn decide_for<'a>(
         return Vec::new();
     };
     let here = Here::of(state, this_node);
-    let policy = policy::of(state, service);
+    let mut policy = policy::of(state, service);
+    policy.ignored.extend(ejection::unseen(state, &policy));
     let bypass = policy.bypass(scope, service);
     let decision = |port| Decision::of(state, here, service, port, &policy, clients, bypass);
     service.ports.iter().map(decision).collect()
@@ -249,8 +253,9 @@ pub fn locality(
 #[must_use]
 pub fn ignored(state: &State, id: &ServiceId) -> Option<String> {
     let service = state.service(id).filter(|service| has_frontends(service))?;
-    let all = policy::of(state, service).ignored;
-    let own = all.iter().filter(|one| one.origin == Origin::Service);
+    let mut policy = policy::of(state, service);
+    policy.ignored.extend(ejection::unseen(state, &policy));
+    let own = policy.ignored.iter().filter(|one| one.origin == Origin::Service);
     let sentences: Vec<_> = own.map(ToString::to_string).collect();
     (!sentences.is_empty()).then(|| sentences.join("; "))
 }

@@ -4,13 +4,13 @@
 use std::sync::Arc;
 
 use crate::cluster::service::PolicySources;
-use crate::cluster::{Above, Service, State};
+use crate::cluster::{Above, Protocol, Service, State};
 
 use super::keys::Keys;
 use super::openyurt::Reach;
 use super::validation::{ANY, Field, Ignored, Origin, Rule, quoted};
 use super::weights::Weights;
-use super::{Bypass, PolicySource, Scope, keys, min_endpoints, openyurt, spill, weights};
+use super::{Bypass, PolicySource, Scope, ejection, keys, min_endpoints, openyurt, spill, weights};
 
 /// The value of `topo-lb.io/refusal`.
 const INTENDED: &str = "intended";
@@ -38,6 +38,8 @@ pub(super) struct Policy<'a> {
     /// Annotation `topo-lb.io/weights`: with `rules`, not with `external`.
     pub(super) weights: Option<Weights<'a>>,
     pub(super) ignored: Vec<Ignored>,
+    /// Annotation `topo-lb.io/ejection`.
+    pub(super) ejection: Option<ejection::Setting>,
     /// Annotation `topo-lb.io/refusal: intended`.
     pub(super) refusal_intended: bool,
     /// False with annotation `topo-lb.io/handle: "false"`.
@@ -45,17 +47,18 @@ pub(super) struct Policy<'a> {
 }
 
 pub(super) fn of<'a>(state: &'a State, service: &'a Service) -> Policy<'a> {
-    of_layers(&layers(state, service), service.external_local)
+    let has_tcp = service.ports.iter().any(|port| port.protocol == Protocol::Tcp);
+    of_layers(&layers(state, service), service.external_local, has_tcp)
 }
 
 /// The rules that one object breaks by itself, whatever the Services that it selects. What refines keys may
 /// refine another object's.
 pub(super) fn broken(origin: &Origin, policy: &PolicySources) -> Vec<Ignored> {
-    let alone = of_layers(&[Layer { origin: origin.clone(), policy }], false);
+    let alone = of_layers(&[Layer { origin: origin.clone(), policy }], false, true);
     alone.ignored.into_iter().filter(|one| one.rule != Rule::WithoutKeys).collect()
 }
 
-fn of_layers<'a>(layers: &[Layer<'a>], external_local: bool) -> Policy<'a> {
+fn of_layers<'a>(layers: &[Layer<'a>], external_local: bool, has_tcp: bool) -> Policy<'a> {
     let (mut policy, at) = source_of(layers, external_local);
     policy.passed_over = layers[(at + 1).min(layers.len())..]
         .iter()
@@ -80,6 +83,18 @@ fn of_layers<'a>(layers: &[Layer<'a>], external_local: bool) -> Policy<'a> {
             Err(rule) => {
                 let what = Field::Policy(PolicySource::ExternalTopologyKeys);
                 policy.ignored.push(Ignored { origin: origin.clone(), what, rule });
+            }
+        }
+    }
+    if let Some((origin, text)) = strongest(layers, |said| said.ejection.as_deref()) {
+        match ejection::from_annotation(text) {
+            Ok(setting) if has_tcp => policy.ejection = Some(setting),
+            // A policy for many Services need not know what ports each has.
+            Ok(_) if *origin != Origin::Service => {}
+            answer => {
+                let rule = answer.err().unwrap_or(Rule::EjectionWithoutTcp);
+                let origin = origin.clone();
+                policy.ignored.push(Ignored { origin, what: Field::Ejection, rule });
             }
         }
     }
@@ -232,6 +247,7 @@ impl<'a> Policy<'a> {
             weights: None,
             passed_over: Vec::new(),
             ignored,
+            ejection: None,
             refusal_intended: false,
             handled: true,
         }
@@ -249,13 +265,13 @@ impl<'a> Policy<'a> {
     }
 
     /// Why topo-lb does not translate `service`; `None` if it does. [`Scope::OptIn`] includes
-    /// Services with a valid policy or valid weights, and those that ask for hints.
+    /// Services with a valid policy or valid weights, and those that ask for hints or ejection.
     pub(super) fn bypass(&self, scope: Scope, service: &Service) -> Option<Bypass<'static>> {
         let is_in_scope = match scope {
             Scope::All => true,
             Scope::OptIn => {
                 let has_own = self.source != PolicySource::None || self.weights.is_some();
-                has_own || service.policy.hints_asked
+                has_own || service.policy.hints_asked || self.ejection.is_some()
             }
         };
         match (self.handled, is_in_scope) {

@@ -26,7 +26,10 @@ pub fn reached(state: &State, this_node: &str, service: &Service) -> Option<usiz
             let done = Evaluation::of(state, here, service, port, rules, family, only_local);
             let done = done.weighed(weights, rules, here);
             let all = done.candidates.iter().zip(&done.statuses);
-            let chosen = all.filter(|(_, status)| **status == CandidateStatus::Chosen);
+            // What this node leaves out is Ready all the same.
+            let counts =
+                |status| matches!(status, CandidateStatus::Chosen | CandidateStatus::Ejected);
+            let chosen = all.filter(|(_, status)| counts(**status));
             let chosen = chosen.filter(|(one, _)| one.site.endpoint.ready);
             ready.extend(chosen.map(|(one, _)| one.address.ip()));
         }

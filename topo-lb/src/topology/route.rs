@@ -46,6 +46,8 @@ pub struct Route {
     pub spill: u16,
     /// Connections are refused if no endpoint matches, although the Service has endpoints.
     pub strict: bool,
+    /// After how many failed connects in a row an endpoint is to be left out; zero: never. 1–15.
+    pub failures: u8,
     /// Session affinity in seconds.
     pub affinity_seconds: Option<u32>,
     /// Endpoints that serve but are not chosen, nor in `wider`: existing flows may stay. Sorted.
@@ -113,7 +115,9 @@ pub fn routes(
                 let done = done.weighed(weights, rules, here);
                 let name = Arc::clone(&name);
                 let route = route(service, (place, port), frontends, name, rules, &done, here);
-                Route { strict: only_local || route.strict, ..route }
+                let is_seen = state.ejections().unseen.is_none() && port.protocol == Protocol::Tcp;
+                let failures = policy.ejection.filter(|_| is_seen).map_or(0, |it| it.failures);
+                Route { strict: only_local || route.strict, failures, ..route }
             };
             let decide = |frontends, only_local| {
                 decide_by(&policy.rules, policy.weights.as_ref(), frontends, only_local)
@@ -191,6 +195,7 @@ fn route(
             Rules::Keys(_) | Rules::OpenYurt { .. } | Rules::None => 0,
         },
         strict: rules.are_strict(),
+        failures: 0,
         affinity_seconds: service.affinity_seconds,
         serving: done
             .candidates

@@ -84,6 +84,8 @@ pub enum Field {
     Spill,
     /// Annotation `topo-lb.io/weights`.
     Weights,
+    /// Annotation `topo-lb.io/ejection`.
+    Ejection,
     /// Annotation `topo-lb.io/refusal`.
     Refusal,
     /// Annotation `topo-lb.io/handle`.
@@ -99,6 +101,7 @@ impl Field {
             Self::MinEndpoints => "spec.minEndpoints",
             Self::Spill => "spec.spill",
             Self::Weights => "spec.weights",
+            Self::Ejection => "spec.ejection",
             Self::Refusal => "spec.refusal",
             Self::Handle => "spec.handle",
         }
@@ -115,6 +118,7 @@ impl fmt::Display for Field {
             Self::MinEndpoints => f.write_str("annotation topo-lb.io/min-endpoints"),
             Self::Spill => f.write_str("annotation topo-lb.io/spill"),
             Self::Weights => f.write_str("annotation topo-lb.io/weights"),
+            Self::Ejection => f.write_str("annotation topo-lb.io/ejection"),
             Self::Refusal => f.write_str("annotation topo-lb.io/refusal"),
             Self::Handle => f.write_str("annotation topo-lb.io/handle"),
         }
@@ -326,6 +330,42 @@ pub enum Rule {
          the keys can do what `spill` does"
     )]
     WeightsWithSpill,
+    /// More than failures, first time, and most of a tier.
+    #[error("it has {count} parts, at most 3 are allowed; write it such as `3, 30s, 50%`")]
+    EjectionParts {
+        /// How many there are.
+        count: usize,
+    },
+    /// Not a number of failures.
+    #[error(
+        "{text} is not a number of failed connects in a row; write one from 1 to {}, such as `3`",
+        topo_lb_common::failing::MOST_FAILURES
+    )]
+    EjectionFailures {
+        /// Quoted.
+        text: String,
+    },
+    /// Not a time.
+    #[error("{text} is not a time from 1s to 10m; write whole seconds or minutes, such as `30s`")]
+    EjectionTime {
+        /// Quoted.
+        text: String,
+    },
+    /// Not a share.
+    #[error("{text} is not a share of a tier; write one from 1% to 100%, such as `50%`")]
+    EjectionMost {
+        /// Quoted.
+        text: String,
+    },
+    /// Only TCP connects are seen to fail.
+    #[error("the Service has no TCP port, and connects are seen to fail only over TCP; remove it")]
+    EjectionWithoutTcp,
+    /// This node cannot see that connects fail.
+    #[error("this node does not see that connects fail: {why}")]
+    EjectionUnseen {
+        /// Why.
+        why: String,
+    },
     /// Not `intended`, the only valid value.
     #[error(
         "{text} is not `intended`, which is the only value; write it, or remove the annotation"

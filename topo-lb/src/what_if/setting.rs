@@ -36,6 +36,8 @@ enum Annotation {
     Spill,
     #[strum(serialize = "topo-lb.io/weights")]
     Weights,
+    #[strum(serialize = "topo-lb.io/ejection")]
+    Ejection,
     #[strum(serialize = "topo-lb.io/refusal")]
     Refusal,
     #[strum(serialize = "topo-lb.io/handle")]
@@ -58,6 +60,7 @@ impl Annotation {
             Self::MinEndpoints => &mut sources.min_endpoints,
             Self::Spill => &mut sources.spill,
             Self::Weights => &mut sources.weights,
+            Self::Ejection => &mut sources.ejection,
             Self::Refusal => &mut sources.refusal,
             Self::Handle => &mut sources.handle,
         }

@@ -33,6 +33,7 @@ proptest! {
         least in proptest::option::of(text()),
         spill in proptest::option::of(text()),
         weights in proptest::option::of(text()),
+        ejection in proptest::option::of(text()),
         names in proptest::array::uniform4(text()),
     ) {
         let [this_node, other_node, label, value] = names;
@@ -43,6 +44,7 @@ proptest! {
             policy.min_endpoints = least.map(Into::into);
             policy.spill = spill.map(Into::into);
             policy.weights = weights.map(Into::into);
+            policy.ejection = ejection.map(Into::into);
         });
         odd.id.name = value.as_str().into();
         odd.ports[0].name = label.as_str().into();

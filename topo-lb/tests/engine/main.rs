@@ -3,6 +3,7 @@
 
 mod alike;
 mod candidates;
+mod ejection;
 mod hints;
 mod hostile;
 mod keys;

@@ -7,7 +7,7 @@ use topo_lb_common::address::{self, Frontend4, Frontend6};
 use topo_lb_common::backend::{Backend4, Backend6, Locality};
 use topo_lb_common::maps;
 use topo_lb_common::members::{MemberKey4, MemberKey6};
-use topo_lb_common::record::{DROPS, INLINE4, INLINE6, NO_TIER, Record4, Record6};
+use topo_lb_common::record::{DROPS, FAILURES_SHIFT, INLINE4, INLINE6, NO_TIER, Record4, Record6};
 use topo_lb_common::selection::NO_SLOTS;
 use topo_lb_common::sources::{FRONTEND_BITS4, FRONTEND_BITS6, Source4, Source6};
 
@@ -100,6 +100,8 @@ pub struct Head {
     pub wider: u16,
     /// Share of new connections for the wider tier.
     pub spill: u16,
+    /// How many failures in a row the agent hears of; zero for none.
+    pub failures: u8,
     /// Session affinity in seconds; zero for none.
     pub affinity_seconds: u32,
 }
@@ -178,7 +180,7 @@ macro_rules! layout {
 
             fn record(frontend: $frontend, head: Head, row: &[$backend]) -> $record {
                 let $frontend { address, port, protocol, reserved: _ } = frontend;
-                let Head { service, tier, slot_base, count, wider, spill, affinity_seconds } = head;
+                let Head { service, tier, slot_base, count, wider, spill, failures, .. } = head;
                 let mut record = $record {
                     address,
                     port,
@@ -186,10 +188,11 @@ macro_rules! layout {
                     tier,
                     service,
                     slot_base,
-                    affinity_seconds,
+                    affinity_seconds: head.affinity_seconds,
                     count,
                     wider,
                     spill,
+                    localities: u16::from(failures) << FAILURES_SHIFT,
                     ..Default::default()
                 };
                 for (place, backend) in row.iter().enumerate().take($inline) {
@@ -203,7 +206,17 @@ macro_rules! layout {
             fn read_record(record: &$record) -> ($frontend, Head, Vec<$backend>) {
                 let $record { address, port, protocol, tier, service, .. } = *record;
                 let $record { slot_base, affinity_seconds, count, wider, spill, .. } = *record;
-                let head = Head { service, tier, slot_base, count, wider, spill, affinity_seconds };
+                let failures = (record.localities >> FAILURES_SHIFT) as u8;
+                let head = Head {
+                    service,
+                    tier,
+                    slot_base,
+                    count,
+                    wider,
+                    spill,
+                    failures,
+                    affinity_seconds,
+                };
                 let backend = |place| {
                     let (address, port) = (record.addresses[place], record.ports[place]);
                     let locality = (record.localities >> (2 * place)) as u8 & 3;
@@ -247,6 +260,7 @@ pub fn record<L: Layout>(
             false => (entry.row.len() - usize::from(entry.count)) as u16,
         },
         spill: entry.spill,
+        failures: entry.failures,
         affinity_seconds: entry.affinity_seconds,
     };
     L::record(frontend, head, &row)
@@ -274,6 +288,7 @@ pub fn entry<L: Layout>(
         count: head.count,
         drops,
         spill: head.spill,
+        failures: head.failures,
         affinity_seconds: head.affinity_seconds,
         row,
     };
@@ -311,6 +326,7 @@ mod tests {
             count,
             drops: false,
             spill: 9,
+            failures: 15,
             affinity_seconds: 600,
             row: row.into(),
         }

@@ -8,6 +8,7 @@ pub(crate) mod earlier;
 pub mod encode;
 pub mod error;
 pub mod excluded;
+pub mod failing;
 pub mod family;
 pub mod far_endpoints;
 pub(crate) mod frontends;

@@ -12,6 +12,7 @@ use topo_lb_common::connection::{
 use topo_lb_common::counters::{Counters, Name};
 use topo_lb_common::device::{Device, Quota};
 use topo_lb_common::exclusion::{Excluded, ExcludedKey, Levels};
+use topo_lb_common::failing;
 use topo_lb_common::far_endpoints::{FarEndpoint, MOST_FAR_ENDPOINTS, Moved};
 use topo_lb_common::flow::{Flows4, Flows6};
 use topo_lb_common::frontend_filter;
@@ -57,7 +58,7 @@ pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
         let (key, value) = (size_of::<K>() as u32, size_of::<V>() as u32);
         MapSpec { name, map_type, key, value, max_entries, flags, is_pinned: true }
     }
-    use MapType::{Array, ArrayOfMaps, Hash, LpmTrie, LruHash, PerCpuArray, SkStorage};
+    use MapType::{Array, ArrayOfMaps, Hash, LpmTrie, LruHash, PerCpuArray, RingBuf, SkStorage};
     // Each connection has an entry for each direction.
     let entries = capacity.connections.saturating_mul(2).max(1);
     let Capacity { services, slots, members, flows, .. } = *capacity;
@@ -81,6 +82,7 @@ pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
         spec::<u32, Counters>(maps::COUNTERS, Array, services.saturating_mul(cpus()), MMAPABLE),
         spec::<TotalsKey, Totals>(maps::TOTALS, Hash, MOST_TOTALS, NO_PREALLOC),
         spec::<FarEndpoint, Moved>(maps::FAR_ENDPOINTS, Hash, MOST_FAR_ENDPOINTS, NO_PREALLOC),
+        spec::<(), ()>(maps::FAILING, RingBuf, failing::RING_BYTES, 0),
         spec::<u32, u64>(maps::TORN, PerCpuArray, 1, 0),
         spec::<u32, u32>(maps::TRACE, ArrayOfMaps, 1, 0),
         spec::<u32, u64>(maps::TRACE_LOST, PerCpuArray, 1, 0),

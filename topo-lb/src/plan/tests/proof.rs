@@ -59,6 +59,7 @@ fn routes() -> impl Strategy<Value = Route> {
                 tier: Some(0),
                 parts,
                 strict: address % 2 == 0,
+                failures: address,
                 affinity_seconds: (affinity == 0).then_some(600),
                 serving: (0..serving)
                     .map(|host| SocketAddr::new(ip(six, 1, 100 + host), 80))
@@ -190,11 +191,14 @@ impl Agent {
         Ok(())
     }
 
-    /// Members are the endpoints of UDP Services and of those with session affinity, and no others.
+    /// Members are the endpoints of UDP Services and of those with session affinity or ejection, and no
+    /// others.
     fn members_are_whole(&self) -> Result<(), TestCaseError> {
         let mut wanted = BTreeMap::new();
-        let needs =
-            |route: &&Route| route.protocol == Protocol::Udp || route.affinity_seconds.is_some();
+        let needs = |route: &&Route| {
+            let is_asked = route.affinity_seconds.is_some() || route.failures != 0;
+            route.protocol == Protocol::Udp || is_asked
+        };
         for route in self.routes.values().flatten().filter(needs) {
             let chosen = route.endpoints.iter().map(|one| (one.address(), true));
             let serving = route.serving.iter().map(|&address| (address, false));

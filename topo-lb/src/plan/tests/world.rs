@@ -95,6 +95,7 @@ pub(super) fn route(
         wider: Vec::new(),
         spill: 0,
         strict: false,
+        failures: 0,
         affinity_seconds: None,
         serving: Vec::new(),
         name: "".into(),

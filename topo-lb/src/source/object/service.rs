@@ -42,6 +42,8 @@ pub(super) struct Annotations {
     spill: Option<Text>,
     #[serde(rename = "topo-lb.io/weights")]
     weights: Option<Text>,
+    #[serde(rename = "topo-lb.io/ejection")]
+    ejection: Option<Text>,
     #[serde(rename = "topo-lb.io/refusal")]
     refusal: Option<Text>,
     #[serde(rename = "topo-lb.io/handle")]
@@ -361,6 +363,7 @@ impl Annotations {
             min_endpoints: shared(&self.min_endpoints),
             spill: shared(&self.spill),
             weights: shared(&self.weights),
+            ejection: shared(&self.ejection),
             refusal: shared(&self.refusal),
             handle: shared(&self.handle),
             ..PolicySources::default()

@@ -1,0 +1,86 @@
+//! The ring buffer in which programs tell which endpoints fail.
+
+use std::io;
+use std::net::{Ipv6Addr, SocketAddr};
+
+use aya::maps::{Map, MapData, RingBuf};
+use tokio::io::unix::AsyncFd;
+use topo_lb_common::failing::{Failing, RING_BYTES};
+use topo_lb_common::totals::Failure;
+
+use crate::datapath::error::causes;
+
+/// Most elements that are taken at once: to judge one takes up to a tenth of a millisecond.
+const BATCH: usize = 64;
+
+/// An endpoint of a Service port to which connects failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailingEndpoint {
+    /// Index of the Service port.
+    pub service: u32,
+    /// The endpoint.
+    pub endpoint: SocketAddr,
+    /// How the last connect failed.
+    pub why: Failure,
+}
+
+/// The ring buffer.
+pub struct FailingRing(AsyncFd<RingBuf<MapData>>);
+
+impl FailingRing {
+    /// Opens the ring buffer, and forgets what failed while no agent ran. Needs a runtime.
+    pub(crate) fn new(map: Map) -> Result<Self, String> {
+        let mut ring = RingBuf::try_from(map).map_err(|error| causes(&error))?;
+        // A full ring buffer has fewer; connects may go on to fail meanwhile.
+        for _ in 0..RING_BYTES as usize / size_of::<Failing>() {
+            if ring.next().is_none() {
+                break;
+            }
+        }
+        // SAFETY: the ring owns its file descriptor, and nothing replaces either.
+        let registered = unsafe { AsyncFd::register(ring) };
+        registered.map(Self).map_err(|error| error.to_string())
+    }
+
+    /// Waits for endpoints that fail. Nothing is lost if the caller stops to wait.
+    ///
+    /// # Errors
+    /// The ring buffer cannot be polled.
+    pub async fn next(&mut self) -> io::Result<Vec<FailingEndpoint>> {
+        let mut guard = self.0.readable_mut().await?;
+        let mut all = Vec::new();
+        while all.len() < BATCH {
+            let Some(bytes) = guard.get_inner_mut().next() else {
+                guard.clear_ready();
+                break;
+            };
+            all.extend(read(&bytes));
+        }
+        Ok(all)
+    }
+}
+
+/// An element; `None` if an agent of another version left it.
+fn read(bytes: &[u8]) -> Option<FailingEndpoint> {
+    let Failing { address, service, port, failure, .. } =
+        bytemuck::try_pod_read_unaligned(bytes).ok()?;
+    let why = *Failure::ALL.get(usize::from(failure))?;
+    let address = Ipv6Addr::from(address).to_canonical();
+    Some(FailingEndpoint { service, endpoint: SocketAddr::new(address, port), why })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_element_is_read_and_foreign_bytes_are_nothing() {
+        let address = "::ffff:10.1.2.3".parse::<Ipv6Addr>().expect("an address").octets();
+        let element = Failing { address, service: 7, port: 80, failure: 1, reserved: 0 };
+        let endpoint = "10.1.2.3:80".parse().expect("an address");
+        let wanted = FailingEndpoint { service: 7, endpoint, why: Failure::Timeout };
+        assert_eq!(read(bytemuck::bytes_of(&element)), Some(wanted));
+        assert_eq!(read(bytemuck::bytes_of(&Failing { failure: 4, ..element })), None);
+        assert_eq!(read(&[0; 23]), None);
+    }
+}

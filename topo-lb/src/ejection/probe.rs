@@ -1,0 +1,73 @@
+//! A probe: the agent itself connects to an endpoint whose time is over.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// How long an endpoint has for its answer: the kernel has sent a second SYN after one second.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// What a probe has shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probed {
+    /// The endpoint accepts connections.
+    Answered,
+    /// It does not, and another endpoint of the Service does.
+    Failed,
+    /// Neither does: perhaps a network policy keeps this host out.
+    Unknown,
+}
+
+impl Probed {
+    /// All, in the order of the metric.
+    pub const ALL: [Self; 3] = [Self::Answered, Self::Failed, Self::Unknown];
+
+    /// The name in output.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Answered => "answered",
+            Self::Failed => "failed",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// Probes an endpoint. If it does not answer, also `fellow`: an endpoint of the Service to which
+/// connections go. Takes 6 s at most.
+pub async fn probe(endpoint: SocketAddr, fellow: Option<SocketAddr>) -> Probed {
+    if answers(endpoint).await {
+        return Probed::Answered;
+    }
+    match fellow {
+        Some(fellow) if answers(fellow).await => Probed::Failed,
+        _ => Probed::Unknown,
+    }
+}
+
+async fn answers(endpoint: SocketAddr) -> bool {
+    matches!(timeout(PATIENCE, TcpStream::connect(endpoint)).await, Ok(Ok(_)))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_endpoint_fails_only_if_another_one_answers() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let open = listener.local_addr().expect("bound");
+        // Nobody listens at the port while this socket has it.
+        let taken = tokio::net::TcpSocket::new_v4().expect("a socket");
+        taken.bind("127.0.0.1:0".parse().expect("an address")).expect("a port");
+        let closed = taken.local_addr().expect("bound");
+        assert_eq!(probe(open, None).await, Probed::Answered);
+        assert_eq!(probe(closed, Some(open)).await, Probed::Failed);
+        assert_eq!(probe(closed, Some(closed)).await, Probed::Unknown);
+        assert_eq!(probe(closed, None).await, Probed::Unknown);
+    }
+}

@@ -1,0 +1,237 @@
+//! `topo-lb.io/ejection`: endpoints to which this node's connects fail are left out for a while. The
+//! decision is made as without; what is left out is then taken from its tier, never all of it.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use topo_lb_common::failing::MOST_FAILURES;
+
+use super::candidate;
+use super::evaluation::{CandidateStatus, Evaluation};
+use super::label::Here;
+use super::policy::{self, Policy};
+use super::validation::{Field, Ignored, Origin, Rule, quoted};
+use crate::cluster::ejection::most_ejected;
+use crate::cluster::{Family, Protocol, ServiceEjections, ServiceId, State};
+
+/// The longest time that an endpoint is left out before it is probed.
+pub const LONGEST: Duration = Duration::from_secs(600);
+
+/// When endpoints of a Service are left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// After how many failed connects in a row: 1–15.
+    pub failures: u8,
+    /// For how long the first time: from a second to [`LONGEST`].
+    pub first: Duration,
+    /// Most of a tier, in percent: 1–100.
+    pub most: u8,
+}
+
+/// The setting in annotation `topo-lb.io/ejection`: failures, first time, most of a tier. The last two
+/// have defaults: 30 s and 50 %.
+///
+/// # Errors
+/// The rule that it breaks.
+pub(super) fn from_annotation(text: &str) -> Result<Setting, Rule> {
+    // Counts before it splits, like the keys.
+    let count = text.bytes().filter(|&byte| byte == b',').count() + 1;
+    if count > 3 {
+        return Err(Rule::EjectionParts { count });
+    }
+    let mut setting = Setting { failures: 0, first: Duration::from_secs(30), most: 50 };
+    let mut parts = text.split(',').map(str::trim);
+    let failures = parts.next().unwrap_or_default();
+    setting.failures = within(failures, 1, MOST_FAILURES.into())
+        .and_then(|number| u8::try_from(number).ok())
+        .ok_or_else(|| Rule::EjectionFailures { text: quoted(failures) })?;
+    if let Some(time) = parts.next() {
+        setting.first =
+            self::time(time).ok_or_else(|| Rule::EjectionTime { text: quoted(time) })?;
+    }
+    if let Some(most) = parts.next() {
+        setting.most = most
+            .strip_suffix('%')
+            .and_then(|number| within(number.trim_end(), 1, 100))
+            .and_then(|number| u8::try_from(number).ok())
+            .ok_or_else(|| Rule::EjectionMost { text: quoted(most) })?;
+    }
+    Ok(setting)
+}
+
+/// A time of whole seconds (`s`) or minutes (`m`).
+fn time(text: &str) -> Option<Duration> {
+    let (number, unit) = match text.strip_suffix('s') {
+        Some(number) => (number, 1),
+        None => (text.strip_suffix('m')?, 60),
+    };
+    within(number.trim_end(), 1, LONGEST.as_secs() / unit)
+        .map(|number| Duration::from_secs(number * unit))
+}
+
+/// A whole number in decimal digits, if it is within these limits.
+fn within(text: &str, least: u64, most: u64) -> Option<u64> {
+    // `parse` takes a sign, too.
+    let digits = Some(text).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?;
+    digits.parse().ok().filter(|number| (least..=most).contains(number))
+}
+
+/// That ejection has no effect on a node that does not see failures.
+pub(super) fn unseen(state: &State, policy: &Policy<'_>) -> Option<Ignored> {
+    let is_asked = policy.handled && policy.ejection.is_some();
+    let why = state.ejections().unseen.as_ref().filter(|_| is_asked)?;
+    let rule = Rule::EjectionUnseen { why: why.to_string() };
+    Some(Ignored { origin: Origin::Service, what: Field::Ejection, rule })
+}
+
+/// The setting of a Service; `None`: it does not ask for ejection, or this node does not see failures.
+#[must_use]
+pub fn setting(state: &State, id: &ServiceId) -> Option<Setting> {
+    let service = state.service(id).filter(|service| super::has_frontends(service))?;
+    let policy = policy::of(state, service);
+    policy.ejection.filter(|_| policy.handled && state.ejections().unseen.is_none())
+}
+
+/// The setting, if new connections of this node go to this endpoint, and one more endpoint of its tier
+/// may be left out.
+#[must_use]
+pub fn may_eject(
+    state: &State,
+    this_node: &str,
+    id: &ServiceId,
+    endpoint: SocketAddr,
+) -> Option<Setting> {
+    let setting = setting(state, id)?;
+    let has_room = |done: &Evaluation<'_>| {
+        let found = done.candidates.binary_search_by_key(&endpoint, |one| one.address).ok();
+        let Some(status) = found.map(|index| done.statuses[index]) else { return false };
+        let left = done.statuses.iter().filter(|other| **other == status).count();
+        let out = match status {
+            CandidateStatus::Chosen => done.ejected.chosen,
+            CandidateStatus::Wider => done.ejected.wider,
+            _ => return false,
+        };
+        out < most_ejected(left + out, setting.most)
+    };
+    evaluations(state, this_node, id).iter().any(has_room).then_some(setting)
+}
+
+/// The endpoints of a Service that this node leaves out.
+#[must_use]
+pub fn ejected(state: &State, this_node: &str, id: &ServiceId) -> HashSet<SocketAddr> {
+    let all = evaluations(state, this_node, id);
+    let out = all.iter().flat_map(|done| {
+        let each = done.candidates.iter().zip(&done.statuses);
+        each.filter(|(_, status)| **status == CandidateStatus::Ejected).map(|(one, _)| one.address)
+    });
+    out.collect()
+}
+
+/// Another endpoint of the Service port, to which new connections go; as near as this one, if there is
+/// one.
+#[must_use]
+pub fn fellow(
+    state: &State,
+    this_node: &str,
+    id: &ServiceId,
+    endpoint: SocketAddr,
+) -> Option<SocketAddr> {
+    let here = Here::of(state, this_node);
+    let all = evaluations(state, this_node, id);
+    let of_one = |done: &Evaluation<'_>| -> Option<SocketAddr> {
+        let place = done.candidates.binary_search_by_key(&endpoint, |one| one.address).ok()?;
+        let locality = done.candidates[place].site.locality(here);
+        let each = done.candidates.iter().zip(&done.statuses);
+        let used = each.filter(|(_, status)| {
+            matches!(status, CandidateStatus::Chosen | CandidateStatus::Wider)
+        });
+        let nearest = used.min_by_key(|(one, _)| one.site.locality(here) != locality);
+        nearest.map(|(one, _)| one.address)
+    };
+    all.iter().find_map(of_one)
+}
+
+/// The decisions for clients of this node at a Service's ClusterIPs, of its TCP ports.
+fn evaluations<'a>(state: &'a State, this_node: &'a str, id: &ServiceId) -> Vec<Evaluation<'a>> {
+    let Some(service) = state.service(id) else { return Vec::new() };
+    let (here, policy) = (Here::of(state, this_node), policy::of(state, service));
+    let ports = service.ports.iter().filter(|port| port.protocol == Protocol::Tcp);
+    let of_port = |port| {
+        let of_family = move |family| (port, family);
+        candidate::families(service).into_iter().map(of_family)
+    };
+    let only_local = service.internal_local;
+    let of = |(port, family)| {
+        Evaluation::of(state, here, service, port, &policy.rules, family, only_local)
+    };
+    ports.flat_map(of_port).map(of).collect()
+}
+
+/// The Ready endpoints of a Service.
+#[must_use]
+pub fn ready(state: &State, id: &ServiceId) -> HashSet<SocketAddr> {
+    let Some(service) = state.service(id) else { return HashSet::new() };
+    let all = service.ports.iter().flat_map(|port| {
+        Family::BOTH.into_iter().flat_map(|family| candidate::of(state, service, port, family))
+    });
+    all.filter(|one| one.site.endpoint.ready).map(|one| one.address).collect()
+}
+
+/// Takes from the members of a tier those that are left out, and returns them. Members are indices of
+/// `candidates`; both are sorted by address.
+pub(super) fn leave_out(
+    ejections: &ServiceEjections,
+    candidates: &[candidate::Candidate<'_>],
+    members: &mut Vec<usize>,
+) -> Vec<usize> {
+    let place = |endpoint| members.binary_search_by_key(&endpoint, |&it| candidates[it].address);
+    let found = ejections.endpoints.iter().filter_map(|it| place(it.endpoint).ok());
+    let room = most_ejected(members.len(), ejections.most);
+    let mut out: Vec<usize> = found.map(|place| members[place]).take(room).collect();
+    out.sort_unstable();
+    members.retain(|one| out.binary_search(one).is_err());
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn setting(failures: u8, first: u64, most: u8) -> Setting {
+        Setting { failures, first: Duration::from_secs(first), most }
+    }
+
+    #[test]
+    fn failures_may_be_followed_by_the_first_time_and_the_most_of_a_tier() {
+        for (text, wanted) in [
+            ("3", setting(3, 30, 50)),
+            (" 15 ", setting(15, 30, 50)),
+            ("1,5s", setting(1, 5, 50)),
+            ("3, 2m, 100%", setting(3, 120, 100)),
+            ("3 , 600 s , 1 %", setting(3, 600, 1)),
+        ] {
+            assert_eq!(from_annotation(text), Ok(wanted), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let text = |text: &str| quoted(text);
+        for wrong in ["", "0", "16", "three", "-1", "+3", "3.0", "٣", "99999999999999999999"] {
+            let rule = Rule::EjectionFailures { text: text(wrong) };
+            assert_eq!(from_annotation(wrong), Err(rule), "{wrong:?}");
+        }
+        for wrong in ["", "30", "0s", "601s", "11m", "1h", "1.5s", "s", "ms", "5 00s"] {
+            let rule = Rule::EjectionTime { text: text(wrong) };
+            assert_eq!(from_annotation(&format!("3,{wrong}")), Err(rule), "{wrong:?}");
+        }
+        for wrong in ["", "50", "0%", "101%", "half", "%", "5%%"] {
+            let rule = Rule::EjectionMost { text: text(wrong) };
+            assert_eq!(from_annotation(&format!("3,30s,{wrong}")), Err(rule), "{wrong:?}");
+        }
+        let long = ",".repeat(1 << 20);
+        let rule = Rule::EjectionParts { count: (1 << 20) + 1 };
+        assert_eq!(from_annotation(&long), Err(rule));
+    }
+}
