@@ -346,7 +346,7 @@ mod tests {
         let mut lens = Lens::new(ZONE, Scope::All);
         lens.take(&cluster("*"), &[]);
         let stranger = Row { service: "d/stranger".into(), ..row("a2", [0.0, 0.0, 6.0, 0.0]) };
-        let flows = lens.flows([stranger].iter(), &HashSet::new());
+        let flows = lens.flows_of(Some(&stranger), &HashSet::new());
         assert_eq!((flows.total.all(), flows.lines[0].to), (6.0, None));
         assert!(lens.leads.is_empty());
     }
