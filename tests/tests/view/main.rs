@@ -238,8 +238,8 @@ fn a_user_without_rights_sees_decisions_and_a_sentence_for_the_rest() -> Result<
     let view = View::start(&["--api-server", &api.url(), "--interval", "0.3"])?;
     let mut browser = Browser::start(1300, 800)?;
     browser.open(&view.url)?;
-    let sentence = "There are no counts: cannot list the Pods of the namespace topo-lb with the label app.kubernetes.io/name=topo-lb: \
-                    not allowed (no pods for you); this takes `list` on pods and `get` on pods/proxy.";
+    let sentence = "There are no counts: cannot list the Pods of the namespace topo-lb with the label \
+                    app.kubernetes.io/name=topo-lb: not allowed (no pods for you); this takes `list` on pods and `get` on pods/proxy.";
     browser.until(&format!("{SENTENCES}.includes({})", json!(sentence)))?;
     pick(&mut browser, "data/postgres")?;
     ensure!(text(&mut browser, "aside .facts")?.starts_with("7 nodes are refused"));

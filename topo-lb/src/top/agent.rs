@@ -91,7 +91,7 @@ mod tests {
 
     use super::*;
 
-    /// The metrics of an agent that answers `begin`, and then with chunks of 1 MB that do not end.
+    /// What is said of an agent that answers with chunks of 1 MB without end.
     async fn endless(status: StatusCode) -> String {
         let answer = async move || {
             let chunk = Bytes::from_static(&[b'#'; 1_000_000]);
