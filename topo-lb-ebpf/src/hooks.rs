@@ -8,7 +8,7 @@ use crate::family::{V4, V6};
 use crate::frontend_filter::{has_bit, in_range};
 use crate::header::Read as _;
 use crate::maps::SERVES_ALL_FRONTENDS;
-use crate::outside::{Clients, enter};
+use crate::outside::{Clients, enter, is_stray};
 use crate::packets::{Hook, dropped, next};
 use crate::reply_filter::is_no_endpoint;
 use crate::steps::Steps;
@@ -69,7 +69,7 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff) -> Verdict {
         Verdict::ChooseEndpoint | Verdict::Forget => dropped(Hook::Ingress),
         Verdict::LeaveFragments => F::leave_fragments(skb, Hook::Ingress),
         Verdict::IcmpError => F::error_from_client(skb),
-        Verdict::Reset => F::reset(skb),
+        Verdict::Reset => F::reset(skb, Hook::Ingress),
         Verdict::Unreachable => F::unreachable(skb),
         verdict => verdict,
     }
@@ -123,6 +123,10 @@ pub(crate) fn egress(skb: *mut __sk_buff, clients: Clients) -> i32 {
 
 #[inline(always)]
 fn egress_of<F: Translate + Steps>(skb: *mut __sk_buff) -> Verdict {
+    if is_stray(skb) {
+        let verdict = F::leave_stray(skb);
+        return if verdict == Verdict::Reset { F::reset(skb, Hook::Egress) } else { verdict };
+    }
     // The summary suffices to see that most packets are no replies to translated connections.
     if F::summary(skb).is_some_and(|it| is_no_endpoint::<F>(it.source, split_ports(it.ports).0)) {
         return next(Hook::Egress, Outcome::Untouched);

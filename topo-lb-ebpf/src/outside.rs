@@ -90,6 +90,26 @@ pub(crate) fn is_translated(skb: *mut __sk_buff) -> bool {
     unsafe { (&raw const (*skb).tc_index).read_volatile() & TRANSLATED != 0 }
 }
 
+/// The bit of `tc_index` that says that a packet to a frontend is of no known connection.
+const STRAY: u32 = 1 << 14;
+
+/// Records that a packet of a client outside is of no known connection, and passes.
+#[inline(always)]
+pub(crate) fn set_stray(skb: *mut __sk_buff) {
+    // SAFETY: a field of the hook's context.
+    unsafe {
+        let index = &raw mut (*skb).tc_index;
+        index.write_volatile(index.read_volatile() | STRAY);
+    }
+}
+
+/// Whether a packet has come from outside, with [`set_stray`], and leaves this node again.
+#[inline(always)]
+pub(crate) fn is_stray(skb: *mut __sk_buff) -> bool {
+    // SAFETY: a field of the hook's context.
+    is_outside(skb) && unsafe { (&raw const (*skb).tc_index).read_volatile() } & STRAY != 0
+}
+
 /// Marks a packet whose source the kernel has to replace with an address of this node.
 #[inline(always)]
 pub(crate) fn masquerade(skb: *mut __sk_buff) {

@@ -35,30 +35,27 @@ fn may_answer<F: Family>(skb: *mut __sk_buff, client: F::Address) -> bool {
 }
 
 #[inline(always)]
-fn unanswered() -> Verdict {
-    count(Hook::Ingress, Outcome::Unanswered);
+fn unanswered(hook: Hook) -> Verdict {
+    count(hook, Outcome::Unanswered);
     Verdict::Drop
 }
 
+/// Sends the answer. On egress the packet is on its way to the router that it came from.
 #[inline(always)]
-fn answered(skb: *mut __sk_buff) -> Verdict {
-    let Some(verdict) = send_back(skb) else {
-        return dropped(Hook::Ingress);
+fn answered(skb: *mut __sk_buff, hook: Hook) -> Verdict {
+    let sent = if hook == Hook::Egress { Some(Verdict::Next) } else { send_back(skb) };
+    let Some(verdict) = sent else {
+        return dropped(hook);
     };
-    count(Hook::Ingress, Outcome::Refused);
+    count(hook, Outcome::Refused);
     verdict
-}
-
-#[inline(always)]
-fn failed() -> Verdict {
-    dropped(Hook::Ingress)
 }
 
 /// Answers a TCP segment with a RST (RFC 9293 §3.10.7.1). The segment itself becomes the RST and
 /// keeps its length, so it does not matter whether a device has yet to compute its checksum, which
 /// no program can know. The receiver of a RST ignores its options and payload.
 #[inline(always)]
-pub(crate) fn reset<F: Write + Unreachable>(skb: *mut __sk_buff) -> Verdict {
+pub(crate) fn reset<F: Write + Unreachable>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
     let header = F::header(skb, ETHERNET, false);
     let transport = transport(skb, &header);
     // SAFETY: a field of the hook's context.
@@ -69,7 +66,7 @@ pub(crate) fn reset<F: Write + Unreachable>(skb: *mut __sk_buff) -> Verdict {
         && transport.flags & RST == 0
         && F::is_unicast(header.source);
     if !is_answerable || !may_answer::<F>(skb, header.source) {
-        return unanswered();
+        return unanswered(hook);
     }
     let had_ack = transport.flags & ACK != 0;
     let counted = u32::from(transport.flags & SYN != 0)
@@ -81,7 +78,7 @@ pub(crate) fn reset<F: Write + Unreachable>(skb: *mut __sk_buff) -> Verdict {
         (0, transport.sequence.wrapping_add(counted), RST | ACK)
     };
     let Some([old_word, old_tail]) = load::<[u32; 2]>(skb, header.transport + 12) else {
-        return failed();
+        return dropped(hook);
     };
     let [offset, _, _, _] = old_word.to_ne_bytes();
     let word = u32::from_ne_bytes([offset, flags, 0, 0]);
@@ -104,16 +101,17 @@ pub(crate) fn reset<F: Write + Unreachable>(skb: *mut __sk_buff) -> Verdict {
             header.checksum,
             Change::NONE,
         );
-    if is_done { answered(skb) } else { failed() }
+    if is_done { answered(skb, hook) } else { dropped(hook) }
 }
 
 /// Answers any packet with "port unreachable" (RFC 792, RFC 4443), which quotes the packet's
 /// headers up to its ports.
 #[inline(always)]
 pub(crate) fn unreachable<F: Unreachable>(skb: *mut __sk_buff) -> Verdict {
+    let hook = Hook::Ingress;
     let header = F::header(skb, ETHERNET, false);
     if !F::is_unicast(header.source) || !may_answer::<F>(skb, header.source) {
-        return unanswered();
+        return unanswered(hook);
     }
     let ports = match header.protocol {
         TCP => 20,
@@ -122,11 +120,11 @@ pub(crate) fn unreachable<F: Unreachable>(skb: *mut __sk_buff) -> Verdict {
     };
     let bytes = (header.transport - ETHERNET + ports) & !3;
     if !(28..=LONGEST_QUOTE).contains(&bytes) {
-        return unanswered();
+        return unanswered(hook);
     }
     // SAFETY: a context of this hook.
     if unsafe { bpf_skb_change_tail(skb, ETHERNET + bytes, 0) } != 0 {
-        return failed();
+        return dropped(hook);
     }
     let (mut sum, mut of_transport) = (0, 0);
     for word in 0..LONGEST_QUOTE / 4 {
@@ -135,7 +133,7 @@ pub(crate) fn unreachable<F: Unreachable>(skb: *mut __sk_buff) -> Verdict {
         }
         let offset = ETHERNET + word * 4;
         let Some(word) = load::<u32>(skb, offset) else {
-            return failed();
+            return dropped(hook);
         };
         sum += u64::from(word);
         if offset >= header.transport {
@@ -145,17 +143,17 @@ pub(crate) fn unreachable<F: Unreachable>(skb: *mut __sk_buff) -> Verdict {
     if let Some(offset) = checksum::offset_in(header.protocol) {
         let offset = header.transport + offset;
         let Some(stored) = load::<u16>(skb, offset) else {
-            return failed();
+            return dropped(hook);
         };
         match checksum::is_pending(skb, offset, stored) {
             // The device computes it over the quoted bytes, so the error's sum uses that checksum.
             Some(true) => sum += u64::from(!stored) + u64::from(checksum::computed(of_transport)),
             Some(false) => {}
-            None => return failed(),
+            None => return dropped(hook),
         }
     }
     // SAFETY: a context of this hook.
     let has_room =
         unsafe { bpf_skb_adjust_room(skb, F::ERROR_HEADERS as i32, BEHIND_ETHERNET, 0) == 0 };
-    if has_room && F::store_error(skb, &header, bytes, sum) { answered(skb) } else { failed() }
+    if has_room && F::store_error(skb, &header, bytes, sum) { answered(skb, hook) } else { dropped(hook) }
 }

@@ -158,6 +158,8 @@ pub(crate) struct LookedUp {
     pub(crate) is_ours: bool,
     /// Whether it has an endpoint.
     pub(crate) routes: bool,
+    /// Whether, without an endpoint, the client gets no answer.
+    pub(crate) drops: bool,
     pub(crate) service: u32,
 }
 
@@ -170,5 +172,5 @@ pub(crate) fn look_up<F: Family>(frontend: &FrontendOf<F>, is_outside: bool) -> 
     let fields = RecordFields::<F>::of(record);
     // SAFETY: fields of a record.
     let (routes, service) = unsafe { (*fields.count != 0, *fields.service) };
-    LookedUp { is_ours: true, routes, service }
+    LookedUp { is_ours: true, routes, drops: !routes && drops::<F>(&fields), service }
 }

@@ -60,6 +60,8 @@ steps! {
     reconsider, reconsider4, reconsider6: tc::reconsider;
     /// Handles a packet that neither opens a connection nor belongs to a known one.
     stray, stray4, stray6: tc::stray;
+    /// Handles such a packet that leaves the node again.
+    leave_stray, leave_stray4, leave_stray6: tc::leave_stray;
     /// Chooses an endpoint for a packet that opens a connection.
     open, open4, open6: tc::open;
     /// Tells a tracer what was decided for a packet.
@@ -75,7 +77,7 @@ steps! {
     /// Handles an ICMP error to a client.
     error_to_client, error_to_client4, error_to_client6: icmp::to_client;
     /// Refuses a packet by a RST.
-    reset, reset4, reset6: refuse::reset;
+    reset, reset4, reset6: refuse::reset, hook: Hook;
     /// Refuses a packet by an ICMP error.
     unreachable, unreachable4, unreachable6: refuse::unreachable;
 }

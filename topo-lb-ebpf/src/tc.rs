@@ -22,7 +22,7 @@ use crate::four_tuple::{EntryFields, FourTuple};
 use crate::fragment;
 use crate::header::{Header, PacketKind};
 use crate::opening::{self, Chosen};
-use crate::outside::{client_device, is_denied, is_outside, is_translated};
+use crate::outside::{client_device, is_denied, is_outside, is_translated, set_stray};
 use crate::packets::{Hook, count, denied, dropped, limited, next};
 use crate::resolve::{Resolution, Resolved, look_up};
 use crate::rewrite::{Write, rewrite};
@@ -190,10 +190,34 @@ pub(crate) fn stray<F: Translate>(skb: *mut __sk_buff) -> Verdict {
         fragment::leave(&header, hook)
     } else if is_outside(skb) || service.routes || transport.flags & RST != 0 {
         // Perhaps of a connection that another program translates. From outside, perhaps an answer to a
-        // connection of this node: masquerading may have given it a node port as its source.
+        // connection of this node: masquerading may have given it a node port as its source. If it is
+        // neither, [`leave_stray`] gets it.
+        if is_outside(skb) {
+            set_stray(skb);
+        }
         next(hook, Outcome::Unknown)
     } else {
         Verdict::Unreachable
+    }
+}
+
+/// Refuses a packet to a frontend that came from outside and leaves this node as it came. The frontend's
+/// address is not this node's, and no other program has translated the packet: the router would send it
+/// here again, until its time to live ends.
+#[inline(always)]
+pub(crate) fn leave_stray<F: Translate>(skb: *mut __sk_buff) -> Verdict {
+    let hook = Hook::Egress;
+    let header = F::header(skb, ETHERNET, false);
+    let transport = transport(skb, &header);
+    let (_, port) = split_ports(transport.ports);
+    let frontend = F::frontend(header.destination, port, header.protocol);
+    let service = look_up::<F>(&frontend, true);
+    if !service.is_ours {
+        next(hook, Outcome::Untouched)
+    } else if header.protocol != TCP || service.drops || is_denied::<F>(&frontend, header.source) {
+        denied(hook)
+    } else {
+        Verdict::Reset
     }
 }
 

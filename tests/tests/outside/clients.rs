@@ -1,19 +1,23 @@
 //! Where connections from outside go, and which source address endpoints see.
 
-use std::io::{ErrorKind, Read as _, Write as _};
+use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd as _;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
+use socket2::{Domain, Socket, Type};
 use topo_lb_tests::manifest::{endpoint, service, slice};
 use topo_lb_tests::process::printed;
 use topo_lb_tests::scene::{ALL, FOLLOWS, HERE, Scene, WEB4, WEB6, at};
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::{patient, until};
 
-use super::scene::{BALANCER, NODE, OUTSIDE, WEB, expect_dropped, play, set, wait_at_each};
+use super::scene::{
+    BALANCER, NODE, OUTSIDE, WEB, expect_dropped, packets_at, play, set, wait_at_each,
+};
 
 /// The node port of `seen` at the agent's node; its endpoints tell which sources they see.
 const SEEN: [&str; 2] = ["172.30.0.2:30081", "[fd00:172::2]:30081"];
@@ -240,6 +244,47 @@ fn without_an_endpoint_anywhere_clients_outside_are_refused_at_once() -> Result<
         }
         let tally = client.call(Via::Http, WEB[0].1.parse()?, 20)?;
         ensure!(tally.is_at_once(), "{} us", tally.median_us);
+        Ok(())
+    })
+}
+
+/// What a client outside gets that goes on with a connection that nobody knows: `TCP_REPAIR` makes it.
+fn go_on(scene: &Scene<'_>, to: SocketAddr) -> Result<io::Result<usize>> {
+    let repair = |stream: &Socket, value: libc::c_int| {
+        let (of, length) = ((&raw const value).cast(), size_of_val(&value) as libc::socklen_t);
+        let (tcp, option) = (libc::IPPROTO_TCP, libc::TCP_REPAIR);
+        // SAFETY: the value outlives the call, and has this length.
+        let result = unsafe { libc::setsockopt(stream.as_raw_fd(), tcp, option, of, length) };
+        ensure!(result == 0, "TCP_REPAIR: {}", io::Error::last_os_error());
+        Ok(())
+    };
+    scene.cluster.fabric().run(|| {
+        let stream = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+        repair(&stream, 1)?;
+        stream.connect(&to.into())?;
+        repair(&stream, 0)?;
+        let mut stream = TcpStream::from(stream);
+        stream.set_read_timeout(Some(patient(Duration::from_secs(2))))?;
+        Ok(stream.write_all(b"?").and_then(|()| stream.read(&mut [0])))
+    })
+}
+
+#[test]
+fn a_connection_that_nobody_knows_is_reset_at_a_load_balancer_ip_and_makes_no_loop() -> Result<()> {
+    play(|scene, client| {
+        wait_at_each(client, &ALL)?;
+        for pods in [&ALL[..], &[]] {
+            scene.set_endpoints("web", pods)?;
+            client.wait_for(Via::Http, WEB[0].1.parse()?, pods, FOLLOWS)?;
+            client.wait_for(Via::Http, WEB[3].1.parse()?, pods, FOLLOWS)?;
+            for to in BALANCER {
+                let before = packets_at(scene, "tc egress", "refused")?;
+                let got = go_on(scene, at(to)?)?;
+                let is_reset = |it: &io::Error| it.kind() == ErrorKind::ConnectionReset;
+                ensure!(got.as_ref().is_err_and(is_reset), "{to}: {got:?}");
+                ensure!(packets_at(scene, "tc egress", "refused")? > before, "{to}: not on egress");
+            }
+        }
         Ok(())
     })
 }

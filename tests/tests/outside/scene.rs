@@ -96,9 +96,14 @@ pub(crate) fn expect_dropped(scene: &Scene<'_>, to: SocketAddr) -> Result<()> {
 
 /// The number of incoming packets with this outcome.
 pub(crate) fn packets(scene: &Scene<'_>, outcome: &str) -> Result<u64> {
+    packets_at(scene, "tc ingress", outcome)
+}
+
+/// The number of packets at this hook with this outcome.
+pub(crate) fn packets_at(scene: &Scene<'_>, hook: &str, outcome: &str) -> Result<u64> {
     let listed = scene.agent.list("hooks")?;
-    let ingress = row(&listed["hooks"]["each"], "hook", "tc ingress")?;
-    ingress["packets"][outcome].as_u64().with_context(|| format!("no {outcome} in {ingress}"))
+    let hook = row(&listed["hooks"]["each"], "hook", hook)?;
+    hook["packets"][outcome].as_u64().with_context(|| format!("no {outcome} in {hook}"))
 }
 
 /// The rules of the node, as `nft` lists them.
