@@ -124,6 +124,17 @@ fn the_schema_refuses_what_the_agent_would_ignore() {
         json!({"refusal": "intended"}),
         json!({"refusal": "meant"}),
         json!({"handle": false}),
+        json!({"weights": "topology.kubernetes.io/zone: a=80, b=20"}),
+        json!({"ejection": "3"}),
+        json!({"ejection": "15,600s,100%"}),
+        json!({"ejection": "1, 10m, 1%"}),
+        json!({"ejection": "0"}),
+        json!({"ejection": "16"}),
+        json!({"ejection": "3, 601s"}),
+        json!({"ejection": "3, 11m"}),
+        json!({"ejection": "3, 30"}),
+        json!({"ejection": "3, 30s, 0%"}),
+        json!({"ejection": "3, 30s, 101%"}),
     ] {
         let used = is_used(&spec);
         assert_eq!(is_accepted(&spec), used, "{spec}");

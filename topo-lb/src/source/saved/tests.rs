@@ -113,7 +113,6 @@ fn version_2_is_this() {
     let text = include_bytes!("../../../tests/golden/saved-2.state");
     let saved = Whole::read(text.to_vec()).unwrap();
     let state = golden();
-    std::fs::write("/tmp/saved-2.state", written(&state)).unwrap();
     assert!(state_of(saved.objects().map(Result::unwrap)) == state);
     assert_eq!(String::from_utf8_lossy(&written(&state)), String::from_utf8_lossy(text));
 }
