@@ -1,4 +1,8 @@
 //! TopologyPolicy and ClusterTopologyPolicy.
+#![allow(
+    clippy::duplicated_attributes,
+    reason = "each column and each rule has the same attribute"
+)]
 #![allow(unreachable_pub, reason = "KubeSchema puts a public copy of each struct into a function")]
 
 use kube::core::Rule;
