@@ -23,7 +23,7 @@ use topo_lb_tests::prefix::Prefix;
 use topo_lb_tests::process::{only_with, printed};
 use topo_lb_tests::requirements;
 use topo_lb_tests::scene::{HERE, KEYS, ZONE};
-use topo_lb_tests::wait::until;
+use topo_lb_tests::wait::{until, until_is};
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -222,7 +222,12 @@ fn helm_installs_upgrades_rolls_back_and_uninstalls() -> Result<()> {
     ensure!(scope()? == "opt-in", "{}", scope()?);
     plane.administer(&helm, &["upgrade", NAME, &place, "-n", NAME, "--set", "scope=all"])?;
     ensure!(scope()? == "all", "{}", scope()?);
-    plane.administer(&helm, &["rollback", NAME, "-n", NAME])?;
+    // A server that knows no CEL rules gets the definitions without them, and keeps them.
+    let defined = || plane.administer(&kubectl, &["get", "crd", "-o", "name"]);
+    let define = ["upgrade", NAME, &place, "-n", NAME, "--set", "policies.install=true"];
+    plane.administer(&helm, &define)?;
+    ensure!(defined()?.lines().count() == 2, "{}", defined()?);
+    plane.administer(&helm, &["rollback", NAME, "1", "-n", NAME])?;
     ensure!(scope()? == "opt-in", "{}", scope()?);
     let cleanup = ["--reset-then-reuse-values", "--set", "cleanup=true"];
     let upgrade = [&["upgrade", NAME, &place, "-n", NAME], &cleanup[..]].concat();
@@ -233,6 +238,11 @@ fn helm_installs_upgrades_rolls_back_and_uninstalls() -> Result<()> {
     plane.administer(&helm, &["uninstall", NAME, "-n", NAME])?;
     let left = plane.administer(&kubectl, &["get", "clusterroles", "-o", "name"])?;
     ensure!(!left.contains(NAME), "{left}");
+    ensure!(defined()?.lines().count() == 2, "{}", defined()?);
+    let new = chart(&["policies.install=true"])?;
+    let new: Vec<_> = new.iter().filter(|it| it["kind"] == "CustomResourceDefinition").collect();
+    let spec = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/x-kubernetes-validations";
+    ensure!(new.len() == 2 && new.iter().all(|it| it.pointer(spec).is_some()), "{new:#?}");
     Ok(())
 }
 
@@ -331,7 +341,10 @@ fn used(plane: &ControlPlane<'_>) -> Result<BTreeSet<String>> {
         let object = &event["objectRef"];
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         if object["resource"].is_string() {
-            let (verb, resource) = (text(&event["verb"]), text(&object["resource"]));
+            let (verb, mut resource) = (text(&event["verb"]), text(&object["resource"]));
+            if let Some(part) = object["subresource"].as_str() {
+                resource = format!("{resource}/{part}");
+            }
             all.insert(format!("{verb} {resource}.{}", text(&object["apiGroup"])));
         }
     }
@@ -355,6 +368,17 @@ fn an_agent_with_what_the_manifests_grant_is_ready_and_uses_every_right() -> Res
         let kubectl = kubectl()?;
         let place = deploy("overlays/all").display().to_string();
         plane.administer(&kubectl, &["apply", "--server-side", "-k", &place])?;
+        let policies = cluster.folder().join("policies.yaml");
+        let definitions = printed(&mut binary.command(&["crds"]))?;
+        fs::write(&policies, definitions)?;
+        let create = ["create", "--validate=false", "-f"];
+        plane.administer(&kubectl, &[&create[..], &[&policies.display().to_string()]].concat())?;
+        let are_served = ["wait", "--for=condition=established", "crd", "--all"];
+        plane.administer(&kubectl, &are_served)?;
+        plane.create(["TopologyPolicy", "ClusterTopologyPolicy"].map(|kind| {
+            json!({"apiVersion": "topo-lb.io/v1alpha1", "kind": kind, "metadata": {"name": "one"},
+                   "spec": {"topologyKeys": ["*"]}})
+        }))?;
         let token = plane.administer(&kubectl, &["-n", NAME, "create", "token", NAME])?;
         let kubeconfig = plane.kubeconfig_of("service-account", token.trim())?;
 
@@ -393,6 +417,13 @@ fn an_agent_with_what_the_manifests_grant_is_ready_and_uses_every_right() -> Res
                 agent.wait_for_verdict("strict", verdict, SOON)?;
             }
             sent(count)?;
+        }
+
+        for kind in ["topologypolicy", "clustertopologypolicy"] {
+            let get = ["get", kind, "one", "-o", "jsonpath={.status.services}"];
+            let look = || plane.administer(&kubectl, &get);
+            // `strict` and `kubernetes`.
+            until_is(&format!("the status of a {kind}"), SOON, look, |seen| seen == "2")?;
         }
 
         // Another agent takes over the pinned objects.

@@ -146,7 +146,7 @@ fn the_schema_refuses_what_the_agent_would_ignore() {
 #[test]
 fn the_definitions_in_deploy_are_these() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
-    for file in ["crds/topo-lb.io.yaml", "helm/topo-lb/crds/topo-lb.io.yaml"] {
+    for file in ["crds/topo-lb.io.yaml", "helm/topo-lb/files/crds.yaml"] {
         let text = std::fs::read_to_string(folder.join(file)).unwrap();
         let differs = format!("write it again: topo-lb crds > deploy/{file}");
         assert!(text == manifest().unwrap(), "{differs}");
