@@ -327,6 +327,23 @@ pub fn label_name(key: &str) -> Result<(), LabelFault> {
     }
 }
 
+/// Whether `value` is the value of a label, and not empty.
+#[must_use]
+pub fn is_label_value(value: &str) -> bool {
+    value.len() <= 63
+        && is_bounded(
+            value,
+            |byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte),
+            |byte| byte.is_ascii_alphanumeric(),
+        )
+}
+
+/// Whether `name` is a DNS name, as those of namespaces and Pods are.
+#[must_use]
+pub fn is_dns_name(name: &str) -> bool {
+    name.len() <= 253 && name.split('.').all(is_dns_label)
+}
+
 fn is_dns_label(part: &str) -> bool {
     let outer = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     is_bounded(part, |byte| outer(byte) || byte == b'-', outer)
