@@ -155,5 +155,9 @@ pub(crate) fn unreachable<F: Unreachable>(skb: *mut __sk_buff) -> Verdict {
     // SAFETY: a context of this hook.
     let has_room =
         unsafe { bpf_skb_adjust_room(skb, F::ERROR_HEADERS as i32, BEHIND_ETHERNET, 0) == 0 };
-    if has_room && F::store_error(skb, &header, bytes, sum) { answered(skb, hook) } else { dropped(hook) }
+    if has_room && F::store_error(skb, &header, bytes, sum) {
+        answered(skb, hook)
+    } else {
+        dropped(hook)
+    }
 }
