@@ -150,8 +150,8 @@ impl Tracer {
             self.say_mode(errors)?;
             let is_over = self.look(out).await?;
             look = look.wrapping_add(1);
-            if (is_over || look.is_multiple_of(CHECK)) && self.check(out, errors).await? || is_over
-            {
+            let is_checked = is_over || look.is_multiple_of(CHECK);
+            if is_checked && self.check(out, errors).await? || is_over {
                 return Ok(());
             }
         }
