@@ -220,7 +220,6 @@ fn services_without_series_of_their_own_begin_at_zero_after_a_change_of_mode() -
             until_is(metric, FOLLOWS, || others(scene, metric), |now| now == wanted).map(drop)
         };
         scene.agent.resume()?;
-        scene.wait_for(Via::Http, at(WEB4)?, &["a"])?;
         scene.client.call(Via::Http, at(WEB4)?, 5)?;
         scene.agent.stop()?;
         scene.agent.set("--observe", "");

@@ -15,15 +15,15 @@ use serde_json::{Value, json};
 use topo_lb_common::maps;
 use topo_lb_tests::cgroup::Cgroup;
 use topo_lb_tests::client::Client;
+use topo_lb_tests::manifest::service;
 use topo_lb_tests::process::{Running, enter};
 use topo_lb_tests::scene::{
-    ECHO4, EMPTY4, EMPTY6, FOLLOWS, HERE, KEYS, Scene, WEB4, WEB6, ZONE, at, idle, mapped, play,
-    play_with_machines,
+    ECHO4, EMPTY4, EMPTY6, FOLLOWS, HERE, KEYS, NOBODY4, Scene, WEB4, WEB6, ZONE, at, idle, mapped,
+    play, play_with_machines,
 };
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::until;
 
-const LATE4: &str = "10.96.0.77";
 const UID: &str = "0a1b2c3d-0000-4000-8000-000000000001";
 
 /// The result of a tracer: what it wrote to its standard error.
@@ -470,22 +470,19 @@ fn a_tracer_goes_on_while_an_agent_renews_the_maps_and_ends_with_them() -> Resul
         scene.agent.set("--max-services", "1024");
         scene.agent.resume()?;
         // Its index is not that of any Service of before.
-        let mut late = scene.manifests.get("Service", "empty")?.clone();
-        late["metadata"]["name"] = "late".into();
-        late["spec"]["clusterIP"] = LATE4.into();
-        late["spec"]["clusterIPs"] = json!([LATE4]);
-        scene.put(late)?;
-        scene.wait_for(Via::Http, at(LATE4)?, &[])?;
+        scene.put(service("late", &[NOBODY4], &[("http", 80, "TCP")], &[]))?;
+        scene.agent.wait_for_verdict("late", "refuse", FOLLOWS)?;
         tracer.signal(Signal::STOP)?;
-        scene.client.call(Via::Http, at(LATE4)?, 1)?;
+        scene.client.call(Via::Http, at(NOBODY4)?, 1)?;
         scene.client.call(Via::Http, at(WEB4)?, 1)?;
         tracer.signal(Signal::CONT)?;
         let (late, web) = ("default/late:http", "default/web:http");
         until("both Services by name", FOLLOWS, || {
             let rows = tracer.lines();
             let names: Vec<_> = rows.iter().map(|row| row["service"].as_str()).collect();
-            let is_it = names.contains(&Some(web))
-                && names.iter().all(|it| [Some(late), Some(web)].contains(it));
+            let is_told = |it| [Some(late), Some(web)].contains(it);
+            let is_it = [late, web].iter().all(|it| names.contains(&Some(it)));
+            let is_it = is_it && names.iter().all(is_told);
             Ok(if is_it { Ok(()) } else { Err(format!("{names:?}")) })
         })?;
         scene.agent.stop()?;
