@@ -10,6 +10,7 @@ mod table;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use aya::maps::{Map, MapInfo};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use topo_lb_common::counters::Name;
 use topo_lb_common::maps;
 use topo_lb_common::trace::Decision;
@@ -41,8 +42,8 @@ const LOOK: Duration = Duration::from_millis(100);
 const CHECK: u32 = 10;
 /// Bytes that the kernel adds to an element of a ring buffer (`BPF_RINGBUF_HDR_SZ`).
 const HEAD: usize = 8;
-/// How long the last look may take after a signal.
-const LAST: Duration = Duration::from_millis(200);
+/// How long the last look may take after a signal, and then the reader.
+const LAST: Duration = Duration::from_millis(300);
 
 /// What to trace.
 #[derive(Clone, Debug)]
@@ -81,12 +82,18 @@ pub async fn run(
     let mut hang_up = signal(SignalKind::hangup())?;
     let mut tracer = Tracer::open(options)?;
     let output = Output::start(out)?;
+    let mut stop = pin!(async {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hang_up.recv() => {}
+        }
+    });
     let ended = tokio::select! {
         ended = tracer.follow(&output, errors) => Some(ended),
-        _ = interrupt.recv() => None,
-        _ = terminate.recv() => None,
-        _ = hang_up.recv() => None,
+        () = &mut stop => None,
     };
+    let is_stopped = ended.is_none();
     let ended = match ended {
         Some(ended) => ended,
         // What was decided before the signal. If nobody reads, it is left out.
@@ -94,7 +101,11 @@ pub async fn run(
     };
     // Before the reader is waited for: the programs tell nobody any more.
     drop(tracer);
-    output.end().await.context("cannot write the result")?;
+    let limit = async { if is_stopped { sleep(LAST).await } else { stop.await } };
+    tokio::select! {
+        written = output.end() => written.context("cannot write the result")?,
+        () = limit => {}
+    }
     ended
 }
 

@@ -5,12 +5,11 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use tokio::sync::mpsc::{Sender, channel};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 /// Most lines that wait for the reader.
 const WAITING: usize = 1_024;
-/// How long the end waits for the reader.
-const LAST: Duration = Duration::from_millis(500);
+/// Between two looks whether all is written.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Where lines go.
@@ -46,16 +45,11 @@ impl Output {
         self.lines.is_closed()
     }
 
-    /// Waits until all is written, but not long. Nobody may read any more, as after `topo-lb trace | head`.
+    /// Waits until all is written. Nobody may read any more, as after `topo-lb trace | head`.
     pub(super) async fn end(self) -> io::Result<()> {
         drop(self.lines);
-        let is_over = async {
-            while !self.writer.is_finished() {
-                sleep(PAUSE).await;
-            }
-        };
-        if timeout(LAST, is_over).await.is_err() {
-            return Ok(());
+        while !self.writer.is_finished() {
+            sleep(PAUSE).await;
         }
         match self.writer.join() {
             Ok(Err(error)) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
