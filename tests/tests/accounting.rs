@@ -317,7 +317,11 @@ fn what_a_foreign_program_of_the_same_cgroup_hides_is_counted_while_the_connecti
         expect(scene, while_open(moved, 1))?;
         // Its end is not seen, and counts nothing twice.
         scene.client.end(socket, Ending::HalfClose)?;
-        expect(scene, while_open(moved, 1))
+        // What the next connection moves is counted after that end.
+        let socket = scene.client.open(Via::Http, at(WEB4)?)??;
+        let mut all = moved;
+        all += scene.client.echo(socket, 2_000)?;
+        expect(scene, while_open(all, 2))
     })
 }
 
@@ -361,7 +365,13 @@ fn without_accounting_nothing_is_attached_and_nothing_counted() -> Result<()> {
         scene.agent.set("--accounting", "off");
         scene.agent.resume()?;
         ensure!(!link.exists(), "the program stays attached");
-        transfer(scene, Via::Http, at(WEB4)?, 1_000, Ending::HalfClose)?;
+        for _ in 0..2 {
+            transfer(scene, Via::Http, at(WEB4)?, 1_000, Ending::HalfClose)?;
+        }
+        // By then, at least the first one's end would be counted.
+        let look = || sums(scene, "topo_lb_connections_total", "service");
+        let look = || look().map(|sums| sums.values().sum::<u64>().to_string());
+        until_is("both connections", FOLLOWS, look, |now| now == "2")?;
         ensure!(counted(scene)? == Moved::default(), "something was counted");
         Ok(())
     })

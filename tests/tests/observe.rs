@@ -197,6 +197,38 @@ fn connections_go_on_when_an_agent_begins_and_ends_to_observe() -> Result<()> {
     })
 }
 
+/// Waits until the agent has inspected its node, as it does each second: it puts a pin back.
+fn wait_for_inspection(scene: &Scene<'_>) -> Result<()> {
+    let mut links = fs_err::read_dir(scene.agent.pins().join("links"))?;
+    let link = links.next().context("a link is pinned")??.path();
+    fs_err::remove_file(&link)?;
+    let look = || Ok(link.exists().to_string());
+    until_is("the pin", FOLLOWS, look, |is_there| is_there == "true").map(drop)
+}
+
+#[test]
+fn services_without_series_of_their_own_begin_at_zero_after_a_change_of_mode() -> Result<()> {
+    beside(|scene| {
+        scene.agent.set("--metrics-services", "0");
+        let others = |scene: &Scene<'_>, metric: &str| {
+            let answer = scene.agent.get("/metrics")?;
+            let lines = answer.body.lines().filter(|it| it.starts_with(&format!("{metric}{{")));
+            let counts = lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok());
+            Ok(counts.sum::<u64>().to_string())
+        };
+        let expect = |scene: &Scene<'_>, metric: &str, wanted: &str| {
+            until_is(metric, FOLLOWS, || others(scene, metric), |now| now == wanted).map(drop)
+        };
+        scene.agent.resume()?;
+        scene.client.call(Via::Http, at(WEB4)?, 5)?;
+        scene.agent.stop()?;
+        scene.agent.set("--observe", "");
+        scene.agent.resume()?;
+        scene.client.call(Via::Http, at(WEB4)?, 20)?;
+        expect(scene, WOULD_BE, "20")
+    })
+}
+
 /// Uses each socket: the same pod answers, as the Service.
 fn use_all(
     scene: &mut Scene<'_>,
@@ -229,6 +261,7 @@ fn without_events_of_connection_tracking_the_agent_says_so_and_counts_what_would
         let tally = scene.client.call(Via::Http, at(WEB4)?, 3)?;
         ensure!(tally.is_of(&["b"]), "{tally}");
         expect(scene, WOULD_BE, "locality", &[("http node", 3)])?;
+        wait_for_inspection(scene)?;
         expect(scene, HAPPENED, "locality", &[])
     })
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use aya::maps::{ArrayOfMaps, Map, MapData, MapError};
@@ -14,10 +15,11 @@ use serde_json::{Value, json};
 use topo_lb_common::maps;
 use topo_lb_tests::cgroup::Cgroup;
 use topo_lb_tests::client::Client;
+use topo_lb_tests::manifest::service;
 use topo_lb_tests::process::{Running, enter};
 use topo_lb_tests::scene::{
-    ECHO4, EMPTY4, EMPTY6, FOLLOWS, HERE, KEYS, Scene, WEB4, WEB6, ZONE, at, idle, mapped, play,
-    play_with_machines,
+    ECHO4, EMPTY4, EMPTY6, FOLLOWS, HERE, KEYS, NOBODY4, Scene, WEB4, WEB6, ZONE, at, idle, mapped,
+    play, play_with_machines,
 };
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::until;
@@ -360,6 +362,70 @@ fn what_a_small_buffer_has_no_room_for_is_counted_and_said() -> Result<()> {
 }
 
 #[test]
+fn a_tracer_that_nobody_reads_ends_at_a_signal() -> Result<()> {
+    play(|scene| {
+        for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+            let mut process = Running::new(command(scene, &[])?.spawn()?);
+            wait_for_ring(scene, None, true)?;
+            // More than a pipe takes.
+            scene.client.call(Via::Http, at(EMPTY4)?, 500)?;
+            let pid = Pid::from_raw(i32::try_from(process.id())?).context("a process id")?;
+            until("the pipe to be full", FOLLOWS, || {
+                let tasks = fs::read_dir(format!("/proc/{}/task", process.id()))?.flatten();
+                let waits = tasks.filter_map(|it| fs::read_to_string(it.path().join("wchan")).ok());
+                let waits: Vec<_> = waits.collect();
+                let is_full = waits.iter().any(|it| it.contains("pipe_write"));
+                Ok(if is_full { Ok(()) } else { Err(format!("{waits:?}")) })
+            })?;
+            kill_process(pid, signal)?;
+            let ended = || Ok(process.child().try_wait()?.map(drop).ok_or("it runs"));
+            until("the tracer's end", Duration::from_secs(1), ended)?;
+            ensure!(ring(scene)?.is_none(), "{signal:?}: it has ended");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_pod_whose_cgroup_is_gone_is_not_taken_for_the_host() -> Result<()> {
+    play(|scene| {
+        let tracer = Tracer::start(scene, &[])?;
+        tracer.signal(Signal::STOP)?;
+        let mut placed = place(scene)?;
+        placed.client.call(Via::Http, at(EMPTY4)?, 1)?;
+        let Placed { client, _container, _pod } = placed;
+        drop(client);
+        drop(_container);
+        drop(_pod);
+        tracer.signal(Signal::CONT)?;
+        let row = tracer.take(1)?.remove(0);
+        has(&row, &json!({ "pod": null, "outcome": "refused" }))?;
+        ensure!(row["podUnknown"].as_str().is_some_and(|it| it.contains("is gone")), "{row}");
+        scene.client.call(Via::Http, at(EMPTY4)?, 1)?;
+        has(&tracer.take(1)?.remove(0), &json!({ "pod": null, "podUnknown": null }))
+    })
+}
+
+#[test]
+fn beside_an_agent_that_only_observes_outcomes_are_said_to_be_hypothetical() -> Result<()> {
+    idle(|scene| {
+        scene.agent.resume()?;
+        let tracer = Tracer::start(scene, &[])?;
+        scene.client.call(Via::Http, at(EMPTY4)?, 1)?;
+        has(&tracer.take(1)?.remove(0), &json!({ "outcome": "refused", "observing": false }))?;
+        scene.agent.stop()?;
+        scene.agent.set("--observe", "");
+        scene.agent.resume()?;
+        scene.client.call(Via::Http, at(EMPTY4)?, 1)?;
+        has(&tracer.take(1)?.remove(0), &json!({ "outcome": "refused", "observing": true }))?;
+        tracer.signal(Signal::INT)?;
+        let (ok, said) = tracer.end()?;
+        ensure!(ok && said.contains("the agent only observes"), "{said}");
+        Ok(())
+    })
+}
+
+#[test]
 fn one_tracer_at_a_time_and_a_killed_one_leaves_nothing() -> Result<()> {
     play(|scene| {
         ensure!(ring(scene)?.is_none(), "nobody traces");
@@ -403,8 +469,22 @@ fn a_tracer_goes_on_while_an_agent_renews_the_maps_and_ends_with_them() -> Resul
         scene.agent.stop()?;
         scene.agent.set("--max-services", "1024");
         scene.agent.resume()?;
+        // Its index is not that of any Service of before.
+        scene.put(service("late", &[NOBODY4], &[("http", 80, "TCP")], &[]))?;
+        scene.agent.wait_for_verdict("late", "refuse", FOLLOWS)?;
+        tracer.signal(Signal::STOP)?;
+        scene.client.call(Via::Http, at(NOBODY4)?, 1)?;
         scene.client.call(Via::Http, at(WEB4)?, 1)?;
-        tracer.take(1)?;
+        tracer.signal(Signal::CONT)?;
+        let (late, web) = ("default/late:http", "default/web:http");
+        until("both Services by name", FOLLOWS, || {
+            let rows = tracer.lines();
+            let names: Vec<_> = rows.iter().map(|row| row["service"].as_str()).collect();
+            let is_told = |it| [Some(late), Some(web)].contains(it);
+            let is_it = [late, web].iter().all(|it| names.contains(&Some(it)));
+            let is_it = is_it && names.iter().all(is_told);
+            Ok(if is_it { Ok(()) } else { Err(format!("{names:?}")) })
+        })?;
         scene.agent.stop()?;
         let cleaned =
             scene.binary.command(&["cleanup", "--pin-dir"]).arg(scene.agent.pins()).output()?;
@@ -425,6 +505,7 @@ fn what_cannot_be_traced_is_a_sentence() -> Result<()> {
         for (arguments, sentence) in [
             (&["web"][..], "write it as NAMESPACE/NAME, for example default/web"),
             (&["--pod", "client"], "write it as NAMESPACE/NAME, for example default/client"),
+            (&["--pod", "cafe"], "write it as NAMESPACE/NAME, for example default/cafe"),
             (&["--pod", "default/client"], "the names of Pods are not known here"),
             (&["--buffer", "5"], "no power of two from 4 to 65536"),
             (&[], "nothing is installed at"),

@@ -208,8 +208,8 @@ fn run_top(args: &TopArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn run_trace(args: TraceArgs) -> anyhow::Result<ExitCode> {
-    let (mut out, mut errors) = (std::io::stdout().lock(), std::io::stderr());
-    block_on(trace::run(args.options(colours()), &mut out, &mut errors))??;
+    let (out, mut errors) = (std::io::stdout(), std::io::stderr());
+    block_on(trace::run(args.options(colours()), out, &mut errors))??;
     Ok(ExitCode::SUCCESS)
 }
 

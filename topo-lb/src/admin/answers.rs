@@ -13,6 +13,7 @@ use serde::Serialize;
 use tokio::runtime::Handle;
 
 use super::{Admin, plain};
+use crate::datapath::attach::mode::observes;
 use crate::datapath::maps::error::{OpenError, ReadError};
 use crate::datapath::maps::far_endpoints;
 use crate::metrics::bounded::{Bounded, Counts};
@@ -25,8 +26,7 @@ use crate::refusal::Refusal;
 use crate::stale_write_gate::in_words;
 use crate::state_query::View;
 use crate::topology::Scope;
-use crate::topology::label::ZONE;
-use crate::topology::zone::zones_of;
+use crate::topology::zone::{zone_of, zones_of};
 
 /// The agent task counts as stuck after this time; the longest plan takes a few seconds.
 pub(crate) const STUCK: Duration = Duration::from_secs(60);
@@ -44,9 +44,13 @@ pub(super) struct Remembered {
 
 impl Remembered {
     /// At the agent's start.
-    pub(super) fn at_start(pin_dir: &Path, metrics_services: usize) -> Self {
+    pub(super) fn at_start(pin_dir: &Path, metrics_services: usize, observe: bool) -> Self {
         // What cannot be read now counts as new at the first scrape.
-        let before = Counts::read(pin_dir).unwrap_or_default();
+        let mut before = Counts::read(pin_dir).unwrap_or_default();
+        if observes(pin_dir) != observe {
+            // After a change of mode they begin at zero, see `Datapath::mark_mode`.
+            before.connections.clear();
+        }
         Self {
             bounded: Bounded::since(before, metrics_services),
             zones: Zones::since(far_endpoints::read(pin_dir).unwrap_or_default()),
@@ -124,7 +128,7 @@ async fn scrape(admin: &Admin) -> Result<String, String> {
         // Asked late, and dropped soon.
         let view = is_listed.then(|| runtime.block_on(state_query.view()).ok()).flatten();
         let zones = view.map(|View { state, .. }| {
-            let own = named(state.node(&node).and_then(|labels| labels.get(ZONE)).map(|it| &**it));
+            let own = named(state.node(&node).and_then(zone_of).map(|zone| &**zone));
             (Arc::from(own), zones_of(&state, &Zones::endpoints(&far_endpoints)))
         });
         let mut remembered = remembered.lock().unwrap_or_else(PoisonError::into_inner);
@@ -136,7 +140,7 @@ async fn scrape(admin: &Admin) -> Result<String, String> {
         let mut scrape = Scrape::of(figures, counted, last, refusals, bounded);
         if let Some((own, zones)) = zones {
             *own_zone = own;
-            let gone = moved.look(far_endpoints, zones);
+            let gone = moved.look(far_endpoints, zones, Instant::now());
             // What cannot be removed now is found again at the next scrape.
             let _ = far_endpoints::remove(&pin_dir, &gone);
         }

@@ -179,6 +179,7 @@ impl Admin {
             remembered: Arc::new(Mutex::new(answers::Remembered::at_start(
                 &sources.pin_dir,
                 metrics_services,
+                sources.observed.is_some(),
             ))),
             sources,
             scraped: tokio::sync::Mutex::default(),

@@ -14,8 +14,9 @@ pub mod maps;
 pub mod masquerade;
 pub mod programs;
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use aya::Ebpf;
@@ -139,6 +140,7 @@ impl Datapath {
     pub fn open(options: Options) -> Result<Self, LoadError> {
         Self::check_host(&options)?;
         let is_new = make_directory(&options.pin_dir)?;
+        keep_private(&options.pin_dir)?;
         let lock = Lock::take(&options.pin_dir)?;
         let mut made = Made {
             directories: Vec::from_iter(is_new.then(|| options.pin_dir.clone())),
@@ -282,6 +284,13 @@ impl Drop for Made {
             let _ = fs::remove_dir(directory);
         }
     }
+}
+
+/// Lets only its owner look into a directory. Whoever may read one can lock it, flock(2), and an agent or a
+/// tracer would not start.
+fn keep_private(path: &Path) -> Result<(), LoadError> {
+    fs::set_permissions(path, Permissions::from_mode(0o700))
+        .map_err(|error| LoadError::PinDirectory(path.to_owned(), error))
 }
 
 /// Creates a directory and its parents; returns whether it is new.

@@ -98,6 +98,16 @@ impl Tree {
         pods
     }
 
+    /// Whether this is a cgroup at or below the cgroup root.
+    #[must_use]
+    pub fn has(&self, cgroup: u64) -> bool {
+        fn is_below(path: &Path, cgroup: u64) -> bool {
+            below(path).any(|(_, own, path)| own == cgroup || is_below(&path, cgroup))
+        }
+        fs::metadata(&self.root).is_ok_and(|root| root.ino() == cgroup)
+            || is_below(&self.root, cgroup)
+    }
+
     /// The paths of `kubepods`, and their levels.
     fn tops(&mut self) -> &[(PathBuf, u32)] {
         self.tops.retain(|(path, _)| path.is_dir());

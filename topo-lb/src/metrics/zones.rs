@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
@@ -18,6 +19,13 @@ use super::scrape::counter;
 /// A zone without a name. No label's value has parentheses.
 const UNKNOWN: &str = "(unknown)";
 
+/// All zones beyond [`MOST`].
+const OTHERS: &str = "(others)";
+/// Most zones with a series of their own.
+const MOST: usize = 64;
+/// How long an endpoint that is gone keeps its zone after the last byte to it: its connections may go on.
+const QUIET: Duration = Duration::from_mins(5);
+
 /// The zone of an endpoint; `None` is unknown.
 type Zone = Option<Arc<str>>;
 
@@ -30,6 +38,8 @@ pub struct Zones {
     last: FarEndpoints,
     /// The zones of endpoints, kept for connections that outlive them.
     known: BTreeMap<IpAddr, Zone>,
+    /// Since when nothing was moved to endpoints that are gone.
+    quiet: BTreeMap<IpAddr, Instant>,
     sums: BTreeMap<Zone, Moved>,
 }
 
@@ -46,28 +56,39 @@ impl Zones {
     }
 
     /// Adds what was moved since the last look. `zones` has the current zone of each endpoint that the
-    /// cluster has. Returns endpoints that it no longer has, and to which nothing more was moved: their
-    /// entries may be removed.
-    pub fn look(&mut self, now: FarEndpoints, zones: BTreeMap<IpAddr, Zone>) -> Vec<IpAddr> {
+    /// cluster has. Returns endpoints that it no longer has, and to which nothing was moved for minutes:
+    /// their entries may be removed.
+    pub fn look(
+        &mut self,
+        now: FarEndpoints,
+        zones: BTreeMap<IpAddr, Zone>,
+        time: Instant,
+    ) -> Vec<IpAddr> {
         let is_gone = |address: &IpAddr| !zones.contains_key(address);
         let gone: BTreeSet<_> = now.keys().copied().flatten().filter(is_gone).collect();
         self.known.extend(zones);
+        self.quiet.retain(|address, _| gone.contains(address));
         let mut over = Vec::new();
         for (address, moved) in &now {
             let grown = grown(moved, self.last.get(address));
             if grown != Moved::default() {
                 let zone = address.and_then(|address| self.known.get(&address).cloned().flatten());
+                let is_own = self.sums.len() < MOST || self.sums.contains_key(&zone);
+                let zone = if is_own { zone } else { Some(OTHERS.into()) };
                 let to = self.sums.entry(zone).or_default();
                 *to = sum([&*to, &grown]);
-            } else if let Some(address) = address
-                && gone.contains(address)
+                address.map(|address| self.quiet.remove(&address));
+            }
+            if let Some(address) = address.filter(|address| gone.contains(address))
+                && time.duration_since(*self.quiet.entry(address).or_insert(time)) >= QUIET
             {
-                over.push(*address);
+                over.push(address);
             }
         }
         self.last = now;
         for address in &over {
             self.last.remove(&Some(*address));
+            self.quiet.remove(address);
         }
         self.known.retain(|address, _| self.last.contains_key(&Some(*address)));
         over
@@ -159,7 +180,11 @@ mod tests {
     #[test]
     fn bytes_go_to_the_zone_of_their_endpoint_and_what_nobody_knows_is_unknown() {
         let mut all = Zones::since(now([(A, 100)]));
-        let over = all.look(now([(A, 105), (B, 7), ("others", 9)]), zones([(A, "b"), (B, "")]));
+        let over = all.look(
+            now([(A, 105), (B, 7), ("others", 9)]),
+            zones([(A, "b"), (B, "")]),
+            Instant::now(),
+        );
         assert_eq!(over, Vec::<IpAddr>::new());
         let wanted = [("(unknown)", 16), ("b", 5), ("own", 3)];
         assert_eq!(sent(&all), wanted.map(|(zone, sent)| (zone.to_owned(), sent)));
@@ -168,12 +193,29 @@ mod tests {
     #[test]
     fn an_endpoint_that_is_gone_keeps_its_zone_until_nothing_moves_any_more() {
         let mut all = Zones::default();
-        all.look(now([(A, 5)]), zones([(A, "b")]));
-        assert!(all.look(now([(A, 6)]), zones([])).is_empty());
-        assert_eq!(all.look(now([(A, 6)]), zones([])), [at(A)]);
+        let start = Instant::now();
+        all.look(now([(A, 5)]), zones([(A, "b")]), start);
+        assert!(all.look(now([(A, 6)]), zones([]), start).is_empty());
+        // Two scrapes close together, and a connection that goes on.
+        assert!(all.look(now([(A, 6)]), zones([]), start + QUIET / 2).is_empty());
+        assert!(all.look(now([(A, 7)]), zones([]), start + QUIET).is_empty());
+        assert!(all.look(now([(A, 7)]), zones([]), start + QUIET * 3 / 2).is_empty());
+        assert_eq!(all.look(now([(A, 7)]), zones([]), start + QUIET * 2), [at(A)]);
         // A new endpoint has its address, and an entry that begins at zero.
-        assert!(all.look(now([(A, 2)]), zones([(A, "c")])).is_empty());
-        let wanted = [("b", 6), ("c", 2), ("own", 3)];
+        assert!(all.look(now([(A, 2)]), zones([(A, "c")]), start + QUIET * 2).is_empty());
+        let wanted = [("b", 7), ("c", 2), ("own", 3)];
         assert_eq!(sent(&all), wanted.map(|(zone, sent)| (zone.to_owned(), sent)));
+    }
+
+    #[test]
+    fn zones_beyond_the_most_share_one_series() {
+        let mut all = Zones::default();
+        for zone in 0..1_000 {
+            let moved = now([(A, 2 * zone + 1)]);
+            all.look(moved, zones([(A, &format!("zone-{zone}"))]), Instant::now());
+        }
+        let sent = sent(&all);
+        assert_eq!(sent.len(), MOST + 2, "{sent:?}");
+        assert_eq!(sent[0], (OTHERS.to_owned(), 2 * (1_000 - MOST as u64)));
     }
 }

@@ -451,9 +451,16 @@ pub fn label_name(key: &str) -> Result<(), LabelFault> {
 }
 
 /// Whether `value` is a label's value (Kubernetes' `IsValidLabelValue`) and not empty.
-pub(super) fn is_label_value(value: &str) -> bool {
+#[must_use]
+pub fn is_label_value(value: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     value.len() <= 63 && is_bounded(value, inner, |byte| byte.is_ascii_alphanumeric())
+}
+
+/// Whether `name` is a DNS name, as those of namespaces and Pods are.
+#[must_use]
+pub fn is_dns_name(name: &str) -> bool {
+    name.len() <= 253 && name.split('.').all(is_dns_label)
 }
 
 fn is_dns_label(part: &str) -> bool {

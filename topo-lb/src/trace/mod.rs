@@ -3,31 +3,35 @@
 //! The programs write them to a ring buffer. It is read ten times a second, each time no more than fits
 //! into it: so it limits what a flood costs. What does not fit is lost, and counted.
 
+mod output;
 mod pods;
 mod row;
 mod table;
 
-use std::io::{self, Write};
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use aya::maps::Map;
+use aya::maps::{Map, MapInfo};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use topo_lb_common::counters::Name;
 use topo_lb_common::maps;
 use topo_lb_common::trace::Decision;
 
 use crate::cli::name;
+use crate::datapath::attach::mode::observes;
 use crate::datapath::maps::encode::read_text;
 use crate::datapath::maps::pinned::{Hash, Raw, found, open};
 use crate::datapath::maps::trace::Ring;
 use crate::device;
-pub use pods::{PodName, Pods};
+use output::Output;
+pub use pods::{Owner, PodName, Pods};
 use row::{Clock, Known};
 pub use row::{Process, Row};
 use table::Columns;
@@ -38,6 +42,8 @@ const LOOK: Duration = Duration::from_millis(100);
 const CHECK: u32 = 10;
 /// Bytes that the kernel adds to an element of a ring buffer (`BPF_RINGBUF_HDR_SZ`).
 const HEAD: usize = 8;
+/// How long the last look may take after a signal, and then the reader.
+const LAST: Duration = Duration::from_millis(300);
 
 /// What to trace.
 #[derive(Clone, Debug)]
@@ -68,46 +74,47 @@ pub struct Options {
 /// The maps cannot be used, or are replaced meanwhile.
 pub async fn run(
     options: Options,
-    out: &mut impl Write,
+    out: impl Write + Send + 'static,
     errors: &mut impl Write,
 ) -> anyhow::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut hang_up = signal(SignalKind::hangup())?;
     let mut tracer = Tracer::open(options)?;
-    let mut looks = interval(LOOK);
-    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut look = 0_u32;
-    let mut is_over = ended(tracer.begin(out))?;
-    while !is_over {
-        let is_stopped = tokio::select! {
-            _ = looks.tick() => false,
-            _ = interrupt.recv() => true,
-            _ = terminate.recv() => true,
-            _ = hang_up.recv() => true,
-        };
-        look = look.wrapping_add(1);
-        is_over = tracer.look(out)? || is_stopped;
-        if is_over || look.is_multiple_of(CHECK) {
-            is_over |= tracer.check(out, errors)?;
+    let output = Output::start(out)?;
+    let mut stop = pin!(async {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hang_up.recv() => {}
         }
+    });
+    let ended = tokio::select! {
+        ended = tracer.follow(&output, errors) => Some(ended),
+        () = &mut stop => None,
+    };
+    let is_stopped = ended.is_none();
+    let ended = match ended {
+        Some(ended) => ended,
+        // What was decided before the signal. If nobody reads, it is left out.
+        None => timeout(LAST, tracer.finish(&output, errors)).await.unwrap_or(Ok(())),
+    };
+    // Before the reader is waited for: the programs tell nobody any more.
+    drop(tracer);
+    let limit = async { if is_stopped { sleep(LAST).await } else { stop.await } };
+    tokio::select! {
+        written = output.end() => written.context("cannot write the result")?,
+        () = limit => {}
     }
-    Ok(())
-}
-
-/// Whether nobody reads any more, as after `topo-lb trace | head`.
-fn ended(written: io::Result<()>) -> anyhow::Result<bool> {
-    match written {
-        Ok(()) => Ok(false),
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(true),
-        Err(error) => Err(error).context("cannot write the result"),
-    }
+    ended
 }
 
 struct Tracer {
     options: Options,
     ring: Ring,
-    names: Hash<u32, Name>,
+    names: Names,
+    /// Whether the programs only observe.
+    is_observed: bool,
     pods: Pods,
     clock: Clock,
     columns: Columns,
@@ -136,44 +143,79 @@ impl Tracer {
         let pods = Pods::new(cgroup_root, pod_logs)
             .with_context(|| format!("cannot look into {}", cgroup_root.display()))?;
         let ring = Ring::open(pin_dir, options.buffer)?;
-        let names = open(pin_dir, maps::NAMES, Map::HashMap)?;
+        let names = Names::open(pin_dir)?;
         let (clock, columns) = (Clock::read(), Columns::new());
-        Ok(Self { options, ring, names, pods, clock, columns, shown: 0 })
+        Ok(Self { options, ring, names, is_observed: false, pods, clock, columns, shown: 0 })
     }
 
-    /// Writes what is above the rows.
-    fn begin(&mut self, out: &mut impl Write) -> io::Result<()> {
-        if !self.options.is_json {
-            writeln!(out, "{}", self.columns.head())?;
+    /// Writes rows until there are as many as wanted, or nobody reads them.
+    async fn follow(&mut self, out: &Output, errors: &mut impl Write) -> anyhow::Result<()> {
+        if !self.options.is_json && !out.line(self.columns.head()).await {
+            return Ok(());
         }
-        out.flush()
+        let mut looks = interval(LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut look = 0_u32;
+        loop {
+            looks.tick().await;
+            self.say_mode(errors)?;
+            let is_over = self.look(out).await?;
+            look = look.wrapping_add(1);
+            let is_checked = is_over || look.is_multiple_of(CHECK);
+            if is_checked && self.check(out, errors).await? || is_over {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The last rows, and what was lost.
+    async fn finish(&mut self, out: &Output, errors: &mut impl Write) -> anyhow::Result<()> {
+        self.look(out).await?;
+        self.check(out, errors).await.map(drop)
+    }
+
+    /// Says it when the programs begin to only observe.
+    fn say_mode(&mut self, errors: &mut impl Write) -> anyhow::Result<()> {
+        let before = std::mem::replace(&mut self.is_observed, observes(&self.options.pin_dir));
+        if self.is_observed && !before {
+            writeln!(
+                errors,
+                "{}: the agent only observes (--observe): the outcomes are what topo-lb would do, and \
+                 another proxy decides",
+                name::called()
+            )?;
+        }
+        Ok(())
     }
 
     /// Writes the rows since the last look. Returns whether there will be no more.
-    fn look(&mut self, out: &mut impl Write) -> anyhow::Result<bool> {
+    async fn look(&mut self, out: &Output) -> anyhow::Result<bool> {
         let room = self.options.buffer as usize / (HEAD + size_of::<Decision>());
-        for _ in 0..room {
+        for place in 0..room {
             let Some(decision) = self.ring.take()? else { break };
+            if place == 0 {
+                self.names.renew(&self.options.pin_dir);
+            }
             let Some(row) = self.row(&decision)? else { continue };
             let line = if self.options.is_json {
                 serde_json::to_string(&row)?
             } else {
                 self.columns.row(&row, self.options.has_colours)
             };
-            if ended(writeln!(out, "{line}"))? {
+            if !out.line(line).await {
                 return Ok(true);
             }
             self.shown += 1;
             if Some(self.shown) == self.options.count {
-                break;
+                return Ok(true);
             }
         }
-        Ok(ended(out.flush())? || Some(self.shown) == self.options.count)
+        Ok(out.is_closed())
     }
 
     /// Says what was lost, and checks that the programs still know the ring buffer. Returns as
     /// [`look`](Self::look).
-    fn check(&mut self, out: &mut impl Write, errors: &mut impl Write) -> anyhow::Result<bool> {
+    async fn check(&mut self, out: &Output, errors: &mut impl Write) -> anyhow::Result<bool> {
         let lost = self.ring.newly_lost()?;
         if lost > 0 {
             writeln!(
@@ -183,7 +225,7 @@ impl Tracer {
             )?;
             if self.options.is_json {
                 let line = json!({ "time": Timestamp::now(), "lost": lost });
-                return ended(writeln!(out, "{line}").and_then(|()| out.flush()));
+                return Ok(!out.line(line.to_string()).await);
             }
         }
         ensure!(
@@ -196,24 +238,59 @@ impl Tracer {
 
     /// The row of a decision; `None` if nobody asked for it.
     fn row(&mut self, decision: &Decision) -> anyhow::Result<Option<Row>> {
-        let port = found(maps::NAMES, self.names.get(&Raw(decision.service), 0))?;
+        let port = found(maps::NAMES, self.names.map.get(&Raw(decision.service), 0))?;
         let service: Option<Arc<str>> = port.and_then(|port| read_text(&port.text).map(Arc::from));
         if self.options.service.as_ref().is_some_and(|wanted| !is_of(service.as_deref(), wanted)) {
             return Ok(None);
         }
-        let pod = if decision.cgroup == 0 { None } else { self.pods.of(decision.cgroup) };
-        let is_it = |wanted: &String| pod.as_ref().is_some_and(|pod| pod.is(wanted));
+        let owner = if decision.cgroup == 0 { Owner::Host } else { self.pods.of(decision.cgroup) };
+        let is_it = |wanted: &String| matches!(&owner, Owner::Pod(pod) if pod.is(wanted));
         if !self.options.pod.as_ref().is_none_or(is_it) {
             return Ok(None);
         }
         let device = if decision.device == 0 { None } else { device::name(decision.device) };
-        Ok(Some(Row::of(decision, Known { service, pod, device }, self.clock)))
+        Ok(Some(Row::of(
+            decision,
+            Known { service, owner, device, is_observed: self.is_observed },
+            self.clock,
+        )))
+    }
+}
+
+/// The names of Service ports.
+struct Names {
+    /// The kernel's id of the map.
+    id: Option<u32>,
+    map: Hash<u32, Name>,
+}
+
+impl Names {
+    fn open(pin_dir: &Path) -> anyhow::Result<Self> {
+        // The id first: if another map gets its pin right now, `renew` opens that.
+        let id = Self::pinned(pin_dir);
+        Ok(Self { id, map: open(pin_dir, maps::NAMES, Map::HashMap)? })
+    }
+
+    fn pinned(pin_dir: &Path) -> Option<u32> {
+        MapInfo::from_pin(pin_dir.join(maps::NAMES)).ok().map(|map| map.id())
+    }
+
+    /// Opens the map again if an agent has renewed it.
+    fn renew(&mut self, pin_dir: &Path) {
+        if Self::pinned(pin_dir).is_some_and(|id| Some(id) != self.id)
+            && let Ok(other) = Self::open(pin_dir)
+        {
+            *self = other;
+        }
     }
 }
 
 /// Whether this can be the UID of a Pod: that of a static Pod has no hyphens.
 fn is_uid(text: &str) -> bool {
-    text.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
+    let is_hex = |part: &str| part.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let parts: Vec<_> = text.split('-').collect();
+    let lengths: Vec<_> = parts.iter().map(|part| part.len()).collect();
+    parts.into_iter().all(is_hex) && matches!(lengths[..], [32] | [8, 4, 4, 4, 12])
 }
 
 /// Whether a Service port, `namespace/name:port`, is `wanted` or one of its ports.
@@ -225,6 +302,15 @@ fn is_of(port: Option<&str>, wanted: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_uid_has_the_form_of_one() {
+        let uid = "0a1b2c3d-0000-4000-8000-000000000001";
+        assert!(is_uid(uid) && is_uid(&uid.replace('-', "")));
+        for other in ["", "-", "cafe", "default", &uid[1..], &uid.replace('0', "x")] {
+            assert!(!is_uid(other), "{other}");
+        }
+    }
 
     #[test]
     fn a_service_is_asked_for_with_or_without_its_port() {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::exclusion::Tree;
+use crate::topology::validation::is_dns_name;
 
 /// Most cgroups that are remembered; a host has fewer.
 const MOST: usize = 65_536;
@@ -38,13 +39,25 @@ impl PodName {
     }
 }
 
+/// Whose a process is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Owner {
+    /// The host's.
+    #[default]
+    Host,
+    /// A Pod's.
+    Pod(PodName),
+    /// Its cgroup is gone already, or not below the cgroup root: perhaps a Pod's.
+    Unknown,
+}
+
 /// The Pods of this node.
 #[derive(Debug)]
 pub struct Pods {
     tree: Tree,
     logs: PathBuf,
-    /// By cgroup. `None`: it is no Pod's.
-    known: BTreeMap<u64, Option<PodName>>,
+    /// By cgroup.
+    known: BTreeMap<u64, Owner>,
 }
 
 impl Pods {
@@ -56,8 +69,8 @@ impl Pods {
         Ok(Self { tree: Tree::new(cgroup_root)?, logs: logs.to_owned(), known: BTreeMap::new() })
     }
 
-    /// The Pod of a cgroup. Searches all cgroups of Pods if it is a new one.
-    pub fn of(&mut self, cgroup: u64) -> Option<PodName> {
+    /// Whose processes in a cgroup are. Searches all cgroups if it is a new one.
+    pub fn of(&mut self, cgroup: u64) -> Owner {
         if !self.known.contains_key(&cgroup) {
             if self.known.len() > MOST {
                 self.known.clear();
@@ -65,11 +78,13 @@ impl Pods {
             let names = names(&self.logs);
             for (cgroup, uid) in self.tree.pods() {
                 let name = names.get(&uid).cloned();
-                self.known.insert(cgroup, Some(PodName { uid, name }));
+                self.known.insert(cgroup, Owner::Pod(PodName { uid, name }));
             }
-            self.known.entry(cgroup).or_default();
+            let tree = &self.tree;
+            let other = || if tree.has(cgroup) { Owner::Host } else { Owner::Unknown };
+            self.known.entry(cgroup).or_insert_with(other);
         }
-        self.known.get(&cgroup).cloned().flatten()
+        self.known.get(&cgroup).cloned().unwrap_or_default()
     }
 }
 
@@ -83,7 +98,7 @@ fn names(logs: &Path) -> BTreeMap<Arc<str>, Arc<str>> {
 fn name(folder: &str) -> Option<(Arc<str>, Arc<str>)> {
     let mut parts = folder.split('_');
     let (namespace, name, uid) = (parts.next()?, parts.next()?, parts.next()?);
-    let is_whole = parts.next().is_none() && ![namespace, name, uid].contains(&"");
+    let is_whole = parts.next().is_none() && [namespace, name, uid].into_iter().all(is_dns_name);
     is_whole.then(|| (uid.into(), format!("{namespace}/{name}").into()))
 }
 
@@ -97,7 +112,17 @@ mod tests {
     fn a_folder_of_logs_names_a_pod() {
         let wanted = Some(("ab-12".into(), "default/web-0".into()));
         assert_eq!(name("default_web-0_ab-12"), wanted);
-        for other in ["", "default", "default_web", "a_b_c_d", "__", "a__b"] {
+        for other in [
+            "",
+            "default",
+            "default_web",
+            "a_b_c_d",
+            "__",
+            "a__b",
+            "a_\u{1b}[2J_b",
+            "a_B_c",
+            "a_b c_d",
+        ] {
             assert_eq!(name(other), None, "{other}");
         }
     }
@@ -110,18 +135,32 @@ mod tests {
         fs::create_dir_all(&container).unwrap();
         let mut pods = Pods::new(&cgroups, &logs).unwrap();
         let id = |path: &Path| fs::metadata(path).unwrap().ino();
-        let unnamed = pods.of(id(&container)).expect("a Pod");
+        let mut pod = |path: &Path| match pods.of(id(path)) {
+            Owner::Pod(pod) => pod,
+            other => panic!("{other:?}"),
+        };
+        let unnamed = pod(&container);
         assert_eq!(unnamed.to_string(), "ab-12");
         assert!(unnamed.is("ab-12") && !unnamed.is("default/web-0"));
-        assert_eq!(pods.of(id(&cgroups)), None);
-        assert_eq!(pods.of(0), None);
 
         // A container that is new: its Pod has a name meanwhile.
         fs::create_dir_all(logs.join("default_web-0_ab-12")).unwrap();
         let other = cgroups.join("kubepods/burstable/podab-12/other");
         fs::create_dir(&other).unwrap();
-        let named = pods.of(id(&other)).expect("a Pod");
+        let named = pod(&other);
         assert_eq!(named.to_string(), "default/web-0");
         assert!(named.is("ab-12") && named.is("default/web-0") && !named.is("web-0"));
+
+        let service = cgroups.join("system.slice/sshd.service");
+        fs::create_dir_all(&service).unwrap();
+        for host in [&cgroups, &service] {
+            assert_eq!(pods.of(id(host)), Owner::Host, "{host:?}");
+        }
+        // Its container has ended.
+        let gone = cgroups.join("kubepods/gone");
+        fs::create_dir(&gone).unwrap();
+        let inode = id(&gone);
+        fs::remove_dir(&gone).unwrap();
+        assert_eq!(pods.of(inode), Owner::Unknown);
     }
 }

@@ -9,9 +9,12 @@ use topo_lb_common::backend::Locality;
 use topo_lb_common::record::NO_TIER;
 use topo_lb_common::trace::{Address, Decision, Hook, Outcome};
 
-use super::pods::PodName;
+use super::pods::{Owner, PodName};
 use crate::cluster::Frontend;
 use crate::datapath::maps::encode::protocol_of;
+
+/// Of a process whose cgroup is not to be found.
+const UNKNOWN: &str = "its cgroup is gone, or not below --cgroup-root";
 
 /// A decision on a new connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -21,8 +24,10 @@ pub struct Row {
     pub time: Timestamp,
     /// The process that dialled; none for a packet.
     pub process: Option<Process>,
-    /// Its Pod; none for a process of the host.
+    /// Its Pod; none for a process of the host, or if `podUnknown` says why.
     pub pod: Option<PodName>,
+    /// Why it is not known whether this is a process of a Pod; none if it is.
+    pub pod_unknown: Option<&'static str>,
     /// The name of the device that received the packet; none for a process.
     pub device: Option<String>,
     /// The packet's source, as `address:port`; none for a process: its socket has no address yet.
@@ -41,6 +46,8 @@ pub struct Row {
     pub outcome: &'static str,
     /// Where it was decided: `connect`, `send`, `guest` or `outside`.
     pub hook: &'static str,
+    /// Whether the programs only observe: the outcome is what would be.
+    pub observing: bool,
 }
 
 /// A process.
@@ -57,17 +64,19 @@ pub struct Process {
 pub struct Known {
     /// The name of the Service port.
     pub service: Option<Arc<str>>,
-    /// The Pod of the process.
-    pub pod: Option<PodName>,
+    /// Whose the process is.
+    pub owner: Owner,
     /// The name of the device.
     pub device: Option<String>,
+    /// Whether the programs only observe.
+    pub is_observed: bool,
 }
 
 impl Row {
     /// The row of a decision.
     #[must_use]
     pub fn of(decision: &Decision, known: Known, clock: Clock) -> Self {
-        let Known { service, pod, device } = known;
+        let Known { service, owner, device, is_observed } = known;
         let outcome = Outcome::from_byte(decision.outcome);
         let is_routed = outcome == Some(Outcome::Routed);
         let has_process = decision.device == 0;
@@ -77,7 +86,8 @@ impl Row {
             time: clock.at(decision.time),
             process: has_process
                 .then(|| Process { id: decision.process, name: text(&decision.thread) }),
-            pod,
+            pod_unknown: (owner == Owner::Unknown).then_some(UNKNOWN),
+            pod: if let Owner::Pod(pod) = owner { Some(pod) } else { None },
             device: device.filter(|_| !has_process),
             client: (!has_process).then(|| address(&decision.client, decision.client_port)),
             service,
@@ -105,6 +115,7 @@ impl Row {
                 Some(Hook::Outside) => "outside",
                 None => "unknown",
             },
+            observing: is_observed,
         }
     }
 }
@@ -135,10 +146,10 @@ fn ip(address: &Address, is_v6: u8) -> IpAddr {
     if is_v6 != 0 { Ipv6Addr::from(*address).into() } else { Ipv4Addr::new(a, b, c, d).into() }
 }
 
-/// The text up to the first zero; any process can choose it, so it has no control characters.
+/// The text up to the first zero.
 fn text(bytes: &[u8]) -> String {
     let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
-    String::from_utf8_lossy(text).replace(char::is_control, "\u{fffd}")
+    String::from_utf8_lossy(text).into_owned()
 }
 
 #[cfg(test)]
@@ -190,6 +201,7 @@ pub(super) mod tests {
             "time": "1970-01-01T00:00:01.5Z",
             "process": { "id": 4711, "name": "curl" },
             "pod": null,
+            "podUnknown": null,
             "device": null,
             "client": null,
             "service": "default/web:http",
@@ -199,6 +211,7 @@ pub(super) mod tests {
             "tier": 1,
             "outcome": "routed",
             "hook": "connect",
+            "observing": false,
         });
         assert_eq!(json, wanted);
     }
@@ -234,8 +247,8 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_name_of_a_thread_cannot_write_to_the_terminal() {
-        assert_eq!(text(b"a\x1b[2J\nb\xff\0c"), "a\u{fffd}[2J\u{fffd}b\u{fffd}");
+    fn the_name_of_a_thread_ends_at_a_zero() {
+        assert_eq!(text(b"a b\xff\0c"), "a b\u{fffd}");
         assert_eq!(text(&[b'x'; 16]), "x".repeat(16));
     }
 }

@@ -1,5 +1,7 @@
 //! Rows as lines that align. Nobody knows the later rows, so a column grows when it has to.
 
+use std::fmt::Display;
+
 use super::Row;
 
 const HEAD: [&str; 9] =
@@ -23,16 +25,23 @@ impl Columns {
     /// The line of a row, red if its connection fails, yellow if topo-lb leaves it to others.
     pub(super) fn row(&mut self, row: &Row, has_colours: bool) -> String {
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        let foreign =
+            |text: Option<&dyn Display>| or_dash(text.map(|text| plain(&text.to_string())));
+        let pod = row.pod.as_ref().map(|pod| pod as &dyn Display);
         let packet = || {
             let client = row.client.map(|client| client.to_string());
-            [row.device.clone(), client].into_iter().flatten().collect::<Vec<_>>().join(" ")
+            [row.device.as_deref().map(plain), client]
+                .into_iter()
+                .flatten()
+                .collect::<Vec<_>>()
+                .join(" ")
         };
-        let process = row.process.as_ref().map(|it| format!("{}[{}]", it.name, it.id));
+        let process = row.process.as_ref().map(|it| format!("{}[{}]", plain(&it.name), it.id));
         let line = self.line(&[
             row.time.strftime("%H:%M:%S.%3f").to_string(),
             process.unwrap_or_else(packet),
-            or_dash(row.pod.as_ref().map(ToString::to_string)),
-            or_dash(row.service.as_ref().map(ToString::to_string)),
+            if row.pod_unknown.is_some() { "?".to_owned() } else { foreign(pod) },
+            foreign(row.service.as_ref().map(|it| it as &dyn Display)),
             row.frontend.clone(),
             or_dash(row.endpoint.map(|endpoint| endpoint.to_string())),
             or_dash(row.locality.map(str::to_owned)),
@@ -55,6 +64,13 @@ impl Columns {
         }
         line.trim_end().to_owned()
     }
+}
+
+/// Text that others choose, such as the name of a process, without what could deceive a reader or change
+/// the terminal.
+fn plain(text: &str) -> String {
+    let is_plain = |it: char| it.is_ascii_alphanumeric() || "._:/@+- ".contains(it);
+    text.chars().map(|it| if is_plain(it) { it } else { '?' }).collect()
 }
 
 #[cfg(test)]
@@ -80,6 +96,15 @@ mod tests {
         let web = columns.row(&row(&routed(), Some("default/web:http")), false);
         assert_eq!(at(&long, "routed"), at(&web, "routed"));
         assert!(at(&web, "routed") > at(&head, "OUTCOME"));
+    }
+
+    #[test]
+    fn foreign_text_writes_only_plain_characters() {
+        let mut decision = routed();
+        decision.thread[..9].copy_from_slice(b"a\x1b[2J\nb\xffc");
+        let line = Columns::new().row(&row(&decision, Some("x/\u{202e}y")), false);
+        assert!(line.contains(" a??2J?b?c[4711] ") && line.contains(" x/?y "), "{line}");
+        assert_eq!(plain("Web Content-1 a.b:c/d@e+f_g"), "Web Content-1 a.b:c/d@e+f_g");
     }
 
     #[test]

@@ -37,16 +37,27 @@ impl Lock {
     /// # Errors
     /// Another process holds it, or it cannot be opened.
     pub fn take(directory: &Path) -> Result<Self, LockError> {
-        let unusable = |error| LockError::Unusable(directory.to_owned(), error);
-        let file = File::open(directory).map_err(unusable)?;
         for _ in 0..ATTEMPTS {
-            match file.try_lock() {
-                Ok(()) => return Ok(Self { _directory: file }),
-                Err(TryLockError::WouldBlock) => thread::sleep(PAUSE),
-                Err(TryLockError::Error(error)) => return Err(unusable(error)),
+            match Self::take_now(directory) {
+                Err(LockError::Held(_)) => thread::sleep(PAUSE),
+                result => return result,
             }
         }
         Err(LockError::Held(directory.to_owned()))
+    }
+
+    /// The same, without any pause.
+    ///
+    /// # Errors
+    /// Another process holds it, or it cannot be opened.
+    pub fn take_now(directory: &Path) -> Result<Self, LockError> {
+        let unusable = |error| LockError::Unusable(directory.to_owned(), error);
+        let file = File::open(directory).map_err(unusable)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Self { _directory: file }),
+            Err(TryLockError::WouldBlock) => Err(LockError::Held(directory.to_owned())),
+            Err(TryLockError::Error(error)) => Err(unusable(error)),
+        }
     }
 }
 

@@ -142,10 +142,13 @@ pub(crate) fn forget_killed(slot: BorrowedFd<'_>, pin_dir: &Path) -> io::Result<
     if inner_map(slot)?.is_none() {
         return Ok(false);
     }
-    match lock(pin_dir) {
-        Ok(_lock) => remove_inner(slot).map(|()| true),
-        Err(_) => Ok(false),
+    // A tracer that runs holds it: the agent's task must not wait.
+    let Ok(_lock) = Lock::take_now(&pin_dir.join(DIRECTORY)) else { return Ok(false) };
+    // Meanwhile a tracer may have ended as it should.
+    if inner_map(slot)?.is_none() {
+        return Ok(false);
     }
+    remove_inner(slot).map(|()| true)
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::field::{Metadata, OwnLabels, PortNumber, address, or_default};
 use super::{Identity, Kind, Names, ObjectError, SkippedEndpoints};
 use crate::cluster::{Endpoint, Labels, Placement, Port, Protocol, ServiceId, Slice, SliceId};
+use crate::topology::validation::is_label_value;
 
 const HOSTNAME: &str = "kubernetes.io/hostname";
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -164,7 +165,7 @@ impl PortFields {
 
 impl EndpointFields {
     fn keep(self, address: IpAddr, names: &mut Names) -> Endpoint {
-        let zone = self.zone.filter(|zone| !zone.is_empty());
+        let zone = self.zone.filter(|zone| is_label_value(zone));
         let zone = zone.as_ref().map(|zone| (names.share(ZONE), names.share(zone)));
         let topology = self.deprecated_topology.iter().chain(&self.topology);
         let labels: Labels = topology
