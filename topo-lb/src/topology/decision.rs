@@ -253,7 +253,7 @@ impl<'a> Decision<'a> {
             let bypass = bypass.or_else(|| super::local(state, service, family));
             let done =
                 Evaluation::of(state, here, service, port, rules, family, only_local.is_some());
-            let done = done.weighed(weights, rules, here);
+            let done = done.weighed(weights, rules, here).leaving_out(state, service, port);
             hinted |= done.hinted;
             choices.push(Choice {
                 family,

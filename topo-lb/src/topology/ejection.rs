@@ -164,6 +164,8 @@ fn evaluations<'a>(state: &'a State, this_node: &'a str, id: &ServiceId) -> Vec<
     let only_local = service.internal_local;
     let of = |(port, family)| {
         Evaluation::of(state, here, service, port, &policy.rules, family, only_local)
+            .weighed(policy.weights.as_ref(), &policy.rules, here)
+            .leaving_out(state, service, port)
     };
     ports.flat_map(of_port).map(of).collect()
 }
@@ -178,20 +180,17 @@ pub fn ready(state: &State, id: &ServiceId) -> HashSet<SocketAddr> {
     all.filter(|one| one.site.endpoint.ready).map(|one| one.address).collect()
 }
 
-/// Takes from the members of a tier those that are left out, and returns them. Members are indices of
-/// `candidates`; both are sorted by address.
+/// Those of the members of a tier that are left out. Members are indices of `candidates`; both are sorted
+/// by address.
 pub(super) fn leave_out(
     ejections: &ServiceEjections,
     candidates: &[candidate::Candidate<'_>],
-    members: &mut Vec<usize>,
+    members: Vec<usize>,
 ) -> Vec<usize> {
     let place = |endpoint| members.binary_search_by_key(&endpoint, |&it| candidates[it].address);
     let found = ejections.endpoints.iter().filter_map(|it| place(it.endpoint).ok());
     let room = most_ejected(members.len(), ejections.most);
-    let mut out: Vec<usize> = found.map(|place| members[place]).take(room).collect();
-    out.sort_unstable();
-    members.retain(|one| out.binary_search(one).is_err());
-    out
+    found.map(|place| members[place]).take(room).collect()
 }
 
 #[cfg(test)]

@@ -83,7 +83,7 @@ impl<'a> Evaluation<'a> {
         let (stock, usable) = candidate::usable(&candidates, &near);
         let hinted =
             *rules == Rules::None && !only_local && candidates.iter().any(Candidate::is_hinted);
-        let mut picked = if candidates.is_empty() {
+        let picked = if candidates.is_empty() {
             Picked::nothing(Cause::NoEndpoint(Missing::of(state, service, port)))
         } else if near.is_empty() {
             Picked::nothing(Cause::NoneHere)
@@ -92,19 +92,6 @@ impl<'a> Evaluation<'a> {
         } else {
             choose(rules, hinted, here, &candidates, &usable, stock)
         };
-
-        // Only TCP connects are seen to fail.
-        let ejections = state.ejections().services.get(&service.id);
-        let ejections = ejections.filter(|_| port.protocol == Protocol::Tcp);
-        let (mut left_out, mut ejected) = (Vec::new(), Ejected::default());
-        if let Some(ejections) = ejections {
-            left_out = leave_out(ejections, &candidates, &mut picked.chosen);
-            ejected.chosen = left_out.len();
-            if let Some((_, members)) = &mut picked.wider {
-                left_out.extend(leave_out(ejections, &candidates, members));
-                ejected.wider = left_out.len() - ejected.chosen;
-            }
-        }
 
         let mut statuses = vec![CandidateStatus::Remote; candidates.len()];
         let mut mark = |indices: &[usize], status| {
@@ -116,7 +103,6 @@ impl<'a> Evaluation<'a> {
         if let Some((_, members)) = &picked.wider {
             mark(members, CandidateStatus::Wider);
         }
-        mark(&left_out, CandidateStatus::Ejected);
         Self {
             candidates,
             statuses,
@@ -127,7 +113,7 @@ impl<'a> Evaluation<'a> {
             chosen: picked.chosen.len(),
             wider: picked.wider.map(|(tier, members)| (tier, members.len())),
             parts: Vec::new(),
-            ejected,
+            ejected: Ejected::default(),
             cause: picked.cause,
         }
     }
@@ -152,6 +138,29 @@ impl<'a> Evaluation<'a> {
             let status = if is_first { CandidateStatus::Chosen } else { CandidateStatus::Wider };
             part.members.iter().for_each(|&one| self.statuses[one] = status);
         }
+        self
+    }
+
+    /// The same without the endpoints that this node leaves out; made after weights.
+    pub(super) fn leaving_out(mut self, state: &State, service: &Service, port: &Port) -> Self {
+        let ejections = state.ejections().services.get(&service.id);
+        // Only TCP connects are seen to fail.
+        let Some(ejections) = ejections.filter(|_| port.protocol == Protocol::Tcp) else {
+            return self;
+        };
+        let mut leave = |status| {
+            let out = leave_out(ejections, &self.candidates, self.of_status(|one| one == status));
+            for &index in &out {
+                self.statuses[index] = CandidateStatus::Ejected;
+                self.parts.iter_mut().for_each(|part| part.members.retain(|&one| one != index));
+            }
+            out.len()
+        };
+        let (chosen, wider) = (leave(CandidateStatus::Chosen), leave(CandidateStatus::Wider));
+        self.ejected = Ejected { chosen, wider };
+        self.chosen -= chosen;
+        self.wider = self.wider.map(|(tier, members)| (tier, members - wider));
+        self.parts.retain(|part| !part.members.is_empty());
         self
     }
 }

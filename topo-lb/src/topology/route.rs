@@ -112,7 +112,7 @@ pub fn routes(
                              frontends: Vec<FrontendOfKind>,
                              only_local: bool| {
                 let done = Evaluation::of(state, here, service, port, rules, family, only_local);
-                let done = done.weighed(weights, rules, here);
+                let done = done.weighed(weights, rules, here).leaving_out(state, service, port);
                 let name = Arc::clone(&name);
                 let route = route(service, (place, port), frontends, name, rules, &done, here);
                 let is_seen = state.ejections().unseen.is_none() && port.protocol == Protocol::Tcp;
