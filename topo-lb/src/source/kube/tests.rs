@@ -356,6 +356,13 @@ async fn long_lists_come_in_pages_and_only_the_first_list_from_the_memory_of_the
 async fn broken_watches_go_on_where_they_were() {
     let (fake, mut events) = listed(PATIENT).await;
     let lists = fake.requested("limit=");
+    // The watches begin while events are asked for; one that breaks before is a failure.
+    while fake.state().watches < ALL.len() {
+        match timeout(Duration::from_millis(1), events.next()).await {
+            Ok(Some(Event::Freshness(_))) | Err(_) => {}
+            Ok(event) => panic!("{event:?}"),
+        }
+    }
     fake.hang_up();
     fake.change(SERVICES, "MODIFIED", service("web", 81));
     assert_eq!(next(&mut events).await, "service default/web 81");
