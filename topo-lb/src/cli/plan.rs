@@ -9,7 +9,7 @@ use crate::source::metrics::Origin;
 use crate::source::prometheus::{Over, Prometheus};
 use crate::topology::Scope;
 use crate::topology::label::ZONE;
-use crate::topology::validation::label_name;
+use crate::topology::label_name::label_name;
 use crate::what_if::Setting;
 
 /// `topo-lb plan`.

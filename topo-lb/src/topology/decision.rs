@@ -1,22 +1,27 @@
 //! A decision with everything that explains it. [`Route`](super::Route) is the datapath's view.
 
+mod status;
+
 use std::net::SocketAddr;
 
 use topo_lb_common::backend::Locality;
 
-use crate::cluster::{Clients, Ejection, Port, Service, State};
+use crate::cluster::{Clients, Port, Service, State};
 
 use super::candidate::{self, Candidate, Stock};
 use super::cause::Cause;
 use super::evaluation::{CandidateStatus, Evaluation};
 use super::keys;
-use super::label::{Absent, Here, Site, ZONE};
+use super::label::{Here, ZONE};
+use super::origin::Origin;
 use super::policy::{Policy, Rules};
 use super::spill::Share;
-use super::validation::{Ignored, Origin};
+use super::validation::Ignored;
 use super::weights::{Part, Portion, Weighs, Weights};
 use super::{Bypass, PolicyKind, PolicySource, Verdict};
 use crate::cluster::Family;
+pub use status::Status;
+use status::{ejected, endpoint_status};
 
 /// What a Service port's connections do, and why.
 #[derive(Clone, Debug, PartialEq)]
@@ -153,53 +158,6 @@ impl Endpoint<'_> {
     pub const fn selected(&self) -> bool {
         matches!(self.status, Status::Chosen(_) | Status::Wider(_))
     }
-}
-
-/// Which rule selected or excluded an endpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Status<'a> {
-    /// Selected, with the cause.
-    Chosen(Cause<'a>),
-    /// Selected for spilled connections, or for its share by weight, by this key.
-    Wider(&'a str),
-    /// The policy allows it, but its value has no weight, while others have.
-    Weightless {
-        /// The label whose values have weights.
-        label: &'a str,
-        /// Its value, or why it has none.
-        own: Result<&'a str, Absent<'a>>,
-    },
-    /// Left out, because connects of this node to it failed.
-    Ejected(&'a Ejection),
-    /// Bypass: topo-lb does not translate the Service.
-    LeftAlone,
-    /// The Service has no ClusterIP of this family.
-    OtherFamily(Family),
-    /// Neither ready nor terminating.
-    NotReady,
-    /// Terminating and still serving, but others are ready.
-    Draining,
-    /// Terminating, and no longer serving.
-    Stopped,
-    /// With [`Decision::only_local`]: its node is another or unknown.
-    Remote,
-    /// Its value for the deciding key differs from this node's.
-    Differs {
-        /// The key.
-        key: &'a str,
-        /// Its value, or why it has none.
-        own: Result<&'a str, Absent<'a>>,
-    },
-    /// No key matched anything. Its value for every key, or why it has none.
-    NoKey(Vec<(&'a str, Result<&'a str, Absent<'a>>)>),
-    /// OpenYurt: on another node, or without a node.
-    OtherNode,
-    /// OpenYurt: its pool, or why it has none.
-    OtherPool(Result<&'a str, Absent<'a>>),
-    /// Hinted for these nodes.
-    HintedNodes(Vec<&'a str>),
-    /// Hinted for these zones.
-    HintedZones(Vec<&'a str>),
 }
 
 impl Decision<'_> {
@@ -362,58 +320,5 @@ fn endpoint<'a>(candidate: &Candidate<'a>, here: Here<'a>, status: Status<'a>) -
         locality: candidate.site.locality(here),
         status,
         part: None,
-    }
-}
-
-fn ejected<'a>(state: &'a State, service: &Service, endpoint: SocketAddr) -> Status<'a> {
-    let all = state.ejections().services.get(&service.id);
-    let found = all.and_then(|all| all.endpoints.iter().find(|it| it.endpoint == endpoint));
-    found.map_or(Status::OtherNode, Status::Ejected)
-}
-
-fn endpoint_status<'a>(
-    site: Site<'a>,
-    status: CandidateStatus,
-    done: &Evaluation<'a>,
-    rules: &Rules<'a>,
-) -> Status<'a> {
-    let strings = |names: &'a [std::sync::Arc<str>]| names.iter().map(|name| &**name).collect();
-    match (status, done.cause) {
-        // The weightless are the caller's.
-        (CandidateStatus::Chosen | CandidateStatus::Weightless, cause) => Status::Chosen(cause),
-        (CandidateStatus::Wider, _) => {
-            Status::Wider(wider(done, rules).map_or("", |wider| wider.key))
-        }
-        (CandidateStatus::Remote, _) => Status::Remote,
-        (CandidateStatus::Unusable, _) if !site.endpoint.terminating => Status::NotReady,
-        (CandidateStatus::Unusable, _) if site.endpoint.serving => Status::Draining,
-        (CandidateStatus::Unusable, _) => Status::Stopped,
-        (CandidateStatus::Passed, Cause::Key { key, .. }) => {
-            Status::Differs { key, own: site.label(key) }
-        }
-        (CandidateStatus::Passed, Cause::Pool(_)) => Status::OtherPool(site.pool()),
-        (CandidateStatus::Passed, Cause::HintedNode) => {
-            Status::HintedNodes(strings(site.endpoint.for_nodes()))
-        }
-        (CandidateStatus::Passed, Cause::HintedZone(_)) => {
-            Status::HintedZones(strings(site.endpoint.for_zones()))
-        }
-        (CandidateStatus::Passed, Cause::NoKey) => Status::NoKey(match rules {
-            Rules::Keys(keys) => keys.keys.iter().map(|&key| (key, site.label(key))).collect(),
-            Rules::OpenYurt { .. } | Rules::None => Vec::new(),
-        }),
-        (CandidateStatus::Passed, Cause::Node | Cause::NodeForLackOfPool)
-        // `ejected` has told.
-        | (CandidateStatus::Ejected, _)
-        // These causes choose every usable endpoint, or there is none.
-        | (
-            CandidateStatus::Passed,
-            Cause::Unconstrained
-            | Cause::Any { .. }
-            | Cause::HintsOff(_)
-            | Cause::NoEndpoint(_)
-            | Cause::NoneHere
-            | Cause::NoneUsable,
-        ) => Status::OtherNode,
     }
 }

@@ -10,8 +10,9 @@ use topo_lb_common::failing::MOST_FAILURES;
 use super::candidate;
 use super::evaluation::{CandidateStatus, Evaluation};
 use super::label::Here;
+use super::origin::Origin;
 use super::policy::{self, Policy};
-use super::validation::{Field, Ignored, Origin, Rule, quoted};
+use super::validation::{Field, Ignored, Rule, quoted};
 use crate::cluster::ejection::most_ejected;
 use crate::cluster::{Family, Protocol, ServiceEjections, ServiceId, State};
 

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use super::candidate::Candidate;
 use super::label::Here;
+use super::label_name::label_name;
 use super::spill::Share;
-use super::validation::{ANY, MAX_KEYS, Rule, label_name, quoted};
+use super::validation::{ANY, MAX_KEYS, Rule, quoted};
 
 /// The keys of annotation `topo-lb.io/topology-keys`: split at commas and trimmed.
 ///

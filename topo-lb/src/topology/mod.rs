@@ -3,9 +3,11 @@
 //! | file | idea |
 //! |---|---|
 //! | `policy` | where a Service's policy comes from |
+//! | `origin` | the objects that can say one |
 //! | `validation` | the rules that annotations and fields must keep |
 //! | `candidate` | the endpoints of a Service port, and which can be used |
 //! | `label` | labels, node pools and distance |
+//! | `label_name` | valid names and values of labels |
 //! | `keys`, `openyurt`, `hints` | the policies |
 //! | `min_endpoints`, `spill` | what refines keys |
 //! | `weights` | how new connections divide among endpoints |
@@ -31,9 +33,11 @@ pub mod exposed;
 mod hints;
 mod keys;
 pub mod label;
+pub mod label_name;
 mod min_endpoints;
 mod node_labels;
 mod openyurt;
+mod origin;
 mod policy;
 mod reached;
 mod route;
@@ -57,10 +61,10 @@ use candidate::Candidate;
 pub use decision::Decision;
 use label::{Here, Site};
 pub use node_labels::{reads_other_nodes, waits_for};
+pub use origin::Origin;
 pub use reached::reached;
 pub use route::{Part, Route, routes};
 use validation::Ignored;
-pub use validation::Origin;
 
 /// Which Services topo-lb handles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]

@@ -8,7 +8,8 @@ use crate::cluster::{Above, Protocol, Service, State};
 
 use super::keys::Keys;
 use super::openyurt::Reach;
-use super::validation::{ANY, Field, Ignored, Origin, Rule, quoted};
+use super::origin::Origin;
+use super::validation::{ANY, Field, Ignored, Rule, quoted};
 use super::weights::Weights;
 use super::{Bypass, PolicySource, Scope, ejection, keys, min_endpoints, openyurt, spill, weights};
 

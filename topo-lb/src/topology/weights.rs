@@ -18,9 +18,10 @@ use topo_lb_common::selection::SPILL_ONE;
 use super::candidate::Candidate;
 use super::keys::{Keys, matching};
 use super::label::Here;
+use super::label_name::{is_label_value, label_name};
 use super::policy::Rules;
 use super::spill::Share;
-use super::validation::{ANY, MAX_KEYS, Rule, is_label_value, label_name, quoted};
+use super::validation::{ANY, MAX_KEYS, Rule, quoted};
 
 /// The largest weight.
 pub const MAX_WEIGHT: u16 = 1_000;

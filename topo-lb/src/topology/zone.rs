@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::label::ZONE;
-use super::validation::is_label_value;
+use super::label_name::is_label_value;
 use crate::cluster::{Labels, State};
 
 /// The zone in a Node's labels; none if its value is no label's, so that a metric can name it.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::exclusion::Tree;
-use crate::topology::validation::is_dns_name;
+use crate::topology::label_name::is_dns_name;
 
 /// Most cgroups that are remembered; a host has fewer.
 const MOST: usize = 65_536;

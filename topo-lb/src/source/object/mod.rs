@@ -8,6 +8,7 @@ mod mesh;
 mod names;
 mod namespace;
 mod node;
+mod parsed;
 mod plain;
 mod pod;
 mod policy;
@@ -24,10 +25,10 @@ use serde_json::Value;
 pub use client::{Client, Clients, Unclear};
 pub use mesh::{Meshed, POD_SELECTORS};
 pub use names::Names;
+pub use parsed::{ParseResult, Parsed};
 pub(super) use plain::plain;
 pub use written::Written;
 
-use crate::crd::{ClusterTopologyPolicySpec, TopologyPolicySpec};
 use crate::{cluster, exclusion};
 
 /// An object of any kind; only some kinds are read.
@@ -324,74 +325,6 @@ pub fn parse_kind(
             Object::ClusterTopologyPolicy(Parsed::parsed(object, names)?.0)
         }
     })
-}
-
-/// An object, and the endpoints that were skipped if it is a slice.
-pub type ParseResult<T> = Result<(T, Option<SkippedEndpoints>), ObjectError>;
-
-/// What is kept of an object of a known kind.
-pub trait Parsed: Sized {
-    /// Parses an object.
-    ///
-    /// # Errors
-    /// A field is wrong. A Pod must have a UID: a template of a Pod does not run.
-    fn parsed(object: impl Written, names: &mut Names) -> ParseResult<Self>;
-}
-
-impl Parsed for cluster::Service {
-    fn parsed(object: impl Written, names: &mut Names) -> ParseResult<Self> {
-        let service = object.read::<service::Fields>().and_then(|service| service.keep(names));
-        Ok((service.map_err(|error| identified(error, Kind::Service, object))?, None))
-    }
-}
-
-impl Parsed for cluster::Slice {
-    fn parsed(object: impl Written, names: &mut Names) -> ParseResult<Self> {
-        let slice = object.read::<slice::Fields>().map(|slice| slice.keep(names));
-        slice.map_err(|error| identified(error, Kind::Slice, object))
-    }
-}
-
-impl Parsed for cluster::Node {
-    fn parsed(object: impl Written, names: &mut Names) -> ParseResult<Self> {
-        let node = object.read::<node::Fields>().map(|node| node.keep(names));
-        Ok((node.map_err(|error| identified(error, Kind::Node, object))?, None))
-    }
-}
-
-impl Parsed for cluster::Namespace {
-    fn parsed(object: impl Written, names: &mut Names) -> ParseResult<Self> {
-        let namespace = object.read::<namespace::Fields>().map(|it| it.keep(names));
-        Ok((namespace.map_err(|error| identified(error, Kind::Namespace, object))?, None))
-    }
-}
-
-impl Parsed for cluster::TopologyPolicy {
-    fn parsed(object: impl Written, names: &mut Names) -> ParseResult<Self> {
-        let policy = object.read::<policy::Fields<TopologyPolicySpec>>();
-        let policy = policy.and_then(|policy| policy.keep(names));
-        Ok((policy.map_err(|error| identified(error, Kind::TopologyPolicy, object))?, None))
-    }
-}
-
-impl Parsed for cluster::ClusterTopologyPolicy {
-    fn parsed(object: impl Written, names: &mut Names) -> ParseResult<Self> {
-        let policy = object.read::<policy::Fields<ClusterTopologyPolicySpec>>();
-        let policy = policy.and_then(|policy| policy.keep(names));
-        Ok((policy.map_err(|error| identified(error, Kind::ClusterTopologyPolicy, object))?, None))
-    }
-}
-
-impl Parsed for exclusion::Pod {
-    fn parsed(object: impl Written, names: &mut Names) -> ParseResult<Self> {
-        Ok((object.read::<pod::Fields>()?.keep(names), None))
-    }
-}
-
-impl Parsed for cluster::Leaving {
-    fn parsed(object: impl Written, _: &mut Names) -> ParseResult<Self> {
-        Ok((object.read::<leaving::Fields>()?.keep(), None))
-    }
 }
 
 /// Adds the object's kind, and its name if it has one, to the error.
