@@ -10,6 +10,7 @@ pub mod local_addresses;
 pub mod namespace;
 pub mod node;
 mod policies;
+pub mod policy_status;
 pub mod port;
 pub mod protocol;
 pub mod selector;

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::namespace::Namespace;
+use super::policy_status::PolicyStatus;
 use super::selector::Selector;
 use super::service::{PolicySources, Service};
-use crate::crd::PolicyStatus;
 
 /// Namespace and name of a policy; a ClusterTopologyPolicy has no namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

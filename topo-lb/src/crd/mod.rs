@@ -2,15 +2,14 @@
 
 mod policy;
 mod selector;
-mod status;
 
 use kube::CustomResourceExt as _;
 
+pub use crate::cluster::policy_status::{Lost, PolicyStatus};
 pub use policy::{
     ClusterTopologyPolicy, ClusterTopologyPolicySpec, Rules, TopologyPolicy, TopologyPolicySpec,
 };
 pub use selector::LabelSelector;
-pub use status::{Lost, PolicyStatus};
 
 /// The API group.
 pub const GROUP: &str = "topo-lb.io";
