@@ -145,6 +145,13 @@ impl State {
         self.policies.above(service)
     }
 
+    /// Whether the same objects say the same policies for a Service as in another state.
+    #[must_use]
+    pub fn has_same_policies(&self, other: &Self, id: &ServiceId) -> bool {
+        let both = self.service(id).zip(other.service(id));
+        both.is_none_or(|(own, its)| self.above(own) == other.above(its))
+    }
+
     /// The known Namespaces, by name.
     pub fn namespaces(&self) -> impl Iterator<Item = &Namespace> {
         self.policies.namespaces.values().map(|it| &**it)

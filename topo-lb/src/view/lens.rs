@@ -199,6 +199,7 @@ fn is_same(old: &State, new: &State, id: &ServiceId) -> bool {
     let same =
         |((a, old), (b, new)): ((_, &_), (_, &_))| a == b && (std::ptr::eq(old, new) || old == new);
     same_service
+        && old.has_same_policies(new, id)
         && old.slices(id).count() == new.slices(id).count()
         && old.slices(id).zip(new.slices(id)).all(same)
 }

@@ -80,6 +80,7 @@ pub fn compare<'a>(
 /// Whether nothing that a decision for this Service reads has changed, given the same Nodes.
 fn is_same(before: &Proxied, after: &Proxied, id: &ServiceId) -> bool {
     before.state.service(id) == after.state.service(id)
+        && before.state.has_same_policies(&after.state, id)
         && before.state.slices(id).eq(after.state.slices(id))
         && before.by_kube_proxy.contains(id) == after.by_kube_proxy.contains(id)
 }

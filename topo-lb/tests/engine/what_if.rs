@@ -5,13 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use proptest::test_runner::{Config, TestRunner};
+use topo_lb::cluster::service::PolicySources;
 use topo_lb::cluster::{Endpoint, Family, Frontend, Node, Port, Service, ServiceId, State};
 use topo_lb::topology::{self, Scope, Verdict};
 use topo_lb::what_if::{self, Both, Figures, Group, Proxied, Report, Scraped, ServicePort};
 use topo_lb_common::backend::Locality;
 use topo_lb_common::selection::SPILL_ONE;
 
-use crate::made::{Asking, Cluster, H, Otherwise, Z, endpoint, id, keyed, node, service};
+use crate::made::{
+    Asking, Cluster, H, Otherwise, Z, endpoint, id, keyed, node, of_cluster, policy, service,
+};
 use crate::random;
 
 fn proxied(cluster: &Cluster) -> Proxied {
@@ -216,6 +219,17 @@ fn only_what_changes_or_is_asked_for_is_reported() {
     assert_eq!((quiet.totals.service_ports, quiet.totals.changed), (1, 0));
     let asked = asked();
     assert!(!what_if::compare(&cluster, &cluster, Z, &asked, None).services[0].changes);
+}
+
+#[test]
+fn a_policy_of_many_services_changes_each_of_them() {
+    let before = with(service());
+    let by_field = |policy: &mut PolicySources| policy.spec_topology_keys = vec![H.into()];
+    let mut after = before.clone();
+    after.cluster_policies = vec![of_cluster(policy("near", by_field))];
+    let (before, after) = (proxied(&before), proxied(&after));
+    let report = what_if::compare(&before, &after, Z, &BTreeSet::new(), None);
+    assert_eq!((report.totals.changed, report.services.len()), (1, 1));
 }
 
 #[test]
