@@ -102,8 +102,24 @@ fn seen_by_tcp(scene: &Scene<'_>, pod: &str, to: SocketAddr) -> Result<(SocketAd
     Ok((source, client.local_addr()?))
 }
 
-/// The same for a datagram and its answer.
+/// Waits until datagrams to `to` arrive in `pod`. A Service's ports are written one after the other:
+/// that TCP arrives does not show it.
+fn wait_for_udp(scene: &Scene<'_>, pod: &str, to: SocketAddr) -> Result<()> {
+    let any = (Ipv6Addr::UNSPECIFIED, SEEN_PORT);
+    let server = scene.cluster.pod(pod)?.netns().run(|| Ok(UdpSocket::bind(any)?))?;
+    server.set_read_timeout(Some(Duration::from_millis(50)))?;
+    let own = if to.is_ipv4() { OUTSIDE[0] } else { OUTSIDE[1] };
+    until("a datagram at the server", FOLLOWS, || {
+        // Each from a port of its own: a connection keeps its endpoint.
+        scene.cluster.fabric().run(|| Ok(UdpSocket::bind((own, 0))?.send_to(b"?", to)?))?;
+        Ok(server.recv_from(&mut [0; 8]).map(drop))
+    })?;
+    Ok(())
+}
+
+/// The same as [`seen_by_tcp`] for a datagram and its answer.
 fn seen_by_udp(scene: &Scene<'_>, pod: &str, to: SocketAddr) -> Result<(SocketAddr, SocketAddr)> {
+    wait_for_udp(scene, pod, to)?;
     let any = |port| (Ipv6Addr::UNSPECIFIED, port);
     let limit = patient(Duration::from_secs(2));
     let server = scene.cluster.pod(pod)?.netns().run(|| Ok(UdpSocket::bind(any(SEEN_PORT))?))?;
@@ -167,8 +183,7 @@ fn one_port_of_a_client_may_use_a_node_port_and_its_endpoint_in_turn() -> Result
         let pod = scene.cluster.pod("a")?;
         for (place, endpoint) in [IpAddr::V4(pod.ipv4), pod.ipv6.into()].into_iter().enumerate() {
             let node_port: SocketAddr = SEEN[place].parse()?;
-            // The node port is served from here on.
-            seen_by_tcp(scene, "a", node_port)?;
+            wait_for_udp(scene, "a", node_port)?;
             let any = (Ipv6Addr::UNSPECIFIED, SEEN_PORT);
             let server = pod.netns().run(|| Ok(UdpSocket::bind(any)?))?;
             let client =
