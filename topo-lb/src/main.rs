@@ -198,11 +198,8 @@ fn run_top(args: &TopArgs) -> anyhow::Result<ExitCode> {
         top::watch(&options, colours())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let (rows, troubles) = block_on(top::once(&options))??;
-    let caveat = args.pin.caveat().filter(|_| args.reads_maps()).map(str::to_owned);
-    for trouble in troubles.into_iter().chain(caveat) {
-        eprintln!("{}: {trouble}", name::called());
-    }
+    let (rows, sentences) = block_on(top::once(&options))??;
+    sentences.iter().for_each(|sentence| eprintln!("{}: {sentence}", name::called()));
     print(args.output, &rows, || top::table(&rows))?;
     Ok(ExitCode::SUCCESS)
 }

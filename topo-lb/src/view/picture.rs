@@ -198,7 +198,7 @@ impl Viewer {
                 services,
                 matching,
                 picked: picked.map(|name| of_picked(&newest, name)),
-                troubles: newest.failure.iter().cloned().chain(troubles).collect(),
+                troubles: newest.sentence.iter().cloned().chain(troubles).collect(),
                 all_troubles: newest.troubles.len(),
                 history,
             },
