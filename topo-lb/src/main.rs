@@ -217,8 +217,9 @@ fn run_view(args: ViewArgs) -> anyhow::Result<ExitCode> {
             // A page that nobody is told of is still served.
             let _ = write(&format!("The page is at http://{address}. Ctrl-C ends it."));
         };
+        let say = |sentence: &str| eprintln!("{}: {sentence}", name::called());
         tokio::select! {
-            served = view::serve(args.options(), ready) => served,
+            served = view::serve(args.options(), ready, say) => served,
             end = tokio::signal::ctrl_c() => end.context("cannot wait for Ctrl-C"),
         }
     });
