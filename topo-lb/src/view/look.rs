@@ -40,6 +40,7 @@ pub(super) struct Newest {
 #[derive(Clone, Debug)]
 pub(super) struct Looks {
     pub(super) newest: watch::Receiver<Arc<Newest>>,
+    pub(super) interval: Duration,
     pub(super) histories: Arc<Mutex<Histories>>,
 }
 
@@ -51,7 +52,7 @@ pub(super) async fn follow(
 ) {
     let (sender, receiver) = watch::channel(Arc::default());
     let histories = Arc::default();
-    let looks = Looks { newest: receiver, histories: Arc::clone(&histories) };
+    let looks = Looks { newest: receiver, interval: pause, histories: Arc::clone(&histories) };
     let mut source = match from {
         None => None,
         Some(from) => match Source::open(&from).await {
