@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -19,8 +19,9 @@ use topo_lb_tests::process::{Running, Worker};
 
 /// The port of the servers, TCP and UDP.
 pub(crate) const PORT: u16 = 9500;
-/// Where the servers' kernel completes connections that nobody accepts.
-pub(crate) const HELD_PORT: u16 = 9501;
+/// Where the servers' kernel completes connections that nobody accepts. To one address and port a client
+/// finds some 30,000 ports of its own soon, and others late.
+pub(crate) const HELD_PORTS: [u16; 4] = [9501, 9502, 9503, 9504];
 /// How many of these it keeps, if `net.core.somaxconn` allows them.
 pub(crate) const HELD: i32 = 1 << 17;
 /// Bytes of a request, and of its response.
@@ -145,9 +146,13 @@ pub(crate) fn serve() -> Result<()> {
     let everywhere = SocketAddr::from((Ipv6Addr::UNSPECIFIED, PORT));
     let listener = TcpListener::bind(everywhere).context("cannot listen")?;
     let datagrams = UdpSocket::bind(everywhere).context("cannot listen for datagrams")?;
-    let held = Socket::new(Domain::IPV6, Type::STREAM, Some(Protocol::TCP))?;
-    held.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, HELD_PORT)).into())?;
-    held.listen(HELD)?;
+    let mut _held = Vec::new();
+    for port in HELD_PORTS {
+        let held = Socket::new(Domain::IPV6, Type::STREAM, Some(Protocol::TCP))?;
+        held.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into())?;
+        held.listen(HELD)?;
+        _held.push(held);
+    }
     println!("listening");
     thread::spawn(move || {
         let mut bytes = [0; BYTES];
@@ -220,9 +225,9 @@ fn carry_out(order: Order, random: &mut fastrand::Rng, held: &mut Vec<Socket>) -
             Box::new(move |_| request(&mut stream))
         }
         Act::Hold => {
-            let most = Some(u64::from(times) + 100);
-            setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most })
-                .with_context(|| format!("cannot open {times} sockets"))?;
+            let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+            setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
+                .context("cannot raise the limit of descriptors")?;
             while held.len() < times as usize {
                 let socket = connect(first).with_context(|| format!("cannot dial {first}"))?;
                 held.push(socket);
