@@ -111,9 +111,9 @@ fn everything_else_is_the_cluster_dns() {
         |it| it.metadata.op_code = OpCode::Notify,
         |it| it.queries.clear(),
         |it| it.queries.push(it.queries[0].clone()),
-        |it| drop(it.queries[0].set_query_class(DNSClass::CH)),
+        |it| _ = it.queries[0].set_query_class(DNSClass::CH),
         |it| it.answers.push(Record::from_rdata(Name::root(), 0, RData::A(Ipv4Addr::LOCALHOST.into()))),
-        |it| drop(it.set_edns(Edns::new().set_version(1).clone())),
+        |it| _ = it.set_edns(Edns::new().set_version(1).clone()),
     ];
     for (number, change) in changes.into_iter().enumerate() {
         let mut query = plain.clone();
