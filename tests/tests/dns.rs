@@ -15,6 +15,7 @@ use topo_lb_tests::manifest::{endpoint, service, slice};
 use topo_lb_tests::scene::{FOLLOWS, KEYS, Scene, ZONE, idle, put_endpoints};
 use topo_lb_tests::traffic::{Failure, Socket, Via};
 use topo_lb_tests::wait::until;
+use topo_lb_tests::wiring::node4;
 
 /// The ClusterIP of the cluster DNS.
 const DNS4: &str = "10.96.0.10";
@@ -22,6 +23,8 @@ const DNS4: &str = "10.96.0.10";
 const SERVED: u16 = 1053;
 /// The pod that is its endpoint.
 const SERVER: &str = "c";
+/// The port of the resolver.
+const RESOLVER: u16 = 10053;
 const NAME: &str = "db.default.svc.cluster.local.";
 const PORTS: [(&str, u16, &str); 2] = [("dns", 53, "UDP"), ("dns-tcp", 53, "TCP")];
 
@@ -148,6 +151,26 @@ fn of(scene: &Scene<'_>, pods: &[&str], kind: RecordType) -> Result<BTreeSet<IpA
     pods.iter().map(address).collect()
 }
 
+/// Another node asks the resolver itself: no answer has come when a pod that asked later has its own.
+fn stranger_is_not_heard(scene: &mut Scene<'_>) -> Result<()> {
+    let query = query(11, NAME, RecordType::A)?;
+    let resolver = SocketAddr::new(node4(1).into(), RESOLVER);
+    for _ in 0..3 {
+        let stranger = scene.cluster.node_netns("there")?.run(|| {
+            let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+            socket.send_to(&query, resolver)?;
+            Ok(socket)
+        })?;
+        let socket = scene.client.open(Via::Udp, resolver)??;
+        let answer = scene.client.exchange(socket, resolver, &query)??;
+        ensure!(addresses(&query, &answer)?.is_some(), "a pod of the node is heard");
+        stranger.set_nonblocking(true)?;
+        let heard = stranger.recv(&mut [0; 512]);
+        ensure!(heard.is_err(), "another node was answered");
+    }
+    Ok(())
+}
+
 const EVERY: [Via; 3] = [Via::Udp, Via::UdpConnected, Via::Http];
 
 /// Waits until a name has these pods, by every kind of socket; `None`: until the cluster DNS answers.
@@ -206,6 +229,7 @@ fn a_headless_name_follows_its_policy_and_everything_else_is_as_the_cluster_dns_
                 ensure!(answer == echoed(&others[0]), "{via:?}");
             }
         }
+        stranger_is_not_heard(scene)?;
         scene.change(|manifests| manifests.annotate("db", "topo-lb.io/dns", None))?;
         wait_for(scene, RecordType::A, None)
     })
@@ -237,7 +261,10 @@ fn a_killed_or_hanging_agent_leaves_the_cluster_dns_within_a_second() -> Result<
                 ensure!(answer == echoed(&query), "{end}: {via:?}");
             }
             let kept = ask_by(scene, Via::Udp, socket, &query)?;
-            ensure!(kept.context("a socket of before")? == echoed(&query), "{end}: it kept its way");
+            ensure!(
+                kept.context("a socket of before")? == echoed(&query),
+                "{end}: it kept its way"
+            );
             if end == "KILL" {
                 scene.agent.kill();
                 scene.agent.resume()?;

@@ -8,8 +8,8 @@ use topo_lb_common::selection::{Choice, LEASED, SPILL_ONE, Selection};
 use topo_lb_common::trace::NO_SERVICE;
 
 use crate::atomic::add;
-use crate::family::{Family, FrontendOf, RecordFields};
 use crate::clock::now;
+use crate::family::{Family, FrontendOf, RecordFields};
 use crate::maps::{COUNTERS, LEASE, SERVES_ALL_FRONTENDS, SERVICE_PORTS};
 use crate::records::Found;
 use crate::words::words;

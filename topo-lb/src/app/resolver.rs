@@ -11,10 +11,10 @@ use tracing::{info, warn};
 use crate::agent_state::AgentState;
 use crate::cluster::{LocalAddresses, Protocol, ServiceId};
 use crate::datapath::maps::lease::Lease;
+use crate::dns::Options;
 use crate::dns::lead::{self, Listeners};
 use crate::dns::names::{SharedNames, Upstreams};
 use crate::dns::server::Server;
-use crate::dns::Options;
 use crate::metrics::Figures;
 use crate::reconcile::Reconciler;
 use crate::topology::{self, named};
@@ -94,8 +94,7 @@ impl Resolver {
     /// whether the cluster DNS Service has to be planned again.
     pub(super) fn look(&mut self, state: &mut AgentState) -> bool {
         let local = state.reconciler.state().local_addresses();
-        let is_fine =
-            |running: &Running| running.server.is_alive() && running.local == *local;
+        let is_fine = |running: &Running| running.server.is_alive() && running.local == *local;
         if self.running.as_ref().is_some_and(is_fine) {
             return false;
         }

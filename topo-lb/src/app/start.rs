@@ -95,9 +95,10 @@ pub(super) async fn start(
     };
     let uncounted = account(&mut datapath);
     let ejector = Ejector::start(&mut datapath, unseen.or(uncounted), &mut state);
-    let resolver = config.dns.clone().map(|options| {
-        Resolver::start(options, datapath.maps_directory().to_owned(), &mut state)
-    });
+    let resolver = config
+        .dns
+        .clone()
+        .map(|options| Resolver::start(options, datapath.maps_directory().to_owned(), &mut state));
     if !state.reconciler.settled()
         && let Err(error) = kernel.settle(&mut state)
     {

@@ -68,7 +68,8 @@ async fn ask(query: &[u8], shared: &Shared, kept: &Kept) -> io::Result<Vec<u8>> 
     let mut tried = Vec::new();
     let mut last = io::Error::from(io::ErrorKind::HostUnreachable);
     while tried.len() < ATTEMPTS {
-        let next = shared.names.read(|it| it.upstream(Transport::Udp, &tried, || fastrand::u32(..)));
+        let next =
+            shared.names.read(|it| it.upstream(Transport::Udp, &tried, || fastrand::u32(..)));
         let Some(upstream) = next else { break };
         match exchange(query, upstream, kept).await {
             Ok(answer) => return Ok(answer),

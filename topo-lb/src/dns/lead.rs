@@ -58,10 +58,14 @@ pub fn upstreams(routes: &[Route], protocol: Protocol) -> Vec<Upstream> {
 fn leads_to_dns(route: &Route) -> bool {
     // Clients outside of this node are not heard.
     let is_dns = !route.frontends.is_empty()
-        && route.frontends.iter().all(|(kind, frontend)| {
-            *kind == FrontendKind::ClusterIp && frontend.port == DNS_PORT
-        });
-    is_dns && route.protocol != Protocol::Sctp && route.verdict == Verdict::Route && !route.endpoints.is_empty()
+        && route
+            .frontends
+            .iter()
+            .all(|(kind, frontend)| *kind == FrontendKind::ClusterIp && frontend.port == DNS_PORT);
+    is_dns
+        && route.protocol != Protocol::Sctp
+        && route.verdict == Verdict::Route
+        && !route.endpoints.is_empty()
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
+use nix::net::if_::if_nameindex;
 use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 use tokio::net::{TcpListener, UdpSocket};
 
@@ -14,7 +15,7 @@ use crate::cluster::LocalAddresses;
 const RECEIVE_BUFFER: usize = 4 << 20;
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 256;
-/// Where the kernel shows the devices of this network namespace.
+/// Where the kernel shows what devices are.
 const DEVICES: &str = "/sys/class/net";
 /// `SKF_AD_OFF + SKF_AD_IFINDEX`: the device by which a packet came (include/uapi/linux/filter.h).
 const INTERFACE: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_IFINDEX) as u32;
@@ -29,25 +30,23 @@ impl Outside {
     /// # Errors
     /// A sentence: this host's devices cannot be told apart.
     pub(super) fn of(local: &LocalAddresses) -> Result<Self, String> {
-        let own = |address: &IpAddr| local.by_device.get(address).map(|name| name.to_string());
-        let mut names: BTreeSet<String> = local.primary.iter().filter_map(own).collect();
-        let listed = std::fs::read_dir(DEVICES)
-            .map_err(|error| format!("{DEVICES} cannot be listed: {error}"))?;
-        let names_of = listed.flatten().map(|it| it.file_name().to_string_lossy().into_owned());
-        names.extend(names_of.filter(|name| Path::new(DEVICES).join(name).join("device").exists()));
-        names.remove("lo");
-        let mut all = Vec::with_capacity(names.len());
-        for name in names {
-            let device = Path::new(DEVICES).join(&name);
-            if device.join("bridge").exists() {
+        let own = |address: &IpAddr| local.by_device.get(address).map(|name| &**name);
+        let own: BTreeSet<&str> = local.primary.iter().filter_map(own).collect();
+        let listed = if_nameindex().map_err(|errno| format!("no device can be listed: {errno}"))?;
+        let mut all = Vec::new();
+        for device in &listed {
+            let name = device.name().to_string_lossy();
+            let shown = Path::new(DEVICES).join(&*name);
+            let is_own = own.contains(&*name);
+            if is_own && shown.join("bridge").exists() {
                 return Err(format!(
                     "{name} is a bridge with an address of this host: packets of Pods and of others \
                      come by it alike"
                 ));
             }
-            let index = std::fs::read_to_string(device.join("ifindex"))
-                .map_err(|error| format!("{}: {error}", device.display()))?;
-            all.extend(index.trim().parse::<u32>());
+            if name != "lo" && (is_own || shown.join("device").exists()) {
+                all.push(device.index());
+            }
         }
         Ok(Self(all))
     }

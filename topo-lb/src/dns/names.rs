@@ -115,4 +115,3 @@ impl SharedNames {
         work(&mut self.0.write().unwrap_or_else(PoisonError::into_inner))
     }
 }
-

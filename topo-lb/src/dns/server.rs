@@ -5,7 +5,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc::{self, TryRecvError};
+use std::thread;
 use std::time::Duration;
 
 use tokio::runtime::Builder;
@@ -38,7 +39,8 @@ impl Shared {
 /// A running resolver. Dropping it ends the lease first, and serves on for a moment.
 pub struct Server {
     stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    /// The thread has the other end, and sends nothing.
+    ended: mpsc::Receiver<()>,
 }
 
 impl Server {
@@ -67,23 +69,27 @@ impl Server {
         }
         drop(entered);
         let (stop, stopped) = oneshot::channel();
-        let work = move || runtime.block_on(renew(lease, stopped));
-        let thread = thread::Builder::new().name("dns".to_owned()).spawn(work);
-        Ok(Self { stop: Some(stop), thread: Some(thread.map_err(thread_error)?) })
+        let (end, ended) = mpsc::channel();
+        let work = move || {
+            runtime.block_on(renew(lease, stopped));
+            drop((runtime, end));
+        };
+        thread::Builder::new().name("dns".to_owned()).spawn(work).map_err(thread_error)?;
+        Ok(Self { stop: Some(stop), ended })
     }
 
     /// Whether the thread still serves.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+        self.ended.try_recv() == Err(TryRecvError::Empty)
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         drop(self.stop.take());
-        // A panic there has been said already.
-        let _ = self.thread.take().map(JoinHandle::join);
+        // A thread that hangs renews no lease, and keeps nobody waiting.
+        let _ = self.ended.recv_timeout(2 * FAREWELL);
     }
 }
 

@@ -114,7 +114,8 @@ async fn dial(shared: &Shared) -> io::Result<TcpStream> {
     let mut tried = Vec::new();
     let mut last = io::Error::from(io::ErrorKind::HostUnreachable);
     while tried.len() < ATTEMPTS {
-        let next = shared.names.read(|it| it.upstream(Transport::Tcp, &tried, || fastrand::u32(..)));
+        let next =
+            shared.names.read(|it| it.upstream(Transport::Tcp, &tried, || fastrand::u32(..)));
         let Some(upstream) = next else { break };
         match TcpStream::connect(upstream).await {
             Ok(stream) => return Ok(stream),

@@ -215,12 +215,7 @@ pub fn report_of_agent(
 }
 
 /// Why no connection to a Service is translated, and what DNS says instead.
-fn skipped(
-    state: &State,
-    this_node: &str,
-    scope: Scope,
-    service: &Service,
-) -> Cow<'static, str> {
+fn skipped(state: &State, this_node: &str, scope: Scope, service: &Service) -> Cow<'static, str> {
     let Some(named) = named::named(state, this_node, scope, &service.id) else {
         return Cow::Borrowed(service.skipped.map_or("it has no ports", Into::into));
     };
@@ -229,7 +224,11 @@ fn skipped(
         let shown = |group: &named::Group| {
             let all: Vec<_> = group.addresses.iter().map(ToString::to_string).collect();
             let share = (group.share * 1e4).round() / 1e2;
-            let share = if groups.len() > 1 { format!(" ({share}% of the answers)") } else { String::new() };
+            let share = if groups.len() > 1 {
+                format!(" ({share}% of the answers)")
+            } else {
+                String::new()
+            };
             all.join(", ") + &share
         };
         let all: Vec<_> = groups.iter().map(shown).collect();

@@ -9,8 +9,8 @@ use crate::explain::shown;
 use crate::topology::cause::{Cause, HintsOff};
 use crate::topology::decision::{Choice, Status};
 use crate::topology::label::{DESIRED_NODEPOOL, HOSTNAME, NODEPOOL, ZONE};
-use crate::topology::validation::ANY;
 use crate::topology::named;
+use crate::topology::validation::ANY;
 use crate::topology::{Bypass, Decision, NodesByLabel, Origin, PolicyKind, Scope, Verdict, decide};
 
 /// A finding about a port, without its nodes.

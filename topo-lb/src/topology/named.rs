@@ -60,19 +60,21 @@ pub fn is_asked(service: &Service) -> bool {
 pub fn fault(state: &State, service: &Service) -> Option<String> {
     let text = service.policy.dns.as_deref()?.trim();
     let policy = policy::of(state, service);
-    let without_effect = |why: &str| Some(format!("annotation topo-lb.io/dns has no effect: {why}"));
+    let without_effect =
+        |why: &str| Some(format!("annotation topo-lb.io/dns has no effect: {why}"));
     match text {
         "false" => None,
         ASKED if !has_name(service) => without_effect(
             "the Service is not headless (`clusterIP: None`); connections to a ClusterIP follow the policy \
              without it",
         ),
-        ASKED if service.ports.is_empty() => {
-            without_effect("the Service has no ports, so its EndpointSlices say no endpoints; add a port")
-        }
-        ASKED if policy.rules == Rules::None
-            && policy.weights.is_none()
-            && !service.policy.hints_asked =>
+        ASKED if service.ports.is_empty() => without_effect(
+            "the Service has no ports, so its EndpointSlices say no endpoints; add a port",
+        ),
+        ASKED
+            if policy.rules == Rules::None
+                && policy.weights.is_none()
+                && !service.policy.hints_asked =>
         {
             without_effect("the Service has no policy; add one, such as topo-lb.io/topology-keys")
         }
@@ -101,8 +103,7 @@ pub fn named(state: &State, this_node: &str, scope: Scope, id: &ServiceId) -> Op
         return None;
     }
     let here = Here::of(state, this_node);
-    let [v4, v6] =
-        Family::BOTH.map(|family| groups(state, here, service, &policy, family));
+    let [v4, v6] = Family::BOTH.map(|family| groups(state, here, service, &policy, family));
     (v4.is_some() || v6.is_some()).then_some(Named { v4, v6 })
 }
 
@@ -204,7 +205,8 @@ endpoints:
             ("zone,*", vec![vec![1]], vec![vec![2, 3]]),
             ("*", vec![vec![1, 2, 3]], vec![vec![2, 3]]),
         ] {
-            let keys = format!("topology-keys: '{}'", keys.replace("zone", "topology.kubernetes.io/zone"));
+            let keys =
+                format!("topology-keys: '{}'", keys.replace("zone", "topology.kubernetes.io/zone"));
             let cluster = CLUSTER.replace("topology-keys: topology.kubernetes.io/zone", &keys);
             let named = of(&cluster, Scope::OptIn).expect("ours");
             assert_eq!(last(named.v4.as_ref()), Some(v4), "{keys}");
@@ -227,11 +229,17 @@ endpoints:
         let keys = "    topo-lb.io/topology-keys: topology.kubernetes.io/zone\n";
         for (what, cluster) in [
             ("without the annotation", CLUSTER.replace("topo-lb.io/dns: 'true'", "x: y")),
-            ("with another value", CLUSTER.replace("'true'", "yes")),
+            ("with another value", CLUSTER.replace("'true'", "maybe")),
             ("without a policy", CLUSTER.replace(keys, "")),
-            ("left alone", CLUSTER.replace(keys, &format!("{keys}    topo-lb.io/handle: 'false'\n"))),
+            (
+                "left alone",
+                CLUSTER.replace(keys, &format!("{keys}    topo-lb.io/handle: 'false'\n")),
+            ),
             ("with a ClusterIP", CLUSTER.replace("clusterIP: None", "clusterIP: 10.96.0.7")),
-            ("without ports", CLUSTER.replace("ports: [{name: sql, port: 5432}, {name: admin, port: 8080}]", "")),
+            (
+                "without ports",
+                CLUSTER.replace("ports: [{name: sql, port: 5432}, {name: admin, port: 8080}]", ""),
+            ),
             ("without endpoints", CLUSTER.replace("service-name: db", "service-name: other")),
         ] {
             assert_eq!(of(&cluster, Scope::All), None, "{what}");
@@ -244,7 +252,7 @@ endpoints:
         for (cluster, wanted) in [
             (CLUSTER.to_owned(), None),
             (CLUSTER.replace("'true'", "'false'"), None),
-            (CLUSTER.replace("'true'", "yes"), Some("`yes` is neither `true` nor `false`")),
+            (CLUSTER.replace("'true'", "maybe"), Some("`maybe` is neither `true` nor `false`")),
             (CLUSTER.replace("clusterIP: None", "clusterIP: 10.96.0.7"), Some("is not headless")),
             (CLUSTER.replace(keys, ""), Some("has no policy")),
         ] {

@@ -6,11 +6,11 @@ use crate::cluster::Endpoint;
 use crate::cluster::{KnownNodes, Service, ServiceId, State};
 
 use super::label::{HOSTNAME, Here, NODEPOOL};
+use super::named::has_name;
 use super::openyurt::Reach;
 use super::policy::{self, Rules};
 use super::validation::ANY;
 use super::weights::Weights;
-use super::named::has_name;
 use super::{Scope, has_frontends};
 
 /// The label of other Nodes that this Service waits for; `None` if it can be decided now.

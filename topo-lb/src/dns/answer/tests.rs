@@ -27,10 +27,15 @@ fn names() -> Names {
         names.set(&id(name), "cluster.local", Some(Named { v4, v6 }));
     };
     set("db", Some(group(1.0, (1..=3).map(four).collect())), None);
-    set("both", Some(group(1.0, vec![four(1)])), Some(group(1.0, vec![Ipv6Addr::LOCALHOST.into()])));
+    set(
+        "both",
+        Some(group(1.0, vec![four(1)])),
+        Some(group(1.0, vec![Ipv6Addr::LOCALHOST.into()])),
+    );
     set("none", Some(Vec::new()), None);
     set("large", Some(group(1.0, (1..=200).map(four).collect())), None);
-    let [near, far] = [(0.9, 1), (0.1, 2)].map(|(share, last)| Group { share, addresses: vec![four(last)] });
+    let [near, far] =
+        [(0.9, 1), (0.1, 2)].map(|(share, last)| Group { share, addresses: vec![four(last)] });
     set("spill", Some(vec![near, far]), None);
     names
 }
@@ -72,13 +77,16 @@ fn a_name_is_answered_as_it_was_asked() {
     assert!(!metadata.truncation && message.edns.is_none());
     assert_eq!(message.queries[0].name().to_ascii(), name, "resolvers compare case (0x20)");
     assert!(message.answers.iter().all(|it| it.ttl == LIFE && it.name.to_ascii() == name));
-    let (_, six) = ask(&query("both.shop.svc.cluster.local.", RecordType::AAAA), Transport::Udp).expect("ours");
+    let (_, six) = ask(&query("both.shop.svc.cluster.local.", RecordType::AAAA), Transport::Udp)
+        .expect("ours");
     assert_eq!(addresses(&six), [IpAddr::from(Ipv6Addr::LOCALHOST)]);
 }
 
 #[test]
 fn without_an_endpoint_the_name_exists_and_has_no_address() {
-    for (name, kind) in [("none", RecordType::A), ("none", RecordType::AAAA), ("db", RecordType::AAAA)] {
+    for (name, kind) in
+        [("none", RecordType::A), ("none", RecordType::AAAA), ("db", RecordType::AAAA)]
+    {
         let query = query(&format!("{name}.shop.svc.cluster.local."), kind);
         let (answer, message) = ask(&query, Transport::Udp).expect("ours");
         assert!(answer.is_empty, "{name} {kind}");
@@ -102,7 +110,9 @@ fn everything_else_is_the_cluster_dns() {
     ] {
         assert!(ask(&query(name, RecordType::A), Transport::Udp).is_none(), "{name}");
     }
-    for kind in [RecordType::SRV, RecordType::ANY, RecordType::HTTPS, RecordType::TXT, RecordType::SOA] {
+    for kind in
+        [RecordType::SRV, RecordType::ANY, RecordType::HTTPS, RecordType::TXT, RecordType::SOA]
+    {
         assert!(ask(&query(ours, kind), Transport::Udp).is_none(), "{kind}");
     }
     let plain = query(ours, RecordType::A);
@@ -112,7 +122,13 @@ fn everything_else_is_the_cluster_dns() {
         |it| it.queries.clear(),
         |it| it.queries.push(it.queries[0].clone()),
         |it| _ = it.queries[0].set_query_class(DNSClass::CH),
-        |it| it.answers.push(Record::from_rdata(Name::root(), 0, RData::A(Ipv4Addr::LOCALHOST.into()))),
+        |it| {
+            it.answers.push(Record::from_rdata(
+                Name::root(),
+                0,
+                RData::A(Ipv4Addr::LOCALHOST.into()),
+            ))
+        },
         |it| _ = it.set_edns(Edns::new().set_version(1).clone()),
     ];
     for (number, change) in changes.into_iter().enumerate() {

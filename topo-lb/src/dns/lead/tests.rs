@@ -76,7 +76,11 @@ fn dns_leads_here_with_its_own_endpoints_behind_and_other_ports_stay() {
         let entry = target.entry(0);
         assert_eq!((entry.count, entry.row.len(), entry.spill), (1, 3, LEASED));
         assert!(entry.spilled() == 0.0 && entry.shares().len() == 3);
-        assert_eq!(target.chosen().len(), 2, "where there is no room for all, without the resolver");
+        assert_eq!(
+            target.chosen().len(),
+            2,
+            "where there is no room for all, without the resolver"
+        );
     }
 }
 
