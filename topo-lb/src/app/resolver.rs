@@ -1,7 +1,7 @@
 //! Runs the resolver, and tells it what it answers.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -34,8 +34,8 @@ pub(super) struct Resolver {
 
 struct Running {
     server: Server,
-    /// The addresses that this host had at its start.
-    local: LocalAddresses,
+    /// The host's own addresses at its start, and their devices.
+    own: Vec<(IpAddr, Option<Arc<str>>)>,
 }
 
 impl Resolver {
@@ -73,19 +73,21 @@ impl Resolver {
                     [Protocol::Udp, Protocol::Tcp].map(|it| lead::upstreams(&routes, it));
                 self.names.write(|names| names.set_upstreams(Upstreams { udp, tcp }));
             }
+            let asks = state.service(&id).is_some_and(named::is_asked);
+            if !asks && !self.named.contains(&id) {
+                continue;
+            }
             // A decision without these labels could leave a client without an address.
             if topology::waits_for(state, node, scope, &id).is_some() {
                 continue;
             }
             let named = named::named(state, node, scope, &id);
-            if named.is_some() || self.named.contains(&id) {
-                let is_named = named.is_some();
-                self.names.write(|names| names.set(&id, domain, named));
-                match is_named {
-                    true => self.named.insert(id),
-                    false => self.named.remove(&id),
-                };
-            }
+            let is_named = named.is_some();
+            self.names.write(|names| names.set(&id, domain, named));
+            match is_named {
+                true => self.named.insert(id),
+                false => self.named.remove(&id),
+            };
         }
         self.figures.dns.names.store(self.named.len() as u64, Relaxed);
     }
@@ -94,7 +96,7 @@ impl Resolver {
     /// whether the cluster DNS Service has to be planned again.
     pub(super) fn look(&mut self, state: &mut AgentState) -> bool {
         let local = state.reconciler.state().local_addresses();
-        let is_fine = |running: &Running| running.server.is_alive() && running.local == *local;
+        let is_fine = |running: &Running| running.server.is_alive() && running.own == own(local);
         if self.running.as_ref().is_some_and(is_fine) {
             return false;
         }
@@ -106,7 +108,7 @@ impl Resolver {
             Ok(server) => {
                 self.said.clear();
                 info!(at = ?addresses, service = %self.options.service, "DNS is served");
-                self.running = Some(Running { server, local });
+                self.running = Some(Running { server, own: own(&local) });
             }
             Err(error) => {
                 addresses.clear();
@@ -127,8 +129,20 @@ impl Resolver {
         if addresses.is_empty() {
             return Err("this host has no address of its own".to_owned());
         }
+        if self.names.read(|names| !names.has_upstream()) {
+            return Err(format!(
+                "Service {} has no ClusterIP and endpoint for DNS here; --dns-service names the cluster \
+                 DNS",
+                self.options.service
+            ));
+        }
         let lease = Lease::open(&self.pin_dir).map_err(|error| error.to_string())?;
         let (names, figures) = (self.names.clone(), Arc::clone(&self.figures));
         Server::start(addresses, local, names, lease, figures)
     }
+}
+
+/// The host's own addresses, and their devices.
+fn own(local: &LocalAddresses) -> Vec<(IpAddr, Option<Arc<str>>)> {
+    local.primary.iter().map(|&own| (own, local.by_device.get(&own).cloned())).collect()
 }

@@ -18,7 +18,9 @@ use crate::metrics::dns::DnsOutcome;
 /// How long the cluster DNS may take: the resolvers of applications wait as long.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Queries on their way at once. Beyond that, the client with the most of them loses its oldest.
-const IN_FLIGHT: usize = 4_096;
+const IN_FLIGHT: usize = 1_024;
+/// Longest query, so that those on their way take little memory. Clients send a hundred bytes.
+const LONGEST: usize = 4_096;
 /// Sockets to each endpoint of the cluster DNS that are kept for the next query.
 const KEPT: usize = 64;
 /// Endpoints that are asked one after the other, if they refuse.
@@ -41,6 +43,10 @@ pub(super) async fn serve(socket: UdpSocket, shared: Arc<Shared>) {
             shared.count(if own.is_empty { DnsOutcome::Empty } else { DnsOutcome::Answered });
             // A client whose queue is full asks again.
             let _ = socket.try_send_to(&own.bytes, client);
+            continue;
+        }
+        if query.len() > LONGEST {
+            shared.count(DnsOutcome::Dropped);
             continue;
         }
         let mut place = room.take(client.ip().into());
@@ -132,9 +138,13 @@ impl Default for Kept {
 }
 
 impl Kept {
+    /// A socket without a message: one that came twice is no answer to the next query.
     fn take(&self, upstream: SocketAddr) -> Option<UdpSocket> {
         let mut all = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
-        all.get_mut(&upstream)?.pop()
+        let socket = all.get_mut(&upstream)?.pop()?;
+        drop(all);
+        while self.receive(&socket).is_ok() {}
+        Some(socket)
     }
 
     fn put(&self, upstream: SocketAddr, socket: UdpSocket) {
@@ -154,5 +164,59 @@ impl Kept {
         let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
         let length = socket.try_recv(&mut buffer)?;
         Ok(buffer[..length].to_vec())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dns::names::Upstreams;
+
+    const QUERY: &[u8] = b"\x12\x34\x01\x00?";
+
+    fn answer_of(query: &[u8]) -> Vec<u8> {
+        [&query[..2], b"\x81\x80", &query[4..], b"!"].concat()
+    }
+
+    /// An endpoint that refuses, and whether one that answers everything twice comes after it.
+    async fn shared(answers: bool) -> Shared {
+        let own = || UdpSocket::bind((Ipv4Addr::LOCALHOST, 0));
+        let address = |it: &UdpSocket| it.local_addr().expect("an address");
+        let closed = address(&own().await.expect("a socket"));
+        let live = own().await.expect("a socket");
+        let mut udp = vec![(1.0, vec![closed])];
+        if answers {
+            udp.push((1e-9, vec![address(&live)]));
+            tokio::spawn(async move {
+                let mut query = [0; 512];
+                while let Ok((length, from)) = live.recv_from(&mut query).await {
+                    let answer = answer_of(&query[..length]);
+                    // A query that comes back, and an answer to another one, are no answers.
+                    for message in [&query[..length], b"\x43\x21\x81\x80?", &answer, &answer] {
+                        let _ = live.send_to(message, from).await;
+                    }
+                }
+            });
+        }
+        let shared = Shared::default();
+        shared.names.write(|it| it.set_upstreams(Upstreams { udp, tcp: Vec::new() }));
+        shared
+    }
+
+    #[tokio::test]
+    async fn an_endpoint_that_refuses_is_passed_and_only_an_answer_is_an_answer() {
+        let (shared, kept) = (shared(true).await, Kept::default());
+        for number in 0..20 {
+            let query = [QUERY, &[number]].concat();
+            let answer = ask(&query, &shared, &kept).await.expect("an answer");
+            assert_eq!(answer, answer_of(&query), "of this query, although the id is the same");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_cluster_dns_that_is_down_is_said_at_once() {
+        let (shared, kept) = (shared(false).await, Kept::default());
+        let error = ask(QUERY, &shared, &kept).await.expect_err("nobody answers");
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
     }
 }

@@ -64,6 +64,12 @@ impl Names {
         self.upstreams = upstreams;
     }
 
+    /// Whether there is anybody else to ask.
+    #[must_use]
+    pub fn has_upstream(&self) -> bool {
+        !self.upstreams.udp.is_empty()
+    }
+
     /// An endpoint of the cluster DNS that is not among `tried`. `random` returns numbers uniform over 32
     /// bits.
     #[must_use]

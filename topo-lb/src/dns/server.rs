@@ -9,6 +9,7 @@ use std::sync::mpsc::{self, TryRecvError};
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval, sleep};
@@ -24,7 +25,11 @@ use crate::metrics::dns::DnsOutcome;
 /// How long queries that are on their way may take when the resolver is stopped.
 const FAREWELL: Duration = Duration::from_millis(300);
 
+/// Open files that the agent may need: each query on its way has a socket. Some hosts allow 1,024.
+const FILES: u64 = 4_096;
+
 /// What all tasks of the resolver use.
+#[derive(Default)]
 pub(super) struct Shared {
     pub(super) names: SharedNames,
     figures: Arc<Figures>,
@@ -56,6 +61,11 @@ impl Server {
         figures: Arc<Figures>,
     ) -> Result<Self, String> {
         let outside = Outside::of(local)?;
+        let mut files = getrlimit(Resource::Nofile);
+        files.current =
+            files.current.map(|soft| soft.max(files.maximum.unwrap_or(FILES).min(FILES)));
+        // Without it, many queries at once fail.
+        let _ = setrlimit(Resource::Nofile, files);
         let thread_error = |error: io::Error| format!("no thread for it: {error}");
         let runtime = Builder::new_current_thread().enable_all().build().map_err(thread_error)?;
         let entered = runtime.enter();

@@ -18,7 +18,8 @@ use crate::metrics::dns::DnsOutcome;
 /// A connection on which nothing moves is closed after this time, as by CoreDNS.
 const IDLE: Duration = Duration::from_secs(10);
 /// Connections at once. Beyond that, the client with the most of them loses its oldest.
-const CONNECTIONS: usize = 256;
+/// Each may have read a message in either direction.
+const CONNECTIONS: usize = 64;
 /// Endpoints that are dialled one after the other.
 const ATTEMPTS: usize = 3;
 /// Pause after the host ran out of descriptors or memory for a connection.
