@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
@@ -94,7 +95,11 @@ async fn exchange(query: &[u8], upstream: SocketAddr, kept: &Kept) -> io::Result
     };
     socket.send(query).await?;
     loop {
-        socket.readable().await?;
+        // A refusal makes no datagram readable.
+        if socket.ready(Interest::READABLE | Interest::ERROR).await?.is_error() {
+            let error = socket.take_error()?;
+            return Err(error.unwrap_or_else(|| io::ErrorKind::ConnectionRefused.into()));
+        }
         match kept.receive(&socket) {
             Ok(answer) if is_answer(&answer, query) => {
                 kept.put(upstream, socket);

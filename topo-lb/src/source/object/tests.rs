@@ -72,8 +72,8 @@ fn all_of_the_fixtures_is_read() {
         ),
         (
             "kubernetes-1.20.json",
-            "18 Services, 19 ports, 16 ClusterIPs, 18 slices, 46 endpoints (0 IPv6, 1 unready, \
-             0 terminating, 0 for zones, 0 for nodes), by node [2, 22, 21], by zone [2, 22, 21]",
+            "18 Services, 19 ports, 16 ClusterIPs, 18 slices, 54 endpoints (4 IPv6, 1 unready, \
+             0 terminating, 0 for zones, 0 for nodes), by node [2, 26, 25], by zone [2, 26, 25]",
         ),
     ] {
         let (services, slices, nodes) = fixture(name);
