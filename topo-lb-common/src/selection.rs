@@ -9,10 +9,6 @@ pub const SPILL_ONE: u16 = 10_000;
 /// share of more than all, and so uses the wider tier.
 pub const LEASED: u16 = u16::MAX;
 
-/// For how long the agent renews a lease, in nanoseconds, and how often: the third renewal that is
-/// late ends it.
-pub const LEASE: u64 = 600_000_000;
-
 /// [`Selection::slot_base`] if the endpoints are in the record.
 pub const NO_SLOTS: u32 = u32::MAX;
 
