@@ -2,6 +2,7 @@
 
 mod agent;
 mod check;
+mod dns;
 mod exclusive;
 mod frontends;
 mod lint;
@@ -30,6 +31,7 @@ use crate::plan::WhenFull;
 use crate::topology::Scope;
 pub use agent::node_name;
 pub use check::CheckArgs;
+pub use dns::DnsArgs;
 pub use frontends::{FrontendArgs, Frontends};
 pub use lint::LintArgs;
 pub use plan::PlanArgs;
@@ -247,6 +249,9 @@ pub struct AgentArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened: HealthzArgs says what it is")]
     pub healthz: HealthzArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened: DnsArgs says what it is")]
+    pub dns: DnsArgs,
     /// The cgroup (v2) whose processes topo-lb serves
     #[arg(long, value_name = "PATH", env = "TOPO_LB_CGROUP_ROOT", default_value = CGROUP_ROOT)]
     pub cgroup_root: PathBuf,

@@ -16,6 +16,7 @@ pub mod cluster;
 pub mod crd;
 pub mod datapath;
 pub mod device;
+pub mod dns;
 pub mod ejection;
 pub mod events;
 pub mod exclusion;

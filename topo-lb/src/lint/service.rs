@@ -9,6 +9,7 @@ use crate::explain::shown;
 use crate::topology::cause::{Cause, HintsOff};
 use crate::topology::decision::{Choice, Status};
 use crate::topology::label::{DESIRED_NODEPOOL, HOSTNAME, NODEPOOL, ZONE};
+use crate::topology::named;
 use crate::topology::validation::ANY;
 use crate::topology::{Bypass, Decision, NodesByLabel, Origin, PolicyKind, Scope, Verdict, decide};
 
@@ -35,6 +36,9 @@ pub(super) fn look(
 ) {
     let Some(service) = state.service(id) else { return };
     let mut sightings = Sightings::new();
+    if let Some(fault) = named::fault(state, service) {
+        findings.push(Finding::of(&id.namespace, &id.name, Rule::Ignored, fault));
+    }
     let from_nowhere = decide(state, "", Scope::All, id);
     let Some(first) = from_nowhere.first() else { return };
     if first.choices.iter().any(|choice| choice.bypass == Some(Bypass::Annotation)) {
