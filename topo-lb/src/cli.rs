@@ -1,6 +1,7 @@
 //! The command line. Every flag also reads `TOPO_LB_<FLAG>`.
 
 mod agent;
+mod agents;
 mod check;
 mod dns;
 mod exclusive;
@@ -30,6 +31,7 @@ use crate::list::View;
 use crate::plan::WhenFull;
 use crate::topology::Scope;
 pub use agent::node_name;
+pub use agents::AgentsArgs;
 pub use check::CheckArgs;
 pub use dns::DnsArgs;
 pub use frontends::{FrontendArgs, Frontends};

@@ -198,11 +198,8 @@ fn run_top(args: &TopArgs) -> anyhow::Result<ExitCode> {
         top::watch(&options, colours())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let (rows, troubles) = block_on(top::once(&options))??;
-    let caveat = args.pin.caveat().filter(|_| args.reads_maps()).map(str::to_owned);
-    for trouble in troubles.into_iter().chain(caveat) {
-        eprintln!("{}: {trouble}", name::called());
-    }
+    let (rows, sentences) = block_on(top::once(&options))??;
+    sentences.iter().for_each(|sentence| eprintln!("{}: {sentence}", name::called()));
     print(args.output, &rows, || top::table(&rows))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -220,8 +217,9 @@ fn run_view(args: ViewArgs) -> anyhow::Result<ExitCode> {
             // A page that nobody is told of is still served.
             let _ = write(&format!("The page is at http://{address}. Ctrl-C ends it."));
         };
+        let say = |sentence: &str| eprintln!("{}: {sentence}", name::called());
         tokio::select! {
-            served = view::serve(args.options(), ready) => served,
+            served = view::serve(args.options(), ready, say) => served,
             end = tokio::signal::ctrl_c() => end.context("cannot wait for Ctrl-C"),
         }
     });
