@@ -102,6 +102,9 @@ impl Policies {
     pub(super) fn above<'a>(&'a self, service: &Service) -> Vec<Above<'a>> {
         let namespace = self.namespace_of(service);
         let with_policy = namespace.filter(|it| it.has_policy());
+        if self.all.is_empty() {
+            return with_policy.map(Above::Namespace).into_iter().collect();
+        }
         let mut above: Vec<_> =
             self.selecting(&service.id.namespace, service, namespace).map(Above::Policy).collect();
         above.extend(with_policy.map(Above::Namespace));
