@@ -6,6 +6,7 @@ use super::PolicySource;
 use super::label_name::LabelFault;
 use super::origin::Origin;
 use super::weights::MAX_WEIGHT;
+use crate::cluster::service::PolicySources;
 
 /// Most keys of a policy, as in Kubernetes 1.17 (`MaxTopologyKeys`).
 pub const MAX_KEYS: usize = 16;
@@ -32,7 +33,7 @@ impl fmt::Display for Ignored {
         let Self { what, rule, .. } = self;
         match &self.origin {
             Origin::Service | Origin::Namespace(_) => write!(f, "{what} is ignored: {rule}"),
-            Origin::Policy(_) => write!(f, "field {} is ignored: {rule}", what.of_policy()),
+            Origin::Policy(_) => write!(f, "field {} is ignored: {rule}", what.names().1),
         }
     }
 }
@@ -59,35 +60,47 @@ pub enum Field {
 }
 
 impl Field {
-    /// The field of a TopologyPolicy with the same meaning.
-    const fn of_policy(self) -> &'static str {
+    /// The annotation or field of a Service, and the field of a TopologyPolicy with the same meaning.
+    fn names(self) -> (&'static str, &'static str) {
         match self {
-            Self::Policy(PolicySource::ExternalTopologyKeys) => "spec.externalTopologyKeys",
-            Self::Policy(_) => "spec.topologyKeys",
-            Self::MinEndpoints => "spec.minEndpoints",
-            Self::Spill => "spec.spill",
-            Self::Weights => "spec.weights",
-            Self::Ejection => "spec.ejection",
-            Self::Refusal => "spec.refusal",
-            Self::Handle => "spec.handle",
+            Self::Policy(source @ PolicySource::ExternalTopologyKeys) => {
+                (source.into(), "spec.externalTopologyKeys")
+            }
+            Self::Policy(source) => (source.into(), "spec.topologyKeys"),
+            Self::MinEndpoints => ("topo-lb.io/min-endpoints", "spec.minEndpoints"),
+            Self::Spill => ("topo-lb.io/spill", "spec.spill"),
+            Self::Weights => ("topo-lb.io/weights", "spec.weights"),
+            Self::Ejection => ("topo-lb.io/ejection", "spec.ejection"),
+            Self::Refusal => ("topo-lb.io/refusal", "spec.refusal"),
+            Self::Handle => ("topo-lb.io/handle", "spec.handle"),
         }
+    }
+
+    /// What an object says there.
+    pub(super) fn said(self, policy: &PolicySources) -> Option<&str> {
+        let text = match self {
+            Self::Policy(PolicySource::TopologyKeys) => &policy.topology_keys,
+            Self::Policy(PolicySource::ExternalTopologyKeys) => &policy.external_topology_keys,
+            Self::Policy(PolicySource::OpenYurt) => &policy.openyurt,
+            Self::Policy(_) => &None,
+            Self::MinEndpoints => &policy.min_endpoints,
+            Self::Spill => &policy.spill,
+            Self::Weights => &policy.weights,
+            Self::Ejection => &policy.ejection,
+            Self::Refusal => &policy.refusal,
+            Self::Handle => &policy.handle,
+        };
+        text.as_deref()
     }
 }
 
 impl fmt::Display for Field {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Policy(source @ PolicySource::SpecTopologyKeys) => {
-                write!(f, "field {source}")
-            }
-            Self::Policy(source) => write!(f, "annotation {source}"),
-            Self::MinEndpoints => f.write_str("annotation topo-lb.io/min-endpoints"),
-            Self::Spill => f.write_str("annotation topo-lb.io/spill"),
-            Self::Weights => f.write_str("annotation topo-lb.io/weights"),
-            Self::Ejection => f.write_str("annotation topo-lb.io/ejection"),
-            Self::Refusal => f.write_str("annotation topo-lb.io/refusal"),
-            Self::Handle => f.write_str("annotation topo-lb.io/handle"),
-        }
+        let kind = match self {
+            Self::Policy(PolicySource::SpecTopologyKeys) => "field",
+            _ => "annotation",
+        };
+        write!(f, "{kind} {}", self.names().0)
     }
 }
 
