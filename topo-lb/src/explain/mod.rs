@@ -101,6 +101,9 @@ pub struct Policy {
     pub kind: &'static str,
     /// Its keys.
     pub keys: Vec<String>,
+    /// When endpoints are left out, because connects to them fail.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ejection: Option<String>,
     /// The rules that ignored annotations and fields break, and how to fix them.
     pub error: Option<String>,
     /// The same, as a list.
@@ -303,6 +306,7 @@ pub(crate) fn policy(decision: &Decision<'_>) -> Policy {
         passed_over: policy.passed_over.iter().map(ToString::to_string).collect(),
         kind: policy.kind.into(),
         keys: policy.keys.iter().map(|&key| key.to_owned()).collect(),
+        ejection: policy.ejection.map(|setting| setting.to_string()),
         error: (!errors.is_empty()).then(|| errors.join("; ")),
         errors,
     }

@@ -56,6 +56,9 @@ fn one(service: &ServicePort, paint: Paint) -> String {
     if !service.policy.passed_over.is_empty() {
         let _ = writeln!(text, "  over      {}", shown(&service.policy.passed_over.join(", ")));
     }
+    if let Some(ejection) = &service.policy.ejection {
+        let _ = writeln!(text, "  ejection  {ejection}");
+    }
     for error in &service.policy.errors {
         let _ = writeln!(text, "  error     {}", paint.warn(error));
     }

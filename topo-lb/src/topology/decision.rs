@@ -10,6 +10,7 @@ use crate::cluster::{Clients, Port, Service, State};
 
 use super::candidate::{self, Candidate, Stock};
 use super::cause::Cause;
+use super::ejection::Setting;
 use super::evaluation::{CandidateStatus, Evaluation};
 use super::keys;
 use super::label::{Here, ZONE};
@@ -55,6 +56,8 @@ pub struct InForce<'a> {
     pub keys: Vec<&'a str>,
     /// Annotations and fields that broke a rule.
     pub ignored: Vec<Ignored>,
+    /// When endpoints are left out; `None`: never.
+    pub ejection: Option<Setting>,
     /// Annotation `topo-lb.io/refusal: intended`: no report of refusals is needed.
     pub refusal_intended: bool,
     /// What annotation `topo-lb.io/weights` weighs, if it is valid.
@@ -279,6 +282,7 @@ impl<'a> Decision<'a> {
             origin: policy.origin.clone(),
             passed_over: policy.passed_over.clone(),
             ignored: policy.ignored.clone(),
+            ejection: policy.ejection,
             refusal_intended: policy.refusal_intended,
             weighs: weights.map(Weights::weighs),
         };

@@ -2,6 +2,7 @@
 //! decision is made as without; what is left out is then taken from its tier, never all of it.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -28,6 +29,18 @@ pub struct Setting {
     pub first: Duration,
     /// Most of a tier, in percent: 1–100.
     pub most: u8,
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { failures, first, most } = self;
+        let in_a_row = if *failures == 1 { "connect" } else { "connects in a row" };
+        let seconds = first.as_secs();
+        write!(
+            f,
+            "after {failures} failed {in_a_row}, for {seconds} s at first, at most {most}% of a tier"
+        )
+    }
 }
 
 /// The setting in annotation `topo-lb.io/ejection`: failures, first time, most of a tier. The last two

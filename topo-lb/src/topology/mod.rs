@@ -202,6 +202,8 @@ pub fn decide_for<'a>(
     let here = Here::of(state, this_node);
     let mut policy = policy::of(state, service);
     policy.ignored.extend(ejection::unseen(state, &policy));
+    let is_seen = policy.handled && state.ejections().unseen.is_none();
+    policy.ejection = policy.ejection.filter(|_| is_seen);
     let bypass = policy.bypass(scope, service);
     let decision = |port| Decision::of(state, here, service, port, &policy, clients, bypass);
     service.ports.iter().map(decision).collect()
