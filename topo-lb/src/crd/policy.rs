@@ -15,8 +15,9 @@ use crate::cluster::service::PolicySources;
 
 /// A label name, or `*`. Lengths are limited apart.
 const KEY: &str = r"^(\*|([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)$";
-/// Numbers from 1 to 65535, separated by commas.
-const NUMBERS: &str = r"^[1-9][0-9]{0,4}(,[1-9][0-9]{0,4})*$";
+/// Numbers from 1 to 65535, or percentages from 1 to 100, separated by commas.
+const NUMBERS: &str =
+    r"^([1-9][0-9]{0,4}|([1-9][0-9]?|100)%)(,([1-9][0-9]{0,4}|([1-9][0-9]?|100)%))*$";
 /// A percentage of at most two decimals.
 const SHARE: &str = r"^(100(\.0{1,2})?|[0-9]{1,2}(\.[0-9]{1,2})?)%$";
 
@@ -144,7 +145,8 @@ pub struct Rules {
     #[schemars(with = "Vec<String>", length(min = 1, max = 16), inner(length(max = 317), regex(pattern = KEY)))]
     #[schemars(extend("x-kubernetes-list-type" = "set"))]
     pub external_topology_keys: Option<Vec<String>>,
-    /// How many endpoints a tier needs to be chosen: one number for all, or one for each key.
+    /// How many endpoints a tier needs to be chosen: one number for all, or one for each key; `20%` is of
+    /// all usable endpoints of the Service port.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 128), regex(pattern = NUMBERS))]
     pub min_endpoints: Option<String>,

@@ -57,7 +57,7 @@ pub struct TierOnNode {
     /// Number of usable endpoints that it matches.
     pub endpoints: usize,
     /// Number of endpoints that it needs.
-    pub needed: u16,
+    pub needed: usize,
 }
 
 /// Number of endpoints by distance.

@@ -242,7 +242,7 @@ fn from_node(
         saw(Rule::Refused, severity, format!("connections are refused: {why}"));
     }
     for tier in &choice.tiers {
-        if tier.endpoints > 0 && tier.endpoints < usize::from(tier.min_endpoints) {
+        if tier.endpoints > 0 && tier.endpoints < tier.min_endpoints {
             saw(
                 Rule::TooFew,
                 Rule::TooFew.severity(),

@@ -14,6 +14,7 @@ use super::ejection::Setting;
 use super::evaluation::{CandidateStatus, Evaluation};
 use super::keys;
 use super::label::{Here, ZONE};
+use super::min_endpoints::Least;
 use super::origin::Origin;
 use super::policy::{Policy, Rules};
 use super::spill::Share;
@@ -74,7 +75,7 @@ pub struct Tier<'a> {
     /// How many usable endpoints it matches.
     pub endpoints: usize,
     /// How many it needs to be chosen.
-    pub min_endpoints: u16,
+    pub min_endpoints: usize,
 }
 
 /// The tier that takes a share of new connections while the chosen one is healthy.
@@ -296,11 +297,11 @@ fn tiers<'a>(done: &Evaluation<'a>, here: Here<'a>, rules: &Rules<'a>) -> Vec<Ti
         Rules::OpenYurt { .. } | Rules::None => return Vec::new(),
     };
     let usable = done.usable();
-    let tier = |(&key, &least): (&&'a str, &u16)| Tier {
+    let tier = |(&key, &least): (&&'a str, &Least)| Tier {
         key,
         own: here.label(key),
         endpoints: keys::matching(key, here, &done.candidates, &usable).len(),
-        min_endpoints: least,
+        min_endpoints: least.of(usable.len()),
     };
     own.keys.iter().zip(&own.min_endpoints).map(tier).collect()
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::candidate::Candidate;
 use super::label::Here;
 use super::label_name::label_name;
+use super::min_endpoints::Least;
 use super::spill::Share;
 use super::validation::{ANY, MAX_KEYS, Rule, quoted};
 
@@ -69,7 +70,7 @@ pub(super) struct Keys<'a> {
     /// At least one, at most [`MAX_KEYS`].
     pub(super) keys: Vec<&'a str>,
     /// How many endpoints each key needs to be chosen; 1 by default.
-    pub(super) min_endpoints: Vec<u16>,
+    pub(super) min_endpoints: Vec<Least>,
     /// Share of new connections for the next wider tier.
     pub(super) spill: Share,
 }
@@ -86,7 +87,7 @@ pub(super) struct Tier {
 impl<'a> Keys<'a> {
     /// Keys without refinements.
     pub(super) fn of(keys: Vec<&'a str>) -> Self {
-        Self { min_endpoints: vec![1; keys.len()], spill: Share::default(), keys }
+        Self { min_endpoints: vec![Least::Number(1); keys.len()], spill: Share::default(), keys }
     }
 
     /// The first key that matches enough members of `usable`.
@@ -100,7 +101,7 @@ impl<'a> Keys<'a> {
         let (index, members) = self.keys.iter().zip(&self.min_endpoints).enumerate().find_map(
             |(index, (key, &least))| {
                 let members = matches(key);
-                (members.len() >= usize::from(least)).then_some((index, members))
+                (members.len() >= least.of(usable.len())).then_some((index, members))
             },
         )?;
         let beyond = |key| {

@@ -7,6 +7,7 @@ use crate::cluster::service::PolicySources;
 use crate::cluster::{Above, Protocol, Service, State};
 
 use super::keys::Keys;
+use super::min_endpoints::Least;
 use super::openyurt::Reach;
 use super::origin::Origin;
 use super::validation::{ANY, Field, Ignored, Rule, quoted};
@@ -81,7 +82,7 @@ fn of_layers<'a>(layers: &[Layer<'a>], external_local: bool, has_tcp: bool) -> P
         keys.as_ref().map(|_| share).ok_or(Rule::WithoutKeys)
     });
     if let Some(keys) = keys {
-        keys.min_endpoints = least.unwrap_or_else(|| vec![1; keys.keys.len()]);
+        keys.min_endpoints = least.unwrap_or_else(|| vec![Least::Number(1); keys.keys.len()]);
         keys.spill = share.unwrap_or_default();
     }
     policy.weights = read(refining, Field::Weights, &mut ignored, |_, text| {

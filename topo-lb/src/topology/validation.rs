@@ -189,15 +189,20 @@ pub enum Rule {
     )]
     WithoutKeys,
     /// Not a number.
-    #[error("number {position}, {text}, is not a number; write a whole number such as `2`")]
+    #[error(
+        "number {position}, {text}, is not a number; write one such as `2`, or a percentage \
+         such as `20%`"
+    )]
     LeastNotANumber {
         /// Which.
         position: usize,
         /// Quoted.
         text: String,
     },
-    /// A number outside 1–65535.
-    #[error("number {position}, {text}, is out of range; write one from 1 to 65535")]
+    /// A number outside 1–65535, or a percentage outside 1–100.
+    #[error(
+        "number {position}, {text}, is out of range; write one from 1 to 65535, or from 1% to 100%"
+    )]
     LeastOutOfRange {
         /// Which.
         position: usize,
@@ -216,10 +221,10 @@ pub enum Rule {
         labels: usize,
     },
     /// `*` takes every endpoint and has no minimum.
-    #[error("`*` takes every endpoint there is, it cannot ask for {number}; leave its number out")]
+    #[error("`*` takes every endpoint there is, it cannot ask for {text}; leave its number out")]
     LeastOfAny {
-        /// What was asked for.
-        number: u16,
+        /// Quoted: what was asked for.
+        text: String,
     },
     /// Not a percentage.
     #[error(

@@ -148,7 +148,7 @@ fn tiers<'a>(
     let with = keys.keys.iter().zip(&keys.min_endpoints).zip(weights);
     with.map(|((&name, &least), &weight)| {
         let mut members = matching(name, here, candidates, usable);
-        if members.len() < usize::from(least) {
+        if members.len() < least.of(usable.len()) {
             members.clear();
         }
         members.retain(|&one| !std::mem::replace(&mut is_taken[one], true));

@@ -73,7 +73,7 @@ pub(crate) fn answer(
         }
     }
     let by_keys = source != "none" && source != "openyurt.io/topologyKeys";
-    let mut least = vec![1; keys.len()];
+    let mut least = vec![(1, false); keys.len()];
     if let Some(text) = all[..heard].iter().find_map(|(_, said)| said.min_endpoints.as_deref()) {
         match needed(text, &keys) {
             Some(numbers) if by_keys => least = numbers,
@@ -139,6 +139,11 @@ pub(crate) fn answer(
     }
 
     // Sections 4 to 6: the policy.
+    let hundredths = usable.len() as f64 / 100.0;
+    let needs = |at: usize| match least[at] {
+        (number, false) => number,
+        (percent, true) => (hundredths * percent as f64 - 1e-9).ceil() as usize,
+    };
     let hinted =
         everyone.values().any(|one| !one.for_nodes().is_empty() || !one.for_zones().is_empty());
     let mut chosen = usable.clone();
@@ -164,7 +169,7 @@ pub(crate) fn answer(
                     .retain(|_, one| mine.is_some() && endpoint_label(cluster, one, key) == mine);
             }
             if tier.is_none() {
-                if !matches.is_empty() && matches.len() >= least[index] {
+                if !matches.is_empty() && matches.len() >= needs(index) {
                     (chosen, tier) = (matches, Some(index));
                 }
             } else if wider.is_empty() && spill > 0 {
@@ -214,7 +219,7 @@ pub(crate) fn answer(
             }
             if label.is_empty() {
                 let place = keys.iter().position(|key| key == name).unwrap();
-                if members.len() < least[place] {
+                if members.len() < needs(place) {
                     continue;
                 }
                 for (earlier, _) in &parts {
@@ -351,15 +356,18 @@ fn qualified(key: &str) -> bool {
     good
 }
 
-/// One number for all label keys, or one per key; `*` always needs one endpoint.
-fn needed(text: &str, keys: &[String]) -> Option<Vec<usize>> {
+/// One number for all label keys, or one per key, and whether it is a percentage; `*` always needs one endpoint.
+fn needed(text: &str, keys: &[String]) -> Option<Vec<(usize, bool)>> {
     let mut numbers = vec![];
     for part in text.split(',') {
-        let part = part.trim();
+        let is_percent = part.trim().ends_with('%');
+        let part = part.trim().trim_end_matches('%').trim_end();
+        let most = if is_percent { 100 } else { 65535 };
         if part.is_empty() || part.chars().any(|one| !one.is_ascii_digit()) {
             return None;
         }
-        numbers.push(part.parse::<usize>().ok().filter(|one| (1..=65535).contains(one))?);
+        let number = part.parse::<usize>().ok().filter(|one| (1..=most).contains(one))?;
+        numbers.push((number, is_percent));
     }
     let mut labels = keys.to_vec();
     labels.retain(|key| key != "*");
@@ -367,10 +375,11 @@ fn needed(text: &str, keys: &[String]) -> Option<Vec<usize>> {
         numbers = vec![numbers[0]; labels.len()];
     }
     if numbers.len() == labels.len() && labels.len() < keys.len() {
-        numbers.push(1);
+        numbers.push((1, false));
     }
     let star_needs = keys.iter().zip(&numbers).find(|(key, _)| *key == "*");
-    (numbers.len() == keys.len() && star_needs.is_none_or(|(_, &one)| one == 1)).then_some(numbers)
+    (numbers.len() == keys.len() && star_needs.is_none_or(|(_, &one)| one == (1, false)))
+        .then_some(numbers)
 }
 
 /// Weights of `keys`, in their order and for the label "", or of values of a label.

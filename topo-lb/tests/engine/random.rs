@@ -152,8 +152,8 @@ pub(crate) fn service(tape: &mut Tape<'_>, name: &str) -> Service {
     }
     let by_keys = policy.topology_keys.is_some() || !policy.spec_topology_keys.is_empty();
     if tape.chance(if by_keys { 40 } else { 3 }) {
-        let texts = ["2", "1", "3", "2,2", "1,2,3", "2,3,1,1", " 2 ", "1,1"];
-        let wrong = ["0", "x", "2,", "65536", "1,2,3,4,5,6"];
+        let texts = ["2", "50%", "3", "2,2", "1,2,3", "2,30%,1,1", " 2 ", "1,1", "9 %"];
+        let wrong = ["0", "x", "2,", "65536", "1,2,3,4,5,6", "101%", "0%"];
         policy.min_endpoints = Some(choose(tape, &texts, &wrong));
     }
     if tape.chance(if by_keys { 50 } else { 3 }) {
@@ -222,7 +222,7 @@ fn sources(tape: &mut Tape<'_>) -> PolicySources {
         policy.spec_topology_keys = keys(tape);
     }
     if tape.chance(25) {
-        policy.min_endpoints = Some(choose(tape, &["2", "1", "2,2"], &["0", "x"]));
+        policy.min_endpoints = Some(choose(tape, &["2", "34%", "2,2"], &["0", "x"]));
     }
     if tape.chance(25) {
         policy.spill = Some(choose(tape, &["5%", "100%", "33.33%"], &["101%", ""]));

@@ -215,11 +215,7 @@ fn note(seen: &Seen, answer: &naive::Answer, choice: &Choice<'_>) {
     if answer.spill > 0 {
         count(&seen.spilling);
     }
-    if choice
-        .tiers
-        .iter()
-        .any(|tier| (1..usize::from(tier.min_endpoints)).contains(&tier.endpoints))
-    {
+    if choice.tiers.iter().any(|tier| (1..tier.min_endpoints).contains(&tier.endpoints)) {
         count(&seen.too_few);
     }
 }
