@@ -99,6 +99,12 @@ pub struct PolicySources {
     /// Annotation `topo-lb.io/handle`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handle: Option<Arc<str>>,
+    /// Annotation `topo-lb.io/mode`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Arc<str>>,
+    /// Annotation `topo-lb.io/ramp`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ramp: Option<Arc<str>>,
     /// Field `spec.trafficDistribution`, or annotation `service.kubernetes.io/topology-mode`
     /// (before 1.27 `…/topology-aware-hints`): the Service asks for hints.
     #[serde(skip_serializing_if = "std::ops::Not::not")]

@@ -170,6 +170,14 @@ pub struct Rules {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "bool")]
     pub handle: Option<bool>,
+    /// `observe`: nothing of this holds; `topo-lb explain` says what would be. `enforce` is the default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(max = 16), regex(pattern = "^(observe|enforce)$"))]
+    pub mode: Option<String>,
+    /// The share of nodes on which this holds, such as `10%`; the same nodes for each policy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(max = 16), regex(pattern = SHARE))]
+    pub ramp: Option<String>,
 }
 
 impl From<Rules> for PolicySources {
@@ -184,6 +192,8 @@ impl From<Rules> for PolicySources {
             ejection: rules.ejection.map(Into::into),
             refusal: rules.refusal.map(Into::into),
             handle: rules.handle.map(|handle| handle.to_string().into()),
+            mode: rules.mode.map(Into::into),
+            ramp: rules.ramp.map(Into::into),
             ..Self::default()
         }
     }

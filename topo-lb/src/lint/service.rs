@@ -10,7 +10,9 @@ use crate::topology::cause::{Cause, HintsOff};
 use crate::topology::decision::{Choice, Status};
 use crate::topology::label::{DESIRED_NODEPOOL, HOSTNAME, NODEPOOL, ZONE};
 use crate::topology::validation::ANY;
-use crate::topology::{Bypass, Decision, NodesByLabel, Origin, PolicyKind, Scope, Verdict, decide};
+use crate::topology::{
+    Bypass, Decision, NodesByLabel, Origin, PolicyKind, Scope, Verdict, decide_in_full,
+};
 
 /// A finding about a port, without its nodes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,7 +37,9 @@ pub(super) fn look(
 ) {
     let Some(service) = state.service(id) else { return };
     let mut sightings = Sightings::new();
-    let from_nowhere = decide(state, "", Scope::All, id);
+    // Policies on trial count as if they held everywhere: this is what they will do.
+    let decide = |node| decide_in_full(state, node, Scope::All, id).unwrap_or_default();
+    let from_nowhere = decide("");
     let Some(first) = from_nowhere.first() else { return };
     if first.choices.iter().any(|choice| choice.bypass == Some(Bypass::Annotation)) {
         return;
@@ -61,7 +65,7 @@ pub(super) fn look(
     };
     for alike in kinds {
         let Some(&one) = alike.first() else { continue };
-        for decision in decide(state, one, Scope::All, id) {
+        for decision in decide(one) {
             for choice in &decision.choices {
                 if choice.verdict == Verdict::Route {
                     reached.insert((port(decision.port), choice.family));

@@ -18,6 +18,7 @@ use super::min_endpoints::Least;
 use super::origin::Origin;
 use super::policy::{Policy, Rules};
 use super::spill::Share;
+use super::trial::Trial;
 use super::validation::Ignored;
 use super::weights::{Part, Portion, Weighs, Weights};
 use super::{Bypass, PolicyKind, PolicySource, Verdict};
@@ -51,6 +52,8 @@ pub struct InForce<'a> {
     pub origin: Origin,
     /// Weaker objects that say keys, too, the strongest first.
     pub passed_over: Vec<Origin>,
+    /// Objects on trial, whether they hold here or not.
+    pub trials: Vec<Trial>,
     /// What it does.
     pub kind: PolicyKind,
     /// Its keys; empty for *hints* and *none*.
@@ -282,6 +285,7 @@ impl<'a> Decision<'a> {
             },
             origin: policy.origin.clone(),
             passed_over: policy.passed_over.clone(),
+            trials: policy.trials.clone(),
             ignored: policy.ignored.clone(),
             ejection: policy.ejection,
             refusal_intended: policy.refusal_intended,

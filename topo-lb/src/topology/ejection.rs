@@ -13,6 +13,7 @@ use super::evaluation::{CandidateStatus, Evaluation};
 use super::label::Here;
 use super::origin::Origin;
 use super::policy::{self, Policy};
+use super::trial::Seen;
 use super::validation::{Field, Ignored, Rule, quoted};
 use crate::cluster::ejection::most_ejected;
 use crate::cluster::{Family, Protocol, ServiceEjections, ServiceId, State};
@@ -101,9 +102,9 @@ pub(super) fn unseen(state: &State, policy: &Policy<'_>) -> Option<Ignored> {
 
 /// The setting of a Service; `None`: it does not ask for ejection, or this node does not see failures.
 #[must_use]
-pub fn setting(state: &State, id: &ServiceId) -> Option<Setting> {
+pub fn setting(state: &State, this_node: &str, id: &ServiceId) -> Option<Setting> {
     let service = state.service(id).filter(|service| super::has_frontends(service))?;
-    let policy = policy::of(state, service);
+    let policy = policy::of(state, Seen::From(this_node), service);
     policy.ejection.filter(|_| policy.handled && state.ejections().unseen.is_none())
 }
 
@@ -116,7 +117,7 @@ pub fn may_eject(
     id: &ServiceId,
     endpoint: SocketAddr,
 ) -> Option<Setting> {
-    let setting = setting(state, id)?;
+    let setting = setting(state, this_node, id)?;
     let has_room = |done: &Evaluation<'_>| {
         let found = done.candidates.binary_search_by_key(&endpoint, |one| one.address).ok();
         let Some(status) = found.map(|index| done.statuses[index]) else { return false };
@@ -169,7 +170,8 @@ pub fn fellow(
 /// The decisions for clients of this node at a Service's ClusterIPs, of its TCP ports.
 fn evaluations<'a>(state: &'a State, this_node: &'a str, id: &ServiceId) -> Vec<Evaluation<'a>> {
     let Some(service) = state.service(id) else { return Vec::new() };
-    let (here, policy) = (Here::of(state, this_node), policy::of(state, service));
+    let (here, policy) =
+        (Here::of(state, this_node), policy::of(state, Seen::From(this_node), service));
     let ports = service.ports.iter().filter(|port| port.protocol == Protocol::Tcp);
     let of_port = |port| {
         let of_family = move |family| (port, family);

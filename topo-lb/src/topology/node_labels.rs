@@ -8,6 +8,7 @@ use crate::cluster::{KnownNodes, ServiceId, State};
 use super::label::{HOSTNAME, Here, NODEPOOL};
 use super::openyurt::Reach;
 use super::policy::{self, Rules};
+use super::trial::Seen;
 use super::validation::ANY;
 use super::weights::Weights;
 use super::{Scope, has_frontends};
@@ -35,8 +36,19 @@ pub fn reads_other_nodes<'a>(
     scope: Scope,
     id: &ServiceId,
 ) -> Option<&'a str> {
+    reads(state, Seen::From(this_node), this_node, scope, id)
+}
+
+/// The same, with policies as they are `seen`.
+pub(super) fn reads<'a>(
+    state: &'a State,
+    seen: Seen<'_>,
+    this_node: &str,
+    scope: Scope,
+    id: &ServiceId,
+) -> Option<&'a str> {
     let service = state.service(id).filter(|service| has_frontends(service))?;
-    let policy = policy::of(state, service);
+    let policy = policy::of(state, seen, service);
     if policy.bypass(scope, service).is_some() {
         return None;
     }

@@ -10,6 +10,7 @@ use super::keys::Keys;
 use super::min_endpoints::Least;
 use super::openyurt::Reach;
 use super::origin::Origin;
+use super::trial::{Seen, Trial};
 use super::validation::{ANY, Field, Ignored, Rule, quoted};
 use super::weights::Weights;
 use super::{Bypass, PolicySource, Scope, ejection, keys, min_endpoints, openyurt, spill, weights};
@@ -40,6 +41,8 @@ pub(super) struct Policy<'a> {
     /// Annotation `topo-lb.io/weights`: with `rules`, not with `external`.
     pub(super) weights: Option<Weights<'a>>,
     pub(super) ignored: Vec<Ignored>,
+    /// The objects on trial that say something, whether they hold here or not.
+    pub(super) trials: Vec<Trial>,
     /// Annotation `topo-lb.io/ejection`.
     pub(super) ejection: Option<ejection::Setting>,
     /// Annotation `topo-lb.io/refusal: intended`.
@@ -48,28 +51,47 @@ pub(super) struct Policy<'a> {
     pub(super) handled: bool,
 }
 
-pub(super) fn of<'a>(state: &'a State, service: &'a Service) -> Policy<'a> {
+pub(super) fn of<'a>(state: &'a State, seen: Seen<'_>, service: &'a Service) -> Policy<'a> {
     let has_tcp = service.ports.iter().any(|port| port.protocol == Protocol::Tcp);
-    of_layers(&layers(state, service), service.external_local, has_tcp)
+    of_layers(layers(state, service), seen, service.external_local, has_tcp)
 }
 
 /// The rules that one object breaks by itself, whatever the Services that it selects. What refines keys may
 /// refine another object's.
 pub(super) fn broken(origin: &Origin, policy: &PolicySources) -> Vec<Ignored> {
-    let alone = of_layers(&[Layer { origin: origin.clone(), policy }], false, true);
+    let alone = vec![Layer { origin: origin.clone(), policy }];
+    let alone = of_layers(alone, Seen::InFull, false, true);
     alone.ignored.into_iter().filter(|one| one.rule != Rule::WithoutKeys).collect()
 }
 
-fn of_layers<'a>(layers: &[Layer<'a>], external_local: bool, has_tcp: bool) -> Policy<'a> {
+fn of_layers<'a>(
+    mut layers: Vec<Layer<'a>>,
+    seen: Seen<'_>,
+    external_local: bool,
+    has_tcp: bool,
+) -> Policy<'a> {
+    let (mut trials, mut ignored) = (Vec::new(), Vec::new());
+    let (node, in_full) = match seen {
+        Seen::From(node) => (node, false),
+        Seen::InFull => ("", true),
+    };
+    layers.retain(|Layer { origin, policy }| {
+        let trial = Trial::of(origin, policy, node).map_err(|it| ignored.push(it));
+        let holds = trial.as_ref().is_ok_and(|it| it.as_ref().is_none_or(Trial::holds));
+        trials.extend(trial.ok().flatten());
+        holds || in_full
+    });
+    let layers = &layers[..];
     let (mut policy, at) = source_of(layers, external_local);
+    policy.trials = trials;
     policy.passed_over = layers[(at + 1).min(layers.len())..]
         .iter()
         .filter(|layer| layer.policy.has_keys())
         .map(|layer| layer.origin.clone())
         .collect();
     // What is weaker than the keys in force does not refine them.
-    let refining = &layers[..=at.min(layers.len() - 1)];
-    let mut ignored = std::mem::take(&mut policy.ignored);
+    let refining = layers.get(..=at).unwrap_or(layers);
+    ignored.append(&mut policy.ignored);
     let keys = match &mut policy.rules {
         Rules::Keys(keys) => Some(keys),
         Rules::OpenYurt { .. } | Rules::None => None,
@@ -213,6 +235,7 @@ impl<'a> Policy<'a> {
             weights: None,
             passed_over: Vec::new(),
             ignored,
+            trials: Vec::new(),
             ejection: None,
             refusal_intended: false,
             handled: true,

@@ -11,6 +11,7 @@ use super::evaluation::{CandidateStatus, Evaluation};
 use super::exposed::{ByClients, Exposing, FrontendOfKind};
 use super::label::Here;
 use super::policy::{self, Rules};
+use super::trial::Seen;
 use super::weights::{self, Weights};
 use super::{Chosen, Scope, Verdict, has_frontends, port_name};
 use crate::cluster::service::Protocol;
@@ -98,7 +99,7 @@ pub fn routes(
         return Vec::new();
     };
     let here = Here::of(state, this_node);
-    let policy = policy::of(state, service);
+    let policy = policy::of(state, Seen::From(this_node), service);
     if policy.bypass(scope, service).is_some() {
         return Vec::new();
     }

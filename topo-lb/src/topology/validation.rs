@@ -32,8 +32,12 @@ impl fmt::Display for Ignored {
         }
         let Self { what, rule, .. } = self;
         match &self.origin {
-            Origin::Service | Origin::Namespace(_) => write!(f, "{what} is ignored: {rule}"),
-            Origin::Policy(_) => write!(f, "field {} is ignored: {rule}", what.names().1),
+            Origin::Service | Origin::Namespace(_) => write!(f, "{what}")?,
+            Origin::Policy(_) => write!(f, "field {}", what.names().1)?,
+        }
+        match what {
+            Field::Mode | Field::Ramp => write!(f, " is wrong, so nothing here holds: {rule}"),
+            _ => write!(f, " is ignored: {rule}"),
         }
     }
 }
@@ -57,6 +61,10 @@ pub enum Field {
     Refusal,
     /// Annotation `topo-lb.io/handle`.
     Handle,
+    /// Annotation `topo-lb.io/mode`.
+    Mode,
+    /// Annotation `topo-lb.io/ramp`.
+    Ramp,
 }
 
 impl Field {
@@ -73,6 +81,8 @@ impl Field {
             Self::Ejection => ("topo-lb.io/ejection", "spec.ejection"),
             Self::Refusal => ("topo-lb.io/refusal", "spec.refusal"),
             Self::Handle => ("topo-lb.io/handle", "spec.handle"),
+            Self::Mode => ("topo-lb.io/mode", "spec.mode"),
+            Self::Ramp => ("topo-lb.io/ramp", "spec.ramp"),
         }
     }
 
@@ -89,6 +99,8 @@ impl Field {
             Self::Ejection => &policy.ejection,
             Self::Refusal => &policy.refusal,
             Self::Handle => &policy.handle,
+            Self::Mode => &policy.mode,
+            Self::Ramp => &policy.ramp,
         };
         text.as_deref()
     }
@@ -235,7 +247,7 @@ pub enum Rule {
         text: String,
     },
     /// More than 100 %.
-    #[error("{text} is more than all connections; write at most `100%`")]
+    #[error("{text} is more than `100%`; write at most that")]
     SpillAbove {
         /// Quoted.
         text: String,
@@ -355,6 +367,12 @@ pub enum Rule {
         "{text} is not `intended`, which is the only value; write it, or remove the annotation"
     )]
     RefusalUnknown {
+        /// Quoted.
+        text: String,
+    },
+    /// `topo-lb.io/mode` is neither `observe` nor `enforce`.
+    #[error("{text} is neither `observe` nor `enforce`; write one of them, or remove it")]
+    ModeUnknown {
         /// Quoted.
         text: String,
     },

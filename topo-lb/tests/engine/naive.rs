@@ -39,7 +39,14 @@ pub(crate) fn answer(
     let mut errors = 0;
     let mut source = "none";
     let mut keys: Vec<String> = vec![];
-    let all = sayings(cluster, service);
+    let mut all = sayings(cluster, service);
+    all.retain(|(_, said)| match on_trial(said, me) {
+        Some(holds) => holds,
+        None => {
+            errors += 1;
+            false
+        }
+    });
     let mut heard = 0;
     for (who, said) in &all {
         heard += 1;
@@ -264,6 +271,24 @@ pub(crate) fn answer(
         source,
         errors,
     })
+}
+
+/// Whether what an object says holds on a node; `None` if its mode or ramp is wrong.
+fn on_trial(said: &PolicySources, node: &str) -> Option<bool> {
+    let mode = said.mode.as_deref().map_or("enforce", str::trim);
+    if !["observe", "enforce"].contains(&mode) {
+        return None;
+    }
+    let ramp = said.ramp.as_deref().map_or(Some(10_000), share)?;
+    // CRC-32, bit by bit.
+    let mut crc = !0_u32;
+    for byte in node.bytes() {
+        crc ^= u32::from(byte);
+        for _ in 0..8 {
+            crc = if crc % 2 == 1 { crc / 2 ^ 0xedb8_8320 } else { crc / 2 };
+        }
+    }
+    Some(mode == "enforce" && !crc % 10_000 < u32::from(ramp))
 }
 
 /// Who says something about a Service, the strongest first, and what.

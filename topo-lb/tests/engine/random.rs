@@ -164,6 +164,7 @@ pub(crate) fn service(tape: &mut Tape<'_>, name: &str) -> Service {
         policy.weights = Some(weights(tape, &policy).into());
     }
     policy.hints_asked = tape.chance(20);
+    trial(tape, &mut policy, 4);
     let four: IpAddr = Ipv4Addr::new(10, 96, 0, 1).into();
     let six: IpAddr = Ipv6Addr::new(0xfd00, 0x96, 0, 0, 0, 0, 0, 1).into();
     let cluster_ips = match tape.below(4) {
@@ -230,7 +231,18 @@ fn sources(tape: &mut Tape<'_>) -> PolicySources {
     if tape.chance(15) {
         policy.weights = Some(weights(tape, &policy).into());
     }
+    trial(tape, &mut policy, 15);
     policy
+}
+
+/// Mode and ramp, each in `percent` of cases.
+fn trial(tape: &mut Tape<'_>, policy: &mut PolicySources, percent: usize) {
+    if tape.chance(percent) {
+        policy.mode = Some(choose(tape, &["observe", "enforce", " observe "], &["on", ""]));
+    }
+    if tape.chance(percent) {
+        policy.ramp = Some(choose(tape, &["50%", "75.5%", "0%", "100%"], &["101%", "many"]));
+    }
 }
 
 pub(crate) fn namespace(tape: &mut Tape<'_>, name: &str) -> Namespace {

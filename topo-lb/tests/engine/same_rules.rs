@@ -31,6 +31,7 @@ struct Seen {
     too_few: AtomicU32,
     weighed: AtomicU32,
     weightless: AtomicU32,
+    on_trial: [AtomicU32; 2],
 }
 
 fn count(counter: &AtomicU32) {
@@ -67,6 +68,7 @@ fn the_engine_agrees_with_a_naive_reading_of_the_rules() {
             ("some spill", std::slice::from_ref(&seen.spilling)),
             ("a tier has too few", std::slice::from_ref(&seen.too_few)),
             ("several parts by weight", std::slice::from_ref(&seen.weighed)),
+            ("an object on trial", &seen.on_trial),
             ("an endpoint without a weight", std::slice::from_ref(&seen.weightless)),
         ] {
             for (index, count) in
@@ -92,6 +94,7 @@ fn agree(tape: &[u8], seen: &Seen) {
     }
     for port in &service.ports {
         let decision = decisions.next().unwrap();
+        decision.policy.trials.iter().for_each(|it| count(&seen.on_trial[usize::from(it.holds())]));
         let mut selected = BTreeSet::new();
         let mut choices = decision.choices.iter();
         let mut sources = BTreeSet::new();

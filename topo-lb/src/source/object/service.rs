@@ -48,6 +48,10 @@ pub(super) struct Annotations {
     refusal: Option<Text>,
     #[serde(rename = "topo-lb.io/handle")]
     handle: Option<Text>,
+    #[serde(rename = "topo-lb.io/mode")]
+    mode: Option<Text>,
+    #[serde(rename = "topo-lb.io/ramp")]
+    ramp: Option<Text>,
     #[serde(rename = "service.kubernetes.io/topology-mode")]
     topology_mode: Option<String>,
     #[serde(rename = "service.kubernetes.io/topology-aware-hints")]
@@ -366,6 +370,8 @@ impl Annotations {
             ejection: shared(&self.ejection),
             refusal: shared(&self.refusal),
             handle: shared(&self.handle),
+            mode: shared(&self.mode),
+            ramp: shared(&self.ramp),
             ..PolicySources::default()
         }
     }
