@@ -97,6 +97,12 @@ impl Policies {
         self.namespaces.get(&service.id.namespace).map(|namespace| &**namespace)
     }
 
+    /// Everything that Namespaces and policies say.
+    pub(super) fn sources(&self) -> impl Iterator<Item = &PolicySources> {
+        let of_namespaces = self.namespaces.values().map(|it| &*it.policy);
+        of_namespaces.chain(self.all.values().map(|it| &*it.policy))
+    }
+
     /// What says a policy for `service`, the strongest first: TopologyPolicies, the Namespace,
     /// ClusterTopologyPolicies.
     pub(super) fn above<'a>(&'a self, service: &Service) -> Vec<Above<'a>> {

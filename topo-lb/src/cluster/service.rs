@@ -65,6 +65,9 @@ pub enum Skipped {
     NoClusterIp,
 }
 
+/// The value of `topo-lb.io/spill` for a share that follows from the number of Nodes.
+pub const AUTO: &str = "auto";
+
 /// The annotations and fields that may hold a topology policy, as written and not validated.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
@@ -116,6 +119,12 @@ impl PolicySources {
     #[must_use]
     pub fn has_keys(&self) -> bool {
         self.topology_keys.is_some() || !self.spec_topology_keys.is_empty()
+    }
+
+    /// Whether it follows from the number of Nodes: `topo-lb.io/spill: auto`.
+    #[must_use]
+    pub fn counts_nodes(&self) -> bool {
+        self.spill.as_deref().is_some_and(|text| text.trim() == AUTO)
     }
 }
 

@@ -21,6 +21,9 @@ const NUMBERS: &str =
 /// A percentage of at most two decimals.
 const SHARE: &str = r"^(100(\.0{1,2})?|[0-9]{1,2}(\.[0-9]{1,2})?)%$";
 
+/// The same, or `auto`.
+const SPILL: &str = r"^(auto|(100(\.0{1,2})?|[0-9]{1,2}(\.[0-9]{1,2})?)%)$";
+
 /// Failures in a row (1–15), a time of 1 s to 10 min, and a percentage; the last two may be absent.
 const EJECTION: &str =
     r"^([1-9]|1[0-5])(, *(([1-9][0-9]?|[1-5][0-9]{2}|600)s|([1-9]|10)m)(, *([1-9][0-9]?|100)%)?)?$";
@@ -150,9 +153,10 @@ pub struct Rules {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 128), regex(pattern = NUMBERS))]
     pub min_endpoints: Option<String>,
-    /// The share of new connections that goes to the next wider tier, such as `5%`.
+    /// The share of new connections that goes to the next wider tier, such as `5%`; `auto`: as much as the
+    /// tier is too crowded.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String", length(max = 16), regex(pattern = SHARE))]
+    #[schemars(with = "String", length(max = 16), regex(pattern = SPILL))]
     pub spill: Option<String>,
     /// The share of new connections that each tier gets, or each value of a label.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -120,6 +120,8 @@ fn the_schema_refuses_what_the_agent_would_ignore() {
         json!({"topologyKeys": [zone], "minEndpoints": "two"}),
         json!({"topologyKeys": [zone], "spill": "5%"}),
         json!({"topologyKeys": [zone], "spill": "0.55%"}),
+        json!({"topologyKeys": [zone], "spill": "auto"}),
+        json!({"topologyKeys": [zone], "spill": "auto%"}),
         json!({"topologyKeys": [zone], "spill": "100%"}),
         json!({"topologyKeys": [zone], "spill": "100.01%"}),
         json!({"topologyKeys": [zone], "spill": "5"}),

@@ -10,6 +10,7 @@ use crate::cluster::{Clients, Port, Service, State};
 
 use super::candidate::{self, Candidate, Stock};
 use super::cause::Cause;
+use super::crowding::Crowding;
 use super::ejection::Setting;
 use super::evaluation::{CandidateStatus, Evaluation};
 use super::keys;
@@ -121,6 +122,8 @@ pub struct Choice<'a> {
     pub tiers: Vec<Tier<'a>>,
     /// Where connections spill to.
     pub wider: Option<Wider<'a>>,
+    /// What the share that spills follows from, with `spill: auto`.
+    pub crowding: Option<Crowding>,
     /// How new connections divide; empty without weights, or if they have no effect.
     pub parts: Vec<Portion<'a>>,
 }
@@ -238,6 +241,7 @@ impl<'a> Decision<'a> {
                 ejected: done.ejected.chosen,
                 tiers: tiers(&done, here, rules),
                 wider: wider(&done, rules),
+                crowding: done.crowding,
                 parts: Portion::all(&done.parts),
             });
             for (index, (candidate, &status)) in
@@ -312,10 +316,9 @@ fn tiers<'a>(done: &Evaluation<'a>, here: Here<'a>, rules: &Rules<'a>) -> Vec<Ti
 
 fn wider<'a>(done: &Evaluation<'a>, rules: &Rules<'a>) -> Option<Wider<'a>> {
     match rules {
-        Rules::Keys(keys) => done.wider.map(|(tier, endpoints)| Wider {
-            key: keys.keys[tier],
-            endpoints,
-            share: keys.spill,
+        Rules::Keys(keys) => done.wider.map(|(tier, endpoints, share)| {
+            let key = keys.keys[tier];
+            Wider { key, endpoints, share }
         }),
         Rules::OpenYurt { .. } | Rules::None => None,
     }

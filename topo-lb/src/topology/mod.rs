@@ -11,6 +11,7 @@
 //! | `label_name` | valid names and values of labels |
 //! | `keys`, `openyurt`, `hints` | the policies |
 //! | `min_endpoints`, `spill` | what refines keys |
+//! | `crowding` | the share that spills with `auto` |
 //! | `weights` | how new connections divide among endpoints |
 //! | `ejection` | endpoints that are left out of a tier, because connects to them failed |
 //! | `evaluation` | the decision for one Service port and one address family |
@@ -27,6 +28,7 @@ mod alike;
 pub mod candidate;
 pub mod cause;
 pub mod claim;
+pub mod crowding;
 pub mod decision;
 pub mod ejection;
 mod evaluation;

@@ -8,6 +8,7 @@ use crate::cluster::{KnownNodes, ServiceId, State};
 use super::label::{HOSTNAME, Here, NODEPOOL};
 use super::openyurt::Reach;
 use super::policy::{self, Rules};
+use super::spill::Spill;
 use super::trial::Seen;
 use super::validation::ANY;
 use super::weights::Weights;
@@ -69,6 +70,10 @@ pub(super) fn reads<'a>(
             (here.pool().is_some() && elsewhere(&|_| true)).then_some(NODEPOOL)
         }
         Rules::OpenYurt { reach: Reach::Node, .. } => None,
+        // All Nodes with this node's value are counted.
+        Rules::Keys(keys) if keys.spill == Spill::Auto => {
+            keys.keys.into_iter().find(|&key| here.label(key).is_some())
+        }
         Rules::Keys(keys) => keys.keys.into_iter().find(|&key| match here.label(key) {
             // A key that this node lacks matches no endpoint.
             None => false,

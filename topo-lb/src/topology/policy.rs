@@ -10,10 +10,11 @@ use super::keys::Keys;
 use super::min_endpoints::Least;
 use super::openyurt::Reach;
 use super::origin::Origin;
+use super::spill::Spill;
 use super::trial::{Seen, Trial};
 use super::validation::{ANY, Field, Ignored, Rule, quoted};
 use super::weights::Weights;
-use super::{Bypass, PolicySource, Scope, ejection, keys, min_endpoints, openyurt, spill, weights};
+use super::{Bypass, PolicySource, Scope, ejection, keys, min_endpoints, openyurt, weights};
 
 /// The value of `topo-lb.io/refusal`.
 const INTENDED: &str = "intended";
@@ -100,12 +101,12 @@ fn of_layers<'a>(
         min_endpoints::from_annotation(text, &keys.as_ref().ok_or(Rule::WithoutKeys)?.keys)
     });
     let share = read(refining, Field::Spill, &mut ignored, |_, text| {
-        let share = spill::from_annotation(text)?;
+        let share = Spill::from_annotation(text)?;
         keys.as_ref().map(|_| share).ok_or(Rule::WithoutKeys)
     });
     if let Some(keys) = keys {
         keys.min_endpoints = least.unwrap_or_else(|| vec![Least::Number(1); keys.keys.len()]);
-        keys.spill = share.unwrap_or_default();
+        keys.spill = share.unwrap_or(Spill::NONE);
     }
     policy.weights = read(refining, Field::Weights, &mut ignored, |_, text| {
         weights::from_annotation(text, &policy.rules)

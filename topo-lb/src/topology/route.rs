@@ -191,10 +191,7 @@ fn route(
         endpoints: chosen(own),
         parts: done.parts.iter().map(part).collect(),
         wider: chosen(wider),
-        spill: match rules {
-            Rules::Keys(keys) if done.wider.is_some() => keys.spill.parts(),
-            Rules::Keys(_) | Rules::OpenYurt { .. } | Rules::None => 0,
-        },
+        spill: done.wider.map_or(0, |(.., share)| share.parts()),
         strict: rules.are_strict(),
         failures: 0,
         affinity_seconds: service.affinity_seconds,

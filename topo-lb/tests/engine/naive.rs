@@ -87,9 +87,10 @@ pub(crate) fn answer(
             _ => errors += 1,
         }
     }
-    let mut spill = 0;
+    let (mut spill, mut auto) = (0, false);
     if let Some(text) = all[..heard].iter().find_map(|(_, said)| said.spill.as_deref()) {
         match share(text) {
+            _ if by_keys && text.trim() == "auto" => auto = true,
             Some(parts) if by_keys => spill = parts,
             _ => errors += 1,
         }
@@ -98,7 +99,7 @@ pub(crate) fn answer(
     let mut weights: Option<(String, Vec<(String, f64)>)> = None;
     if let Some(text) = all[..heard].iter().find_map(|(_, said)| said.weights.as_deref()) {
         match weighed(text, if by_keys { &keys } else { &[] }) {
-            Some(parsed) if spill == 0 => weights = Some(parsed),
+            Some(parsed) if spill == 0 && !auto => weights = Some(parsed),
             _ => errors += 1,
         }
     }
@@ -168,6 +169,7 @@ pub(crate) fn answer(
         tier = Some(0);
     } else if source != "none" {
         chosen.clear();
+        let mut later: Vec<(f64, BTreeMap<SocketAddr, Endpoint>)> = vec![];
         for (index, key) in keys.iter().enumerate() {
             let mut matches = usable.clone();
             if key != "*" {
@@ -179,13 +181,24 @@ pub(crate) fn answer(
                 if !matches.is_empty() && matches.len() >= needs(index) {
                     (chosen, tier) = (matches, Some(index));
                 }
-            } else if wider.is_empty() && spill > 0 {
+            } else {
+                let crowd = people(cluster, me, key) / matches.len() as f64;
                 matches.retain(|at, _| !chosen.contains_key(at));
-                wider = matches;
+                if !matches.is_empty() {
+                    later.push((crowd, matches));
+                }
             }
         }
-        if wider.is_empty() {
-            spill = 0;
+        if let (true, Some(tier), Some((mean, _))) = (auto, tier, later.last()) {
+            let crowd = people(cluster, me, &keys[tier]) / chosen.len() as f64;
+            let leaving = 1.0 - 1.2 * mean / crowd;
+            spill = ((leaving * 20.0 - 1e-9).ceil().max(0.0) * 500.0) as u16;
+            let mean = *mean;
+            later.retain(|(crowd, _)| *crowd <= mean);
+        }
+        match later.first() {
+            Some((_, nearest)) if spill > 0 => wider = nearest.clone(),
+            _ => spill = 0,
         }
     } else if hinted && !service.internal_local {
         source = "hints";
@@ -461,6 +474,14 @@ fn node_label(cluster: &Cluster, name: &str, key: &str) -> Option<String> {
         }
     }
     None
+}
+
+/// How many nodes share my value of a key.
+fn people(cluster: &Cluster, me: &str, key: &str) -> f64 {
+    let mut all: Vec<_> = cluster.nodes.iter().collect();
+    let mine = node_label(cluster, me, key);
+    all.retain(|one| key == "*" || mine.is_some() && node_label(cluster, &one.name, key) == mine);
+    all.len() as f64
 }
 
 /// Section 3.

@@ -157,7 +157,7 @@ pub(crate) fn service(tape: &mut Tape<'_>, name: &str) -> Service {
         policy.min_endpoints = Some(choose(tape, &texts, &wrong));
     }
     if tape.chance(if by_keys { 50 } else { 3 }) {
-        let texts = ["5%", "0%", "100%", "0.01%", "33.33%", " 50 %", "0.5%"];
+        let texts = ["5%", "0%", "auto", "0.01%", "33.33%", " 50 %", " auto "];
         policy.spill = Some(choose(tape, &texts, &["101%", "5", "1.234%", ""]));
     }
     if tape.chance(if by_keys { 35 } else { 20 }) {
@@ -226,7 +226,7 @@ fn sources(tape: &mut Tape<'_>) -> PolicySources {
         policy.min_endpoints = Some(choose(tape, &["2", "34%", "2,2"], &["0", "x"]));
     }
     if tape.chance(25) {
-        policy.spill = Some(choose(tape, &["5%", "100%", "33.33%"], &["101%", ""]));
+        policy.spill = Some(choose(tape, &["5%", "100%", "auto", "33.33%"], &["101%", ""]));
     }
     if tape.chance(15) {
         policy.weights = Some(weights(tape, &policy).into());
