@@ -134,7 +134,8 @@ fn of_layers<'a>(
     });
     policy.handled = handled.unwrap_or(true);
     // The other annotations may be for another proxy or for later: do not report their errors.
-    policy.ignored = if policy.handled { ignored } else { Vec::new() };
+    ignored.retain(|one| policy.handled || matches!(one.what, Field::Mode | Field::Ramp));
+    policy.ignored = ignored;
     policy
 }
 

@@ -37,10 +37,7 @@ fn by_hand(state: &State) -> [BTreeSet<String>; 3] {
                 if choice.verdict == Verdict::Refuse && topology_is_to_blame {
                     refused.insert(node.to_owned());
                 }
-                if choice
-                    .tiers
-                    .iter()
-                    .any(|tier| (1..usize::from(tier.min_endpoints)).contains(&tier.endpoints))
+                if choice.tiers.iter().any(|tier| (1..tier.min_endpoints).contains(&tier.endpoints))
                 {
                     few.insert(node.to_owned());
                 }

@@ -298,7 +298,7 @@ fn on_trial(said: &PolicySources, node: &str) -> Option<bool> {
     for byte in node.bytes() {
         crc ^= u32::from(byte);
         for _ in 0..8 {
-            crc = if crc % 2 == 1 { crc / 2 ^ 0xedb8_8320 } else { crc / 2 };
+            crc = if crc % 2 == 1 { (crc / 2) ^ 0xedb8_8320 } else { crc / 2 };
         }
     }
     Some(mode == "enforce" && !crc % 10_000 < u32::from(ramp))
