@@ -5,10 +5,10 @@
 //!
 //! `share = 1 − 1.2 × mean ÷ load`, in steps of 5 %, rounded up; nothing up to 1.2 × the mean.
 //!
-//! So a tier's own clients load its endpoints with at most 1.2 times the mean, which is what
-//! Kubernetes' own hints tolerate, too (`overloadThreshold`, topologycache.go of the EndpointSlice controller). What spills goes to the nearest
-//! wider tier that is itself not above the mean, else to the last. If each key's tiers lie within those of the
-//! next key, no endpoint gets more than `1.2 × (keys − 1) + 1.05` times the mean.
+//! So a tier's own clients load its endpoints with at most 1.2 times the mean, which Kubernetes' own hints
+//! tolerate, too (`overloadThreshold`, topologycache.go of the EndpointSlice controller). What spills goes to
+//! the nearest wider tier that is itself not above the mean, else to the last. If each key's tiers lie within
+//! those of the next key, no endpoint gets more than `1.2 × (keys − 1) + 1.05` times the mean.
 //!
 //! The share is a function of counts, which it does not change: there is nothing to oscillate, and all nodes of
 //! a tier agree without a state. One Node or endpoint more moves it by about `1 ÷ count`, or one step.

@@ -298,7 +298,8 @@ pub fn ignored(state: &State, id: &ServiceId) -> Option<String> {
     (!sentences.is_empty()).then(|| sentences.join("; "))
 }
 
-/// The object whose keys are in force for a Service, at least on some nodes; `None` without a policy, or if topo-lb leaves it alone.
+/// The object whose keys are in force for a Service, at least on some nodes; `None` without a policy, or if
+/// topo-lb leaves it alone.
 #[must_use]
 pub fn decider(state: &State, service: &Service) -> Option<Origin> {
     let policy = policy::of(state, Seen::From(""), service);

@@ -71,7 +71,7 @@ pub(super) fn reads<'a>(
         }
         Rules::OpenYurt { reach: Reach::Node, .. } => None,
         // All Nodes with this node's value are counted.
-        Rules::Keys(keys) if keys.spill == Spill::Auto => {
+        Rules::Keys(keys) if keys.spill == Spill::Auto && keys.keys.len() > 1 => {
             keys.keys.into_iter().find(|&key| here.label(key).is_some())
         }
         Rules::Keys(keys) => keys.keys.into_iter().find(|&key| match here.label(key) {

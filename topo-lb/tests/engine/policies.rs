@@ -254,6 +254,13 @@ fn a_ramp_holds_on_more_nodes_as_it_grows_and_never_leaves_one() {
             let held = alike.iter().filter(|name| within.contains(name)).count();
             assert!(held == 0 || held == alike.len(), "{ramp}: {alike:?}");
         }
+        // A table for each policy.
+        let spreads = explain::spread(&state, Scope::All, &id("svc"));
+        let rows: Vec<_> = spreads.iter().map(|spread| spread.nodes.len()).collect();
+        assert!(
+            (rows.len(), rows.iter().sum()) == (2 - usize::from(ramp % 20 == 0), 303),
+            "{rows:?}"
+        );
         before = within;
     }
     assert_eq!(before.len(), 300);
