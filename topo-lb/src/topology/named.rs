@@ -11,6 +11,7 @@ use super::evaluation::Evaluation;
 use super::label::Here;
 use super::policy::{self, Policy, Rules};
 use super::route::of_evaluation;
+use super::trial::Seen;
 use super::validation::quoted;
 
 /// The value of `topo-lb.io/dns`.
@@ -59,7 +60,7 @@ pub fn is_asked(service: &Service) -> bool {
 #[must_use]
 pub fn fault(state: &State, service: &Service) -> Option<String> {
     let text = service.policy.dns.as_deref()?.trim();
-    let policy = policy::of(state, service);
+    let policy = policy::of(state, Seen::InFull, service);
     let without_effect =
         |why: &str| Some(format!("annotation topo-lb.io/dns has no effect: {why}"));
     match text {
@@ -98,7 +99,7 @@ pub(super) fn has_name(service: &Service) -> bool {
 #[must_use]
 pub fn named(state: &State, this_node: &str, scope: Scope, id: &ServiceId) -> Option<Named> {
     let service = state.service(id).filter(|service| has_name(service))?;
-    let policy = policy::of(state, service);
+    let policy = policy::of(state, Seen::From(this_node), service);
     if policy.bypass(scope, service).is_some() {
         return None;
     }

@@ -50,6 +50,10 @@ pub(super) struct Annotations {
     handle: Option<Text>,
     #[serde(rename = "topo-lb.io/dns")]
     dns: Option<Text>,
+    #[serde(rename = "topo-lb.io/mode")]
+    mode: Option<Text>,
+    #[serde(rename = "topo-lb.io/ramp")]
+    ramp: Option<Text>,
     #[serde(rename = "service.kubernetes.io/topology-mode")]
     topology_mode: Option<String>,
     #[serde(rename = "service.kubernetes.io/topology-aware-hints")]
@@ -369,6 +373,8 @@ impl Annotations {
             ejection: shared(&self.ejection),
             refusal: shared(&self.refusal),
             handle: shared(&self.handle),
+            mode: shared(&self.mode),
+            ramp: shared(&self.ramp),
             ..PolicySources::default()
         }
     }

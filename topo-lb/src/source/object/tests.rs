@@ -485,7 +485,8 @@ fn no_service_gets_an_address_that_each_host_and_pod_has() {
 fn an_annotation_that_is_no_string_costs_no_more_than_itself() {
     let annotations = json!({
         "topo-lb.io/topology-keys": ["a", "b"], "topo-lb.io/min-endpoints": 2,
-        "topo-lb.io/spill": true, "topo-lb.io/ejection": 3, "openyurt.io/topologyKeys": null, "other": {},
+        "topo-lb.io/spill": true, "topo-lb.io/ejection": 3, "topo-lb.io/ramp": 0.5,
+        "openyurt.io/topologyKeys": null, "topo-lb.io/mode": null, "other": {},
     });
     let metadata = json!({"name": "web", "annotations": annotations});
     let policy = service_with(metadata, json!({"ports": [{"port": 80}]})).policy;
@@ -493,6 +494,7 @@ fn an_annotation_that_is_no_string_costs_no_more_than_itself() {
     assert_eq!(policy.min_endpoints.as_deref(), Some("2"));
     assert_eq!(policy.spill.as_deref(), Some("true"));
     assert_eq!(policy.ejection.as_deref(), Some("3"));
+    assert_eq!((policy.ramp.as_deref(), &policy.mode), (Some("0.5"), &None));
     assert_eq!(policy.openyurt, None);
 }
 
