@@ -8,6 +8,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod architecture;
+mod archive;
 mod bench;
 mod beside;
 mod build_ebpf;
@@ -42,8 +44,10 @@ mod progress;
 mod prometheus;
 mod run_agent;
 mod setup;
+mod shipped;
 mod soak;
 mod stage;
+mod static_program;
 mod suites;
 mod summary;
 mod test;

@@ -29,6 +29,7 @@ fn bare() -> Machine {
         system: None,
         linker: None,
         deny: false,
+        auditable: false,
         mounts: Mounts { bpffs: false, cgroup2: Cgroup2::Free },
     }
 }
@@ -41,6 +42,7 @@ fn complete() -> Machine {
         system: Some(toolchain("/usr/bin", None)),
         linker: Some(linker()),
         deny: true,
+        auditable: true,
         mounts: Mounts { bpffs: true, cgroup2: Cgroup2::At(CGROUPS.into()) },
         ..bare()
     }

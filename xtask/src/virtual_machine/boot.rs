@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::architecture::Architecture;
+use crate::architecture::Architecture;
 use super::emulator::Emulator;
 use crate::process::to_log;
 use crate::workspace::Workspace;
