@@ -46,5 +46,6 @@ pub mod telemetry;
 pub mod top;
 pub mod topology;
 pub mod trace;
+pub mod try_out;
 pub mod view;
 pub mod what_if;
