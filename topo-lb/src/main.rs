@@ -12,7 +12,8 @@ use topo_lb::admin::probe;
 use topo_lb::app;
 use topo_lb::cli::{
     AgentArgs, CheckArgs, CleanupArgs, Command, ExplainArgs, LintArgs, ListArgs, LogFormat, Output,
-    PlanArgs, ProbeArgs, SourceArgs, TopArgs, TraceArgs, TryArgs, ViewArgs, kube_target, name, node_name,
+    PlanArgs, ProbeArgs, SourceArgs, TopArgs, TraceArgs, TryArgs, ViewArgs, kube_target, name,
+    node_name,
 };
 use topo_lb::cluster::{ServiceId, State, Update};
 use topo_lb::datapath::attach::cleanup::cleanup;
@@ -20,9 +21,12 @@ use topo_lb::lint::Rule;
 use topo_lb::list::Listed;
 use topo_lb::source::Listing;
 use topo_lb::what_if::{self, Figures, Proxied};
-use topo_lb::{check, crd, explain, heap, lint, list, source, top, trace, try_out, view};
+use topo_lb::{
+    check, crd, explain, heap, lint, list, name_service, source, top, trace, try_out, view,
+};
 
 fn main() -> ExitCode {
+    name_service::keep_to_own();
     let result = match name::parse().command {
         Command::Try(args) => run_try(&args),
         Command::Agent(args) => run_agent(*args),

@@ -130,7 +130,8 @@ fn try_out(workspace: &Workspace, agent: &Path, content: &Path) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());
     }
-    let inside = output_of(workspace.command("chroot").arg(content).args(["/topo-lb", "--version"]));
+    let inside =
+        output_of(workspace.command("chroot").arg(content).args(["/topo-lb", "--version"]));
     ensure!(
         inside.as_ref() == Some(&outside),
         "the agent does not run in the image: it said {inside:?}, and outside {outside:?}"

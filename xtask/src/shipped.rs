@@ -39,7 +39,8 @@ pub(crate) fn build(
     let (compiler, _) = object_tools(&machine).context("no compiler was found")?;
     let auditable = find_cargo_program("cargo-auditable").context("no cargo-auditable")?;
     let profile = Profile::Deployed.name();
-    let arguments = ["auditable", "build", "--locked", "--profile", profile, "--package", "topo-lb"];
+    let arguments =
+        ["auditable", "build", "--locked", "--profile", profile, "--package", "topo-lb"];
     let build = |architecture: Architecture| {
         let name = architecture.name();
         let mut command =
@@ -56,6 +57,11 @@ pub(crate) fn build(
 
 fn is_static(program: &Path) -> Result<()> {
     let needed = libraries::needed(&fs::read(program)?)?;
-    ensure!(needed.is_empty(), "{} is not static: it needs {}", program.display(), needed.join(", "));
+    ensure!(
+        needed.is_empty(),
+        "{} is not static: it needs {}",
+        program.display(),
+        needed.join(", ")
+    );
     Ok(())
 }

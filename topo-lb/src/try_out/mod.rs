@@ -81,12 +81,7 @@ struct Chapter {
 }
 
 const CHAPTERS: [Chapter; 4] = [
-    Chapter {
-        about: "no policy",
-        change: |_| (),
-        from_near: &[NEAR, FAR],
-        from_far: &[NEAR, FAR],
-    },
+    Chapter { about: "no policy", change: |_| (), from_near: &[NEAR, FAR], from_far: &[NEAR, FAR] },
     Chapter {
         about: "topo-lb.io/topology-keys: topology.kubernetes.io/zone, *",
         change: |world| world.keys = Some("topology.kubernetes.io/zone, *"),

@@ -49,7 +49,10 @@ impl Node {
         for name in settings.filter(|name| name.to_string_lossy().starts_with("TOPO_LB_")) {
             command.env_remove(name);
         }
-        command.args(["agent", "--listen", "off", "--node-name", zone]).arg("--manifests").arg(manifests);
+        command
+            .args(["agent", "--listen", "off", "--node-name", zone])
+            .arg("--manifests")
+            .arg(manifests);
         command.arg("--cgroup-root").arg(&cgroup).arg("--pin-dir").arg(sandbox.pins(zone));
         command.arg("--probe-socket").arg(&socket);
         command.args(["--max-services", "64", "--max-endpoints", "64", "--max-flows", "64"]);
@@ -86,7 +89,9 @@ impl Node {
                 let said = fs::read_to_string(&self.log).unwrap_or_default();
                 let last = said.lines().last().unwrap_or("it said nothing").to_owned();
                 let why = answer.map_or(last, |answer| answer.sentence);
-                bail!("the agent does not get ready here: {why}; `topo-lb check` says what this host lacks");
+                bail!(
+                    "the agent does not get ready here: {why}; `topo-lb check` says what this host lacks"
+                );
             }
             sleep(PERIOD).await;
         }
@@ -107,7 +112,12 @@ impl Node {
         for _ in 0..connections {
             let mut stream = match TcpStream::connect(SERVICE).await {
                 // Before Linux 6.1, the kernel says EPERM.
-                Err(error) if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::PermissionDenied) => {
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        ErrorKind::ConnectionRefused | ErrorKind::PermissionDenied
+                    ) =>
+                {
                     check.refused += 1;
                     continue;
                 }

@@ -131,13 +131,19 @@ impl Drop for Inside {
 
 fn make_mount(kind: &str, place: &Path) -> anyhow::Result<()> {
     mount(kind, place, kind, MountFlags::empty(), None).with_context(|| {
-        format!("cannot mount {kind} on {}: the kernel lacks it, or forbids it here", place.display())
+        format!(
+            "cannot mount {kind} on {}: the kernel lacks it, or forbids it here",
+            place.display()
+        )
     })
 }
 
 fn make_cgroup(path: &Path) -> anyhow::Result<()> {
     fs::create_dir(path).with_context(|| {
-        format!("cannot make the cgroup {}: cgroup2 is mounted read-only, or not for this user", path.display())
+        format!(
+            "cannot make the cgroup {}: cgroup2 is mounted read-only, or not for this user",
+            path.display()
+        )
     })
 }
 

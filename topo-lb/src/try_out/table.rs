@@ -14,14 +14,19 @@ pub(super) fn opening() -> String {
     let (address, port) = SERVICE;
     format!(
         "Two zones on this machine, with a node, an agent and two Pods each, in namespaces of this command.\n\
-         Real connections to Service default/web, {address}:{port}, {CONNECTIONS} from each zone:\n"
+         Real connections to Service default/web, {address}:{port}, {CONNECTIONS} from each zone"
     )
 }
 
 /// One chapter: who called, and who answered; then why.
-pub(super) fn chapter(about: &str, checks: &[Check], why: &explain::Report, colour: bool) -> String {
+pub(super) fn chapter(
+    about: &str,
+    checks: &[Check],
+    why: &explain::Report,
+    colour: bool,
+) -> String {
     let [bold, plain] = if colour { ["\x1b[1m", "\x1b[0m"] } else { ["", ""] };
-    let mut text = format!("{bold}{about}{plain}\n");
+    let mut text = format!("\n{bold}{about}{plain}\n");
     for check in checks {
         let mark = if check.ok { '✓' } else { '✗' };
         let answers = check.answers.iter().map(|(zone, count)| (*zone, *count));
@@ -42,5 +47,5 @@ pub(super) fn chapter(about: &str, checks: &[Check], why: &explain::Report, colo
 #[must_use]
 pub fn summary(report: &Report) -> String {
     let good = report.checks.iter().filter(|check| check.ok).count();
-    format!("{good} of {} checks ok, and nothing is left behind.", report.checks.len())
+    format!("\n{good} of {} checks ok, and nothing is left behind.", report.checks.len())
 }

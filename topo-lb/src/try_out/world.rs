@@ -96,8 +96,11 @@ impl World {
                 })
             })
         });
-        let annotations: serde_json::Map<_, _> =
-            self.keys.map(|keys| ("topo-lb.io/topology-keys".to_owned(), keys.into())).into_iter().collect();
+        let annotations: serde_json::Map<_, _> = self
+            .keys
+            .map(|keys| ("topo-lb.io/topology-keys".to_owned(), keys.into()))
+            .into_iter()
+            .collect();
         json!({ "apiVersion": "v1", "kind": "List", "items": [
             node(NEAR),
             node(FAR),

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-use crate::architecture::Architecture;
 use super::debian_kernel::Line;
 use super::suites::SUITES;
+use crate::architecture::Architecture;
 use crate::cache;
 use crate::debian::{self, Archive};
 use crate::process::run_logged;

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::architecture::Architecture;
 use super::boot::Cores;
+use crate::architecture::Architecture;
 use crate::cache;
 use crate::debian::{self, Archive, files_ending};
 use crate::process::output_of;

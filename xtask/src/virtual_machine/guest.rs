@@ -9,12 +9,12 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use super::ALL_JUMPS;
-use crate::architecture::Architecture;
 use super::cross;
 use super::debian_kernel::DebianKernel;
 use super::initramfs::Initramfs;
 use super::modules;
 use super::suites::{MPTCP, SUITES, Scope, Suite};
+use crate::architecture::Architecture;
 use crate::libraries;
 use crate::process::{output_of, run_logged};
 use crate::toolchain::Toolchain;
