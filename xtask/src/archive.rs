@@ -46,6 +46,7 @@ fn name(path: &Path) -> std::borrow::Cow<'_, str> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
     use std::os::unix::fs::PermissionsExt as _;
 
     use fs_err as fs;
@@ -60,7 +61,7 @@ mod tests {
         for name in order {
             let file = content.join("below").join(name);
             fs::write(&file, name).unwrap();
-            fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+            fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
         }
         let archive = folder.path().join("it.tar");
         tar(&workspace, &content, &["below"], 7, &archive).unwrap();

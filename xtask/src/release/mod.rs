@@ -32,7 +32,7 @@ use source::Source;
 Examples:
   cargo xtask release
   cargo xtask release --arch amd64 --allow-dirty     # one architecture, from what is not committed
-  cargo xtask release --sign-key cosign.key && sha256sum --check dist/SHA256SUMS")]
+  cargo xtask release --sign-key cosign.key && (cd dist && sha256sum --check SHA256SUMS)")]
 pub(crate) struct Args {
     /// Only for this architecture (may be given more than once)
     #[arg(long, value_name = "ARCHITECTURE")]
