@@ -112,10 +112,12 @@ pub fn run(colour: bool, show: impl FnMut(&str) -> anyhow::Result<()>) -> anyhow
     let report = runtime.context("cannot start the asynchronous runtime")?.block_on(async {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
+        let mut hang_up = signal(SignalKind::hangup())?;
         tokio::select! {
             report = tell(&sandbox, colour, show) => report,
             _ = interrupt.recv() => Err(Interrupted(130).into()),
             _ = terminate.recv() => Err(Interrupted(143).into()),
+            _ = hang_up.recv() => Err(Interrupted(129).into()),
         }
     });
     let left = sandbox.leave();

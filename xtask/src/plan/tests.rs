@@ -91,6 +91,7 @@ fn a_bare_machine_gets_everything_in_an_order_that_works() {
         "CARGO_PROFILE_DEV_DEBUG=0 cargo install cargo-deny",
         "mount -t bpf bpf /sys/fs/bpf",
         "mount -t cgroup2 none /sys/fs/cgroup",
+        "CARGO_PROFILE_DEV_DEBUG=0 cargo install cargo-auditable",
     ];
     assert_eq!(commands.len(), starts.len(), "{commands:#?}");
     for (command, start) in commands.iter().zip(starts) {
