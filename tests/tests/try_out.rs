@@ -26,10 +26,14 @@ fn cgroup_of(pid: u32) -> Result<PathBuf> {
 /// Starts it, and waits until its agents translate connections.
 fn begun() -> Result<(Child, Vec<PathBuf>)> {
     let mut child = command(&[])?.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    let mut said = BufReader::new(child.stdout.take().context("a pipe")?).lines();
-    while !said.next().context("it has ended early")??.contains("no policy") {}
+    let mut said = BufReader::new(child.stdout.take().context("a pipe")?);
+    let mut line = String::new();
+    while !line.contains("no policy") {
+        line.clear();
+        ensure!(said.read_line(&mut line)? > 0, "it has ended early");
+    }
     // What it still says has room in the pipe.
-    child.stdout = Some(said.into_inner().into_inner());
+    child.stdout = Some(said.into_inner());
     let pid = child.id();
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
     let children: Vec<_> =
