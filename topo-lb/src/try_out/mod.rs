@@ -120,14 +120,16 @@ pub fn run(colour: bool, show: impl FnMut(&str) -> anyhow::Result<()>) -> anyhow
             _ = hang_up.recv() => Err(Interrupted(129).into()),
         }
     });
-    let left = sandbox.leave();
-    let report = report?;
-    left.map(|()| report)
+    match (report, sandbox.leave()) {
+        (report, Ok(())) => report,
+        (Ok(_), Err(left)) => Err(left),
+        (Err(error), Err(left)) => Err(error.context(format!("{left:#}"))),
+    }
 }
 
 /// A signal has ended it; the exit code is 128 + its number, as in shells.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("interrupted: nothing is left behind")]
+#[error("interrupted")]
 pub struct Interrupted(pub u8);
 
 async fn tell(
