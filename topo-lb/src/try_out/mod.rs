@@ -2,7 +2,7 @@
 //!
 //! Two zones with a node each are two cgroups with an agent each. The Pods' servers are in this process,
 //! and the connections are made by it, from one node's cgroup and then from the other's. Everything
-//! is in namespaces of this process ([`sandbox`]), so it ends with it.
+//! is in namespaces of this process (`sandbox`), so it ends with it.
 
 mod node;
 mod sandbox;
