@@ -57,6 +57,15 @@ pub struct Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Try topo-lb on this machine alone, as root: real connections between two zones, and nothing left
+    #[command(after_help = "\
+Examples:
+  sudo topo-lb try
+  sudo topo-lb try -o json | jq .ok
+
+Needs no cluster. All is in namespaces and cgroups of the command, also after Ctrl-C. Exit code 1:
+a connection went where it should not.")]
+    Try(TryArgs),
     /// Run on this node: follow the cluster and keep the kernel's maps up to date
     #[command(after_help = "\
 Examples:
@@ -377,6 +386,14 @@ pub struct ListArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened: PinArgs says what it is")]
     pub pin: PinArgs,
+    /// Output format
+    #[arg(short, long, value_enum, default_value_t, env = "TOPO_LB_OUTPUT")]
+    pub output: Output,
+}
+
+/// `topo-lb try`.
+#[derive(Debug, Args)]
+pub struct TryArgs {
     /// Output format
     #[arg(short, long, value_enum, default_value_t, env = "TOPO_LB_OUTPUT")]
     pub output: Output,

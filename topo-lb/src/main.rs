@@ -12,7 +12,8 @@ use topo_lb::admin::probe;
 use topo_lb::app;
 use topo_lb::cli::{
     AgentArgs, CheckArgs, CleanupArgs, Command, ExplainArgs, LintArgs, ListArgs, LogFormat, Output,
-    PlanArgs, ProbeArgs, SourceArgs, TopArgs, TraceArgs, ViewArgs, kube_target, name, node_name,
+    PlanArgs, ProbeArgs, SourceArgs, TopArgs, TraceArgs, TryArgs, ViewArgs, kube_target, name,
+    node_name,
 };
 use topo_lb::cluster::{ServiceId, State, Update};
 use topo_lb::datapath::attach::cleanup::cleanup;
@@ -20,10 +21,14 @@ use topo_lb::lint::Rule;
 use topo_lb::list::Listed;
 use topo_lb::source::Listing;
 use topo_lb::what_if::{self, Figures, Proxied};
-use topo_lb::{check, crd, explain, heap, lint, list, source, top, trace, view};
+use topo_lb::{
+    check, crd, explain, heap, lint, list, name_service, source, top, trace, try_out, view,
+};
 
 fn main() -> ExitCode {
+    name_service::keep_to_own();
     let result = match name::parse().command {
+        Command::Try(args) => run_try(&args),
         Command::Agent(args) => run_agent(*args),
         Command::Explain(args) => run_explain(&args),
         Command::Lint(args) => run_lint(&args),
@@ -44,7 +49,8 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!("{}: {error:#}", name::called());
-            ExitCode::FAILURE
+            let interrupted = error.downcast_ref::<try_out::Interrupted>();
+            interrupted.map_or(ExitCode::FAILURE, |it| ExitCode::from(it.0))
         }
     }
 }
@@ -52,6 +58,15 @@ fn main() -> ExitCode {
 fn run_crds() -> anyhow::Result<ExitCode> {
     print!("{}", crd::manifest()?);
     Ok(ExitCode::SUCCESS)
+}
+
+fn run_try(args: &TryArgs) -> anyhow::Result<ExitCode> {
+    let report = try_out::run(colours(), |text| match args.output {
+        Output::Table => write(&format!("{text}\n")),
+        Output::Json => Ok(()),
+    })?;
+    print(args.output, &report, || try_out::summary(&report))?;
+    Ok(if report.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
