@@ -339,7 +339,8 @@ fn helm_installs_upgrades_rolls_back_and_uninstalls() -> Result<()> {
     ensure!(scope()? == "opt-in", "{}", scope()?);
     // A second one beside it, without what this server does not know.
     let everything = place.clone() + "/ci/everything-values.yaml";
-    let off = "podMonitor.enabled=false,prometheusRule.enabled=false,policies.install=false";
+    let off = "podMonitor.enabled=false,prometheusRule.enabled=false,policies.install=false,\
+               mountBpffs=false";
     let beside = ["install", "far", &place, "-n", NAME, "--values", &everything, "--set", off];
     plane.administer(&helm, &beside)?;
     plane.administer(&helm, &["uninstall", "far", "-n", NAME])?;
