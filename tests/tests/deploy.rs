@@ -184,7 +184,7 @@ fn two_releases_share_no_object_and_select_only_their_own_pods() -> Result<()> {
         ensure!(selected == monitored, "{monitored}");
         Ok((objects.iter().map(identity).collect(), selected.clone()))
     };
-    let (near, far) = (one_release("near")?, one_release("far")?);
+    let (near, far) = (one_release(NAME)?, one_release("far")?);
     ensure!(near.0.len() > 8, "{near:?}");
     ensure!(near.0.is_disjoint(&far.0) && near.1 != far.1, "{near:?} and {far:?}");
     Ok(())

@@ -12,14 +12,11 @@
 {{/* What selects the agents. It cannot be changed while the DaemonSet exists. */}}
 {{- define "topo-lb.selector" -}}
 app.kubernetes.io/name: topo-lb
-{{- if ne (include "topo-lb.name" .) "topo-lb" }}
 app.kubernetes.io/instance: {{ include "topo-lb.name" . }}
-{{- end }}
 {{- end }}
 
 {{- define "topo-lb.labels" -}}
-app.kubernetes.io/name: topo-lb
-app.kubernetes.io/instance: {{ include "topo-lb.name" . }}
+{{ include "topo-lb.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
