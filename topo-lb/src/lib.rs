@@ -29,6 +29,7 @@ pub mod list;
 pub mod local;
 pub mod magnitude;
 pub mod metrics;
+pub mod migrate;
 mod netlink;
 mod nftables;
 pub mod observe;
