@@ -11,8 +11,9 @@ use tokio::runtime::{Builder, Runtime};
 use topo_lb::admin::probe;
 use topo_lb::app;
 use topo_lb::cli::{
-    AgentArgs, CheckArgs, CleanupArgs, Command, ExplainArgs, LintArgs, ListArgs, LogFormat, MigrateArgs,
-    Output, PlanArgs, ProbeArgs, SourceArgs, TopArgs, TraceArgs, ViewArgs, kube_target, name, node_name,
+    AgentArgs, CheckArgs, CleanupArgs, Command, ExplainArgs, LintArgs, ListArgs, LogFormat,
+    MigrateArgs, Output, PlanArgs, ProbeArgs, SourceArgs, TopArgs, TraceArgs, ViewArgs,
+    kube_target, name, node_name,
 };
 use topo_lb::cluster::{ServiceId, State, Update};
 use topo_lb::datapath::attach::cleanup::cleanup;

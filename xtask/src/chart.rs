@@ -78,7 +78,10 @@ fn table(values: &str, schema: &Value) -> Result<String> {
             rows += 1;
         }
     }
-    ensure!(rows == leaves(schema, values), "the schema has a value that values.yaml does not have");
+    ensure!(
+        rows == leaves(schema, values),
+        "the schema has a value that values.yaml does not have"
+    );
     Ok(table)
 }
 
@@ -122,7 +125,8 @@ mod tests {
             "one": {"type": "object", "properties": {"inner": {"enum": ["", "a", "b"]}}},
             "many": {"type": ["string", "integer"]},
         }});
-        let values = "one:\n  # An inner\n  # value.\n  inner: a\n# This | that.\nmany:\n  - x: 1\n";
+        let values =
+            "one:\n  # An inner\n  # value.\n  inner: a\n# This | that.\nmany:\n  - x: 1\n";
         let rows = table(values, &schema).unwrap();
         assert!(rows.contains("| `one.inner` | `a`, `b` | `a` | An inner value. |\n"), "{rows}");
         assert!(rows.contains("| `many` | string or integer | see values.yaml | This \\| that. |"));

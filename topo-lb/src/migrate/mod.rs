@@ -27,9 +27,12 @@ pub struct Document {
 pub fn stream(text: &str) -> Result<Vec<Document>, NotYaml> {
     let mut all = Vec::new();
     for (index, text) in split(text).into_iter().enumerate() {
-        let wrong = |error: serde_saphyr::Error| NotYaml { number: index + 1, reason: error.to_string() };
-        let is_empty = text.lines().all(|line| matches!(line.trim().bytes().next(), None | Some(b'#' | b'-')));
-        let object = if is_empty { Value::Null } else { serde_saphyr::from_str(&text).map_err(wrong)? };
+        let wrong =
+            |error: serde_saphyr::Error| NotYaml { number: index + 1, reason: error.to_string() };
+        let is_empty =
+            text.lines().all(|line| matches!(line.trim().bytes().next(), None | Some(b'#' | b'-')));
+        let object =
+            if is_empty { Value::Null } else { serde_saphyr::from_str(&text).map_err(wrong)? };
         all.extend(document(text, &object));
     }
     Ok(all)
@@ -67,7 +70,8 @@ fn document(text: String, object: &Value) -> Vec<Document> {
         None => vec![(object, migrated(object))],
     };
     if !outcomes.iter().any(|(_, outcome)| matches!(outcome, Outcome::Changed { .. })) {
-        let sentences = outcomes.into_iter().filter_map(|(_, outcome)| outcome.sentence()).collect();
+        let sentences =
+            outcomes.into_iter().filter_map(|(_, outcome)| outcome.sentence()).collect();
         return vec![Document { text, is_changed: false, sentences }];
     }
     let is_whole = items.is_none();
@@ -89,11 +93,13 @@ fn one(text: &str, is_whole: bool, object: &Value, outcome: Outcome) -> Document
     };
     let is_changed = wanted != *object;
     // The lines are right if they say what the object should be.
-    let right = edited.filter(|text| serde_saphyr::from_str(text).is_ok_and(|it: Value| it == wanted));
+    let right =
+        edited.filter(|text| serde_saphyr::from_str(text).is_ok_and(|it: Value| it == wanted));
     let mut sentences = Vec::from_iter(sentence);
     let body = right.unwrap_or_else(|| {
         if is_changed && text.contains('#') {
-            sentences.push("its comments are lost: it is not written in plain block style".to_owned());
+            sentences
+                .push("its comments are lost: it is not written in plain block style".to_owned());
         }
         serde_saphyr::to_string(&wanted).unwrap_or_else(|_| wanted.to_string() + "\n")
     });

@@ -51,7 +51,8 @@ pub(super) fn migrated(object: &Value) -> Outcome {
     }
     let namespace = object["metadata"]["namespace"].as_str().unwrap_or("default");
     let name = format!("{namespace}/{}", object["metadata"]["name"].as_str().unwrap_or("?"));
-    let left = |why: &dyn std::fmt::Display| Outcome::Left(format!("{name} is left as it is: {why}"));
+    let left =
+        |why: &dyn std::fmt::Display| Outcome::Left(format!("{name} is left as it is: {why}"));
 
     let own = annotation(KEYS);
     let said = PolicySources {

@@ -17,7 +17,8 @@ fn only(text: &str) -> Document {
 #[test]
 fn lines_change_and_comments_stay() {
     let hostname = "kubernetes.io/hostname";
-    let open = |value| format!("  annotations:\n    # near\n    openyurt.io/topologyKeys: {value}\n");
+    let open =
+        |value| format!("  annotations:\n    # near\n    openyurt.io/topologyKeys: {value}\n");
     let annotated = |keys| format!("    topo-lb.io/topology-keys: \"{keys}\"\n");
     let made = |keys| format!("  annotations:\n{}", annotated(keys));
     for (metadata, spec, wanted, sentence) in [
@@ -74,7 +75,10 @@ fn lines_change_and_comments_stay() {
 fn other_documents_stay_byte_for_byte() {
     let plain = service("", "");
     let other = "---\nkind: TopologyPolicy\nspec: {topologyKeys: [rack]}   # not a Service\n";
-    let text = format!("# first\n---\n{plain}{other}--- # the last\n{}", service("", "  topologyKeys: []\n"));
+    let text = format!(
+        "# first\n---\n{plain}{other}--- # the last\n{}",
+        service("", "  topologyKeys: []\n")
+    );
     let documents = stream(&text).unwrap();
     let changed: Vec<_> = documents.iter().map(|document| document.is_changed).collect();
     assert_eq!(changed, [false, false, false, true]);
@@ -123,6 +127,10 @@ fn what_is_not_in_block_style_is_written_anew_and_says_what_is_lost() {
 
 #[test]
 fn a_template_is_no_yaml() {
-    let error = stream("kind: Service\n---\nname: {{ .Values.name }}: x\n").unwrap_err().to_string();
-    assert!(error.starts_with("document 2 is not YAML") && error.contains("helm template"), "{error}");
+    let error =
+        stream("kind: Service\n---\nname: {{ .Values.name }}: x\n").unwrap_err().to_string();
+    assert!(
+        error.starts_with("document 2 is not YAML") && error.contains("helm template"),
+        "{error}"
+    );
 }

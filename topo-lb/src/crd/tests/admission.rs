@@ -39,8 +39,10 @@ fn evaluate(expression: &Value, context: &cel::Context<'_, '_>) -> cel::Value {
 /// Whether a policy admits a change from one object to another by a member of a group.
 fn admits(policy: &Value, group: &str, old: &Value, new: &Value) -> bool {
     let rules = policy["spec"]["matchConstraints"]["resourceRules"].as_array().unwrap();
-    let resource = format!("{}s", new["kind"].as_str().unwrap().to_lowercase()).replace("ys", "ies");
-    let is_matched = |rule: &Value| rule["resources"].as_array().unwrap().contains(&json!(resource));
+    let resource =
+        format!("{}s", new["kind"].as_str().unwrap().to_lowercase()).replace("ys", "ies");
+    let is_matched =
+        |rule: &Value| rule["resources"].as_array().unwrap().contains(&json!(resource));
     assert!(rules.iter().any(is_matched), "{resource} are not looked at");
 
     let mut context = cel::Context::default();
@@ -62,9 +64,11 @@ fn admits(policy: &Value, group: &str, old: &Value, new: &Value) -> bool {
         variables.insert(name, evaluate(&variable["expression"], &context));
     }
     context.add_variable_from_value("variables", variables);
-    policy["spec"]["validations"].as_array().unwrap().iter().all(|validation| {
-        evaluate(&validation["expression"], &context) == cel::Value::Bool(true)
-    })
+    policy["spec"]["validations"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .all(|validation| evaluate(&validation["expression"], &context) == cel::Value::Bool(true))
 }
 
 /// A change is denied to tenants. Operators may make it, anybody may undo it, and what it has made may be
