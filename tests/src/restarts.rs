@@ -168,7 +168,6 @@ fn play(
                 Others::Outside => scene.agent.set("--kube-proxy-replacement", ""),
                 Others::Machine => scene.agent.set("--tc-devices", "pod*"),
             }
-            scene.agent.set("--max-connections", "16384");
             put_endpoints(&mut scene.manifests, scene.cluster, MOVING, SETS[SETS.len() - 1])?;
             scene.manifests.write()?;
             prepare(scene, &mut report)?;

@@ -15,6 +15,9 @@ pub(crate) const POOLS: [(&str, &str); 2] = [("hangzhou", "node-a"), ("shanghai"
 /// The Service that stays in its pool.
 pub(crate) const SERVICE: &str = "svc-ud1";
 
+/// The Service without a policy.
+pub(crate) const ANYWHERE: &str = "svc-ud1-without-topology";
+
 /// How many requests a check of places makes.
 pub(crate) const REQUESTS: usize = 20;
 
@@ -93,7 +96,7 @@ pub(crate) fn pods_stay_in_their_pool(kubernetes: &Kubernetes<'_>) -> Result<()>
         only_from(pool, &answers(kubernetes, &client_of(pool), SERVICE)?)?;
     }
     // Without the policy, the servers of both pools answer.
-    let anywhere = answers(kubernetes, &client_of("hangzhou"), "svc-ud1-without-topology")?;
+    let anywhere = answers(kubernetes, &client_of("hangzhou"), ANYWHERE)?;
     ensure!(is_from_anywhere(&anywhere), "{anywhere:?}");
     Ok(())
 }

@@ -4,6 +4,7 @@ mod answers;
 mod changes;
 mod deployments;
 mod load;
+mod policies;
 mod watching;
 
 use std::process::Command;
@@ -20,7 +21,7 @@ use topo_lb_tests::requirements;
 use topo_lb_tests::wait::{patient, until};
 
 use answers::{
-    POOLS, SERVICE, answers, asking, client_of, count, is_from_anywhere, only_from,
+    ANYWHERE, POOLS, SERVICE, answers, asking, client_of, count, is_from_anywhere, only_from,
     pods_stay_in_their_pool, shell_on,
 };
 use changes::{
@@ -33,6 +34,7 @@ use deployments::{
     the_chart_does_the_same, the_cleanup_leaves_nothing_in_any_kernel,
 };
 use load::{Load, Stage};
+use policies::{a_namespace_has_a_default, an_endpoint_that_refuses_is_left_out};
 use watching::the_page_and_top_show_what_pods_do;
 
 const SOON: Duration = Duration::from_secs(60);
@@ -57,6 +59,8 @@ fn connections_of_real_pods_stay_in_their_pool_through_changes() -> Result<()> {
             ("pods", |stage| pods_stay_in_their_pool(&stage.kubernetes)),
             ("node and host network", processes_of_a_node_stay_in_its_pool),
             ("nothing and back", a_pool_without_pods_is_refused),
+            ("a default of a namespace", a_namespace_has_a_default),
+            ("ejection", an_endpoint_that_refuses_is_left_out),
             ("pods killed", killed_pods_are_replaced_without_wrong_answers),
             ("rolling update to all components", each_component_runs_on_a_kubelet),
             ("view and top", the_page_and_top_show_what_pods_do),
@@ -87,7 +91,7 @@ fn a_cluster_without_kube_proxy_serves_pods_nodes_and_clients_outside() -> Resul
             }
         }
         pods_stay_in_their_pool(&kubernetes)?;
-        let anywhere = node_port(&kubernetes, "svc-ud1-without-topology")?;
+        let anywhere = node_port(&kubernetes, ANYWHERE)?;
         let pool_only = node_port(&kubernetes, SERVICE)?;
         for (pool, node) in POOLS {
             let address = kubernetes.kubectl(&["get", "node", node, "-o", ADDRESS])?;

@@ -8,14 +8,11 @@ use topo_lb_tests::served::View;
 use topo_lb_tests::wait::until_is;
 
 use super::SOON;
-use super::answers::{SERVICE, ask, client_of};
+use super::answers::{ANYWHERE, SERVICE, ask, client_of};
 use super::load::Stage;
 
-/// The Service without a policy, which gets one that allows the servers of both zones: agents count only
-/// Services with a policy now.
-const ANYWHERE: &str = "svc-ud1-without-topology";
-
-/// Besides what goes on all the time, pods of zone a ask both zones.
+/// Besides what goes on all the time, pods of zone a ask both zones. Their Service gets a policy that allows
+/// both: agents count only Services with a policy now.
 pub(crate) fn the_page_and_top_show_what_pods_do(stage: &mut Stage<'_>) -> Result<()> {
     let kubernetes = &stage.kubernetes;
     let annotate = |what| kubernetes.kubectl(&["annotate", "service", ANYWHERE, what]);

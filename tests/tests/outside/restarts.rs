@@ -46,7 +46,7 @@ fn connections_outlive_an_agent_that_is_killed_and_the_next_one_goes_on() -> Res
         all_go_on(client, "with the next agent")?;
         scene.agent.stop()?;
         // Its maps do not fit: they are made anew.
-        scene.agent.set("--max-connections", "8192");
+        scene.agent.set("--max-connections", "32768");
         let (tally, ()) = client.call_during(Via::Http, tcp, || scene.agent.resume())?;
         ensure!(tally.answered() == tally.requests, "while the maps are replaced: {tally}");
         ensure!(scene.agent.log().contains("the hooks have the new maps"), "no maps were replaced");

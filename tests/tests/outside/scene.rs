@@ -45,7 +45,8 @@ pub(crate) fn idle(body: impl FnOnce(&mut Scene<'_>) -> Result<()>) -> Result<()
         },
         |scene| {
             scene.agent.set("--kube-proxy-replacement", "");
-            scene.agent.set("--max-connections", "4096");
+            // One client's share is a quarter, and its datagrams count for two minutes.
+            scene.agent.set("--max-connections", "16384");
             let [four, six] = BALANCER;
             scene.cluster.fabric().ip(&[
                 format!("route add {four} via {}", NODE[0]),

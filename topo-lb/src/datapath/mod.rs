@@ -37,6 +37,7 @@ use host::memlock;
 use host::mount::{check_bpffs, check_cgroup2};
 use host::{capability, feature};
 use maps::failing::FailingRing;
+use maps::layout;
 use maps::quota::QuotaKeeper;
 use maps::renewal::{self, Pinned, Renewal};
 use maps::reply_filter::ReplyFilter;
@@ -159,7 +160,7 @@ impl Datapath {
                 Some(Renewal::begin(&options.pin_dir, &map_specs, &differences)?)
             }
         };
-        made.directories.extend(renewal::mark(&options.pin_dir)?);
+        made.directories.extend(layout::mark(&options.pin_dir)?);
         let constants = Constants::probe(options.tcp_peer, options.capacity.services)
             .with_exclusions(options.exclusions)
             .with_observing(options.observe)

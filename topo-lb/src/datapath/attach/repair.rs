@@ -17,7 +17,7 @@ use crate::datapath::host::conntrack::Conntrack;
 use crate::datapath::host::lock::Lock;
 use crate::datapath::host::mount::check_bpffs;
 use crate::datapath::host::syscall;
-use crate::datapath::maps::renewal;
+use crate::datapath::maps::layout;
 use crate::datapath::maps::spec::map_specs;
 use crate::datapath::{Datapath, Options};
 
@@ -78,7 +78,7 @@ impl Datapath {
         if !links.exists() {
             fs::create_dir(&links).map_err(|error| error.to_string())?;
         }
-        if renewal::mark(pin_dir).map_err(|error| causes(&error))?.is_some() {
+        if layout::mark(pin_dir).map_err(|error| causes(&error))?.is_some() {
             repairs.done.push("the mark of the maps' layout was gone".into());
         }
         Ok(())

@@ -12,6 +12,7 @@ pub mod failing;
 pub mod family;
 pub mod far_endpoints;
 pub(crate) mod frontends;
+pub(crate) mod layout;
 pub(crate) mod mapped;
 pub mod members;
 #[cfg(test)]

@@ -25,19 +25,14 @@ use tracing::{info, warn};
 
 use super::counters::place;
 use super::earlier;
+use super::layout::{self, LAYOUT};
 use super::mapped::Mapped;
 use super::pinned::{BPF_NOEXIST, Raw, added};
 use super::spec::{MapSpec, cpus};
 use crate::datapath::error::{LoadError, causes};
 
-/// Number of the layout of all maps. A map whose meaning changes gets another shape or another
-/// name, and this number is raised, so that an older agent does not touch the maps.
-pub const LAYOUT: u32 = 1;
-
 /// The new set's directory, below the pin directory.
 const DIRECTORY: &str = "renewal";
-/// Prefix of the empty directory that names the layout of the pins.
-const MARK: &str = "layout-";
 
 /// Maps that earlier versions pinned under another name: the old name, and the current one.
 const RENAMED: [(&str, &str); 1] = [("left_out", maps::UNPROGRAMMED)];
@@ -81,7 +76,7 @@ pub(crate) enum Pinned {
 /// A newer version made them, or a map cannot be read.
 pub(crate) fn look(pin_dir: &Path, map_specs: &[MapSpec]) -> Result<Pinned, LoadError> {
     let mut differences = Vec::new();
-    if let Some(found) = layout(pin_dir) {
+    if let Some(found) = layout::marked(pin_dir) {
         if found > LAYOUT {
             let path = pin_dir.to_owned();
             return Err(LoadError::Newer { path, found, own: LAYOUT });
@@ -97,33 +92,6 @@ pub(crate) fn look(pin_dir: &Path, map_specs: &[MapSpec]) -> Result<Pinned, Load
         differences.push("an agent was stopped while it replaced them".into());
     }
     Ok(if differences.is_empty() { Pinned::Fits } else { Pinned::Differs(differences) })
-}
-
-/// The highest marked layout, if any.
-fn layout(pin_dir: &Path) -> Option<u32> {
-    marks(pin_dir).into_iter().map(|(layout, _)| layout).max()
-}
-
-fn marks(pin_dir: &Path) -> Vec<(u32, PathBuf)> {
-    let entries = fs::read_dir(pin_dir).into_iter().flatten().flatten();
-    let parse = |entry: fs::DirEntry| {
-        let layout = entry.file_name().to_str()?.strip_prefix(MARK)?.parse().ok()?;
-        Some((layout, entry.path()))
-    };
-    entries.filter_map(parse).collect()
-}
-
-/// Marks the pins with this layout. Returns the mark's path if it is new.
-///
-/// # Errors
-/// The directory cannot be created.
-pub(crate) fn mark(pin_dir: &Path) -> Result<Option<PathBuf>, LoadError> {
-    let path = pin_dir.join(format!("{MARK}{LAYOUT}"));
-    match fs::create_dir(&path) {
-        Ok(()) => Ok(Some(path)),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(None),
-        Err(error) => Err(LoadError::PinDirectory(path, error)),
-    }
 }
 
 /// Renames maps of an earlier version to their current names; returns the old and the new path of
@@ -156,7 +124,7 @@ pub(crate) fn map_names() -> impl Iterator<Item = &'static str> {
 pub(crate) fn remove_all(pin_dir: &Path) -> Result<(), (PathBuf, io::Error)> {
     let staged = pin_dir.join(DIRECTORY);
     remove(&staged).map_err(|error| (staged, error))?;
-    for (_, path) in marks(pin_dir) {
+    for (_, path) in layout::marks(pin_dir) {
         fs::remove_dir(&path).map_err(|error| (path, error))?;
     }
     Ok(())
@@ -374,7 +342,7 @@ impl Renewal {
             }
         }
         fs::remove_dir(&self.staged)?;
-        for (layout, path) in marks(&self.pin_dir) {
+        for (layout, path) in layout::marks(&self.pin_dir) {
             if layout != LAYOUT {
                 fs::remove_dir(path)?;
             }
