@@ -40,13 +40,10 @@ impl Outcome {
 /// same meaning.
 pub(super) fn migrated(object: &Value) -> Outcome {
     let annotation = |name: &str| object["metadata"]["annotations"][name].as_str();
-    let field: Vec<&str> = object["spec"]["topologyKeys"]
-        .as_array()
-        .map(|keys| keys.iter().filter_map(Value::as_str).collect())
-        .unwrap_or_default();
+    let written = object["spec"].get("topologyKeys");
     let openyurt = annotation(OPENYURT);
     let is_service = object["kind"] == "Service" && object["apiVersion"] == "v1";
-    if !is_service || (openyurt.is_none() && object["spec"].get("topologyKeys").is_none()) {
+    if !is_service || (openyurt.is_none() && written.is_none()) {
         return Outcome::Untouched;
     }
     let namespace = object["metadata"]["namespace"].as_str().unwrap_or("default");
@@ -54,6 +51,12 @@ pub(super) fn migrated(object: &Value) -> Outcome {
     let left =
         |why: &dyn std::fmt::Display| Outcome::Left(format!("{name} is left as it is: {why}"));
 
+    let field: Option<Vec<&str>> = match written {
+        None | Some(Value::Null) => Some(Vec::new()),
+        Some(Value::Array(keys)) => keys.iter().map(Value::as_str).collect(),
+        Some(_) => None,
+    };
+    let Some(field) = field else { return left(&"spec.topologyKeys is not a list of texts") };
     let own = annotation(KEYS);
     let said = PolicySources {
         topology_keys: own.map(Into::into),
@@ -77,16 +80,20 @@ pub(super) fn migrated(object: &Value) -> Outcome {
     }
 
     let mut service = object.clone();
-    if let Some(spec) = service["spec"].as_object_mut() {
+    if let Some(spec) = service.get_mut("spec").and_then(Value::as_object_mut) {
         spec.remove("topologyKeys");
     }
     if !keys.is_empty() {
-        let annotations = &mut service["metadata"]["annotations"];
-        if annotations.is_null() {
-            *annotations = json!({});
-        }
-        let Some(annotations) = annotations.as_object_mut() else {
-            return left(&"its annotations are not a map");
+        let metadata = service.get_mut("metadata").and_then(Value::as_object_mut);
+        let annotations = metadata.map(|all| all.entry("annotations").or_insert(Value::Null));
+        let annotations = annotations.and_then(|all| {
+            if all.is_null() {
+                *all = json!({});
+            }
+            all.as_object_mut()
+        });
+        let Some(annotations) = annotations else {
+            return left(&"its metadata or its annotations are not a map");
         };
         annotations.remove(OPENYURT);
         annotations.insert(KEYS.to_owned(), json!(keys));

@@ -90,6 +90,7 @@ fn other_documents_stay_byte_for_byte() {
 fn what_would_mean_something_else_is_left_with_a_sentence() {
     for (metadata, spec, why) in [
         ("", "  topologyKeys: [\"*\", rack]\n", "move it to the end"),
+        ("", "  topologyKeys: [rack, 1]\n", "not a list of texts"),
         ("  annotations: {openyurt.io/topologyKeys: \"a, b\"}\n", "", "is ignored"),
         (
             "  annotations: {openyurt.io/topologyKeys: kubernetes.io/hostname}\n",
@@ -123,6 +124,33 @@ fn what_is_not_in_block_style_is_written_anew_and_says_what_is_lost() {
     let changed: Vec<_> = documents.iter().map(|document| document.is_changed).collect();
     assert_eq!(changed, [true, false]);
     assert_eq!(documents[0].sentences.len(), 1, "{documents:?}");
+}
+
+#[test]
+fn objects_of_any_shape_are_no_danger() {
+    let shapes = [
+        "x",
+        "[1]",
+        "{}",
+        "null",
+        "{annotations: x}",
+        "{annotations: {openyurt.io/topologyKeys: 1}}",
+    ];
+    for metadata in shapes {
+        for spec in
+            ["x", "null", "{topologyKeys: x}", "{topologyKeys: [a, 1]}", "{topologyKeys: {a: b}}"]
+        {
+            let text =
+                format!("{{apiVersion: v1, kind: Service, metadata: {metadata}, spec: {spec}}}\n");
+            assert_eq!(stream(&text).unwrap().len(), 1, "{text}");
+        }
+    }
+    let lonely = only(
+        "apiVersion: v1\nkind: Service\nmetadata:\n  annotations:\n    openyurt.io/topologyKeys: \
+         kubernetes.io/hostname # here\n",
+    );
+    assert_eq!(lonely.sentences.len(), 1, "{lonely:?}");
+    assert!(lonely.text.ends_with("    topo-lb.io/topology-keys: \"kubernetes.io/hostname\"\n"));
 }
 
 #[test]
