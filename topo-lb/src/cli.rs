@@ -7,6 +7,7 @@ mod dns;
 mod exclusive;
 mod frontends;
 mod lint;
+mod migrate;
 pub mod name;
 mod plan;
 mod source;
@@ -36,6 +37,7 @@ pub use check::CheckArgs;
 pub use dns::DnsArgs;
 pub use frontends::{FrontendArgs, Frontends};
 pub use lint::LintArgs;
+pub use migrate::MigrateArgs;
 pub use plan::PlanArgs;
 pub use source::{SourceArgs, kube_target};
 pub use top::TopArgs;
@@ -108,6 +110,15 @@ Examples:
 Each node counts as one client, and all clients open equally many connections to each
 Service port. A load of 2 is what two such clients open.")]
     Plan(PlanArgs),
+    /// Rewrite Services with spec.topologyKeys or OpenYurt's annotation: topo-lb's annotation, same meaning
+    #[command(after_help = "\
+Examples:
+  topo-lb migrate services.yaml                     # the changed documents; a sentence for each on stderr
+  topo-lb migrate --all services.yaml > new.yaml    # the whole file
+  kubectl get services -A -o yaml | topo-lb migrate > changed.yaml
+
+Comments and order stay in documents in block style. It changes no file and no cluster.")]
+    Migrate(MigrateArgs),
     /// Show what the kernel's maps hold
     #[command(after_help = "\
 Examples:

@@ -30,6 +30,7 @@ pub mod list;
 pub mod local;
 pub mod magnitude;
 pub mod metrics;
+pub mod migrate;
 pub mod name_service;
 mod netlink;
 mod nftables;

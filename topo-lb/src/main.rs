@@ -11,9 +11,9 @@ use tokio::runtime::{Builder, Runtime};
 use topo_lb::admin::probe;
 use topo_lb::app;
 use topo_lb::cli::{
-    AgentArgs, CheckArgs, CleanupArgs, Command, ExplainArgs, LintArgs, ListArgs, LogFormat, Output,
-    PlanArgs, ProbeArgs, SourceArgs, TopArgs, TraceArgs, TryArgs, ViewArgs, kube_target, name,
-    node_name,
+    AgentArgs, CheckArgs, CleanupArgs, Command, ExplainArgs, LintArgs, ListArgs, LogFormat,
+    MigrateArgs, Output, PlanArgs, ProbeArgs, SourceArgs, TopArgs, TraceArgs, TryArgs, ViewArgs,
+    kube_target, name, node_name,
 };
 use topo_lb::cluster::{ServiceId, State, Update};
 use topo_lb::datapath::attach::cleanup::cleanup;
@@ -22,7 +22,7 @@ use topo_lb::list::Listed;
 use topo_lb::source::Listing;
 use topo_lb::what_if::{self, Figures, Proxied};
 use topo_lb::{
-    check, crd, explain, heap, lint, list, name_service, source, top, trace, try_out, view,
+    check, crd, explain, heap, lint, list, migrate, name_service, source, top, trace, try_out, view,
 };
 
 fn main() -> ExitCode {
@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         Command::Explain(args) => run_explain(&args),
         Command::Lint(args) => run_lint(&args),
         Command::Plan(args) => run_plan(&args),
+        Command::Migrate(args) => run_migrate(&args),
         Command::List(args) => run_list(&args),
         Command::Top(args) => run_top(&args),
         Command::Trace(args) => run_trace(args),
@@ -67,6 +68,29 @@ fn run_try(args: &TryArgs) -> anyhow::Result<ExitCode> {
     })?;
     print(args.output, &report, || try_out::summary(&report))?;
     Ok(if report.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn run_migrate(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
+    let mut is_first = true;
+    for path in &args.files {
+        let text = if path == Path::new("-") {
+            std::io::read_to_string(std::io::stdin())
+        } else {
+            std::fs::read_to_string(path)
+        };
+        let text = text.with_context(|| format!("cannot read {}", path.display()))?;
+        for document in migrate::stream(&text).with_context(|| path.display().to_string())? {
+            for sentence in &document.sentences {
+                eprintln!("{}: {sentence}", name::called());
+            }
+            if args.all || document.is_changed {
+                let is_apart = is_first || document.text.trim_start().starts_with("---");
+                print!("{}{}", if is_apart { "" } else { "---\n" }, document.text);
+                is_first = false;
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {

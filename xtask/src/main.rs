@@ -14,6 +14,7 @@ mod bench;
 mod beside;
 mod build_ebpf;
 mod cache;
+mod chart;
 mod cluster;
 mod cluster_parts;
 mod cluster_tools;
@@ -83,6 +84,7 @@ enum Command {
     E2e(e2e::Args),
     ExternalMatrix(external_matrix::Args),
     Dashboard(dashboard::Args),
+    Chart(chart::Args),
     Pictures(pictures::Args),
 }
 
@@ -103,6 +105,7 @@ fn main() -> ExitCode {
         Command::E2e(args) => e2e::run(&workspace, &args),
         Command::ExternalMatrix(args) => external_matrix::run(&workspace, &args),
         Command::Dashboard(args) => dashboard::run(&workspace, &args),
+        Command::Chart(args) => chart::run(&workspace, &args),
         Command::Pictures(args) => pictures::run(&workspace, &args),
     });
     match result {

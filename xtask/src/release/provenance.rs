@@ -5,9 +5,9 @@ use anyhow::Result;
 use fs_err as fs;
 use serde_json::json;
 
+use super::Release;
 use super::sbom::PLACE;
 use super::source::Source;
-use super::Release;
 use crate::archive::digest;
 use crate::image::VERSION;
 
