@@ -1,5 +1,7 @@
 //! The schema refuses what the agent would ignore, and accepts everything else.
 
+mod admission;
+
 use std::sync::Arc;
 
 use cel::extractors::This;
@@ -112,10 +114,16 @@ fn the_schema_refuses_what_the_agent_would_ignore() {
         json!({"topologyKeys": [zone, "rack", "*"], "minEndpoints": "2,3,1,1"}),
         json!({"topologyKeys": [zone, "rack"], "minEndpoints": "2,3"}),
         json!({"topologyKeys": [zone], "minEndpoints": "0"}),
+        json!({"topologyKeys": [zone], "minEndpoints": "1%"}),
+        json!({"topologyKeys": [zone, "rack", "*"], "minEndpoints": "100%,3"}),
+        json!({"topologyKeys": [zone], "minEndpoints": "0%"}),
+        json!({"topologyKeys": [zone], "minEndpoints": "101%"}),
         json!({"topologyKeys": [zone], "minEndpoints": ""}),
         json!({"topologyKeys": [zone], "minEndpoints": "two"}),
         json!({"topologyKeys": [zone], "spill": "5%"}),
         json!({"topologyKeys": [zone], "spill": "0.55%"}),
+        json!({"topologyKeys": [zone], "spill": "auto"}),
+        json!({"topologyKeys": [zone], "spill": "auto%"}),
         json!({"topologyKeys": [zone], "spill": "100%"}),
         json!({"topologyKeys": [zone], "spill": "100.01%"}),
         json!({"topologyKeys": [zone], "spill": "5"}),
@@ -124,6 +132,10 @@ fn the_schema_refuses_what_the_agent_would_ignore() {
         json!({"refusal": "intended"}),
         json!({"refusal": "meant"}),
         json!({"handle": false}),
+        json!({"handle": false, "mode": "observe"}),
+        json!({"handle": false, "mode": "enforce", "ramp": "0.5%"}),
+        json!({"handle": false, "mode": "off"}),
+        json!({"handle": false, "ramp": "101%"}),
         json!({"weights": "topology.kubernetes.io/zone: a=80, b=20"}),
         json!({"ejection": "3"}),
         json!({"ejection": "15,600s,100%"}),
