@@ -62,8 +62,8 @@ pub enum Command {
     /// Try topo-lb on this machine alone, as root: real connections between two zones, and nothing left
     #[command(after_help = "\
 Examples:
-  sudo topo-lb try
-  sudo topo-lb try -o json | jq .ok
+  topo-lb try                            # as root
+  topo-lb try -o json | jq .ok
 
 Needs no cluster. All is in namespaces and cgroups of the command, also after Ctrl-C. Exit code 1:
 a connection went where it should not.")]

@@ -68,9 +68,9 @@ impl Groups {
         self.places.get(node).copied()
     }
 
-    /// The number of a node among those of all groups.
-    pub(super) fn number(&self, node: &str) -> Option<usize> {
-        self.place(node).map(|(group, place)| self.before[group] + place)
+    /// The number of the node at this place of a group among those of all groups.
+    pub(super) fn number(&self, (group, place): (usize, usize)) -> usize {
+        self.before[group] + place
     }
 
     /// How many nodes there are.
@@ -95,12 +95,14 @@ pub(super) struct Label {
     values: usize,
 }
 
-/// A sentence on a label that groups nothing: no node carries it, or it has too many values.
+/// A sentence on a label that groups nothing: no node carries it, or it has too many values. None before
+/// there are nodes.
 pub(super) fn ungrouped(state: &State, label: &str) -> Option<String> {
+    state.nodes().next()?;
     let values = state.nodes().filter_map(|(_, labels)| labels.get(label));
     match values.collect::<HashSet<_>>().len() {
         0 => Some(format!("No Node carries the label {label}: nodes are in one group.")),
-        many @ MOST.. if many > MOST => Some(format!(
+        many if many > MOST => Some(format!(
             "The label {label} has {many} values, more than {MOST}: nodes are in one group."
         )),
         _ => None,
@@ -156,7 +158,7 @@ mod tests {
         assert_eq!(groups.place("stranger"), Some((2, 1)));
         assert_eq!((groups.with(Some("b")), groups.with(None)), (Some(1), Some(2)));
         assert_eq!(
-            ["n3", "n1", "stranger"].map(|it| groups.number(it)),
+            ["n3", "n1", "stranger"].map(|it| groups.place(it).map(|place| groups.number(place))),
             [Some(0), Some(1), Some(3)]
         );
         assert_eq!((groups.place("n9"), groups.with(Some("c"))), (None, None));

@@ -53,8 +53,8 @@ impl Leads {
                 leads.shares.len() - 1
             });
             let place = u32::try_from(place).unwrap_or(u32::MAX);
-            for number in alike.iter().filter_map(|node| groups.number(node)) {
-                class[number] = place;
+            for at in alike.iter().filter_map(|node| groups.place(node)) {
+                class[groups.number(at)] = place;
             }
         }
         leads.class = class.into();

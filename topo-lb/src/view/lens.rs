@@ -126,7 +126,7 @@ impl Lens {
             flows.total.add(&row.rate);
             for (node, rate) in &row.nodes {
                 let Some((group, place)) = self.groups.place(node) else { continue };
-                let number = self.groups.number(node);
+                let number = self.groups.number((group, place));
                 flows.groups[group].add(rate);
                 if let Some(sums) = &mut flows.nodes[group][place] {
                     let more = rate.connections.into_iter().chain(rate.bytes);
@@ -134,8 +134,7 @@ impl Lens {
                     sums.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
                 }
                 for locality in Locality::ALL {
-                    let leads = leads.zip(number);
-                    let leads = leads.map_or(&[][..], |(leads, at)| leads.from(at, locality));
+                    let leads = leads.map_or(&[][..], |leads| leads.from(number, locality));
                     lines.estimate(group, locality, leads, rate, zones.contains_key(node));
                 }
             }
