@@ -74,12 +74,15 @@ fn kustomize(folder: &Path) -> Result<Vec<Value>> {
 
 /// The objects of the chart with these values, as `helm install --namespace topo-lb` renders them.
 pub fn chart(values: &[&str]) -> Result<Vec<Value>> {
+    let values: Vec<_> = values.iter().flat_map(|value| ["--set", value]).collect();
+    release(NAME, &[&["--skip-tests"], &values[..]].concat())
+}
+
+/// The objects of a release of the chart in the namespace topo-lb, with these flags of Helm.
+pub fn release(name: &str, flags: &[&str]) -> Result<Vec<Value>> {
     let mut command = Command::new(helm()?);
-    command.args(["template", NAME]).arg(deploy("helm/topo-lb")).args(["--namespace", NAME]);
-    for value in values {
-        command.args(["--set", value]);
-    }
-    objects(&printed(&mut command)?)
+    command.args(["template", name]).arg(deploy("helm/topo-lb")).args(["--namespace", NAME]);
+    objects(&printed(command.args(flags))?)
 }
 
 fn objects(text: &str) -> Result<Vec<Value>> {

@@ -14,7 +14,9 @@ use topo_lb::cli::name::PLUGIN;
 use topo_lb_tests::agent::Agent;
 use topo_lb_tests::binary::Binary;
 use topo_lb_tests::control_plane::ControlPlane;
-use topo_lb_tests::deployment::{NAME, chart, deploy, helm, kubectl, one, overlay, overlay_with};
+use topo_lb_tests::deployment::{
+    NAME, chart, deploy, helm, kubectl, one, overlay, overlay_with, release,
+};
 use topo_lb_tests::folder::Folder;
 use topo_lb_tests::lab::within;
 use topo_lb_tests::manifest::{endpoint, node, service, slice};
@@ -27,11 +29,31 @@ use topo_lb_tests::wait::{until, until_is};
 
 const SOON: Duration = Duration::from_secs(30);
 
+/// The labels that every object of the chart has; those of kustomize need none but the first.
+const LABELS: [&str; 5] = [
+    "app.kubernetes.io/name",
+    "app.kubernetes.io/instance",
+    "app.kubernetes.io/version",
+    "app.kubernetes.io/managed-by",
+    "helm.sh/chart",
+];
+
 /// Sorts objects, volumes and variables by name. Checks the order that matters: HOST_IP before its use.
 fn by_name(mut objects: Vec<Value>) -> Result<Vec<Value>> {
     // `helm install --create-namespace` makes the namespace.
     objects.retain(|object| object["kind"] != "Namespace");
-    objects.sort_by_key(|object| object["kind"].to_string());
+    for object in &mut objects {
+        let metadata = object["metadata"].as_object_mut().context("there is metadata")?;
+        for (list, chart_only) in
+            [("labels", &LABELS[..]), ("annotations", &["helm.sh/resource-policy"])]
+        {
+            if let Some(all) = metadata.get_mut(list).and_then(Value::as_object_mut) {
+                all.retain(|name, _| !chart_only.contains(&name.as_str()));
+            }
+        }
+        metadata.retain(|_, field| field != &json!({}));
+    }
+    objects.sort_by_key(|object| format!("{} {}", object["kind"], object["metadata"]["name"]));
     let daemon = objects.iter_mut().find(|object| object["kind"] == "DaemonSet");
     let pod = &mut daemon.context("there is a DaemonSet")?["spec"]["template"]["spec"];
     if let Some(volumes) = pod["volumes"].as_array_mut() {
@@ -72,6 +94,7 @@ fn the_chart_is_what_kustomize_makes() -> Result<()> {
             overlay_with("cleanup", &["cgroup-unified"])?,
         ),
         (chart(&["exclude.annotatedPods=true"])?, overlay_with("opt-in", &["exclude-pods"])?),
+        (chart(&["policies.install=true"])?, overlay_with("opt-in", &["policies"])?),
         (
             chart(&[
                 "listen.onNode=true",
@@ -93,12 +116,106 @@ fn the_chart_is_what_kustomize_makes() -> Result<()> {
 
 #[test]
 fn a_value_that_the_chart_does_not_know_is_refused() -> Result<()> {
-    for wrong in
-        ["scop=all", "scope=some", "listen.port=0", "stateDir=relative", "exclude.namespaces={A}"]
-    {
+    for wrong in [
+        "scop=all",
+        "scope=some",
+        "listen.port=0",
+        "stateDir=relative",
+        "exclude.namespaces={A}",
+        "pins=../elsewhere",
+        "seccompProfile=Localhost/",
+        "fullnameOverride=Far",
+        "updateStrategy.type=Never",
+    ] {
         let error = chart(&[wrong]).err().with_context(|| format!("{wrong} was taken"))?;
         ensure!(format!("{error:#}").contains("values don't meet"), "{wrong}: {error:#}");
     }
+    Ok(())
+}
+
+/// The values files for Helm's linters, by name.
+fn values_files() -> Result<Vec<String>> {
+    let files = fs::read_dir(deploy("helm/topo-lb/ci"))?;
+    let mut paths =
+        files.map(|file| Ok(file?.path().display().to_string())).collect::<Result<Vec<_>>>()?;
+    paths.sort();
+    ensure!(paths.len() > 5, "{paths:?}");
+    Ok(paths)
+}
+
+#[test]
+fn the_chart_passes_helms_linter_with_every_values_file() -> Result<()> {
+    for file in values_files()? {
+        let mut lint = Command::new(helm()?);
+        lint.args(["lint", "--strict", "--values", &file]).arg(deploy("helm/topo-lb"));
+        printed(&mut lint)?;
+        for object in release("far", &["--values", &file])? {
+            let labels = &object["metadata"]["labels"];
+            let is_whole = LABELS.iter().all(|name| labels[name].is_string());
+            // Definitions and roles are the cluster's, and the Pod of `helm test` is no agent.
+            let is_shared = ["CustomResourceDefinition", "Pod"].contains(&text(&object["kind"]))
+                || text(&object["metadata"]["name"]).starts_with("topo-lb-policies-");
+            ensure!(is_whole != is_shared, "{file}: {object:#}");
+        }
+    }
+    Ok(())
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+#[test]
+fn two_releases_share_no_object_and_select_only_their_own_pods() -> Result<()> {
+    let identity = |object: &Value| {
+        let metadata = &object["metadata"];
+        format!("{} {} {}", object["kind"], metadata["namespace"], metadata["name"])
+    };
+    let one_release = |name: &str| -> Result<(BTreeSet<String>, Value)> {
+        let monitor = ["listen.onNode", "podMonitor.enabled", "prometheusRule.enabled"];
+        let more = ["dashboard.enabled", "resourceQuota.enabled"];
+        let on: Vec<_> = monitor.iter().chain(&more).map(|it| format!("{it}=true")).collect();
+        let flags: Vec<_> = on.iter().flat_map(|value| ["--set", value]).collect();
+        let objects = release(name, &flags)?;
+        let daemon = one(&objects, "DaemonSet")?["spec"].clone();
+        let selected = &daemon["selector"]["matchLabels"];
+        ensure!(selected == &daemon["template"]["metadata"]["labels"], "{daemon:#}");
+        let monitored = &one(&objects, "PodMonitor")?["spec"]["selector"]["matchLabels"];
+        ensure!(selected == monitored, "{monitored}");
+        Ok((objects.iter().map(identity).collect(), selected.clone()))
+    };
+    let (near, far) = (one_release(NAME)?, one_release("far")?);
+    ensure!(near.0.len() > 8, "{near:?}");
+    ensure!(near.0.is_disjoint(&far.0) && near.1 != far.1, "{near:?} and {far:?}");
+    Ok(())
+}
+
+#[test]
+fn what_is_given_to_the_chart_gets_to_the_agent() -> Result<()> {
+    let file = deploy("helm/topo-lb/ci/everything-values.yaml").display().to_string();
+    let objects = release("far", &["--values", &file])?;
+    let daemon = one(&objects, "DaemonSet")?;
+    let pod = &daemon["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    for (name, value) in [
+        ("TOPO_LB_PIN_DIR", "/run/topo-lb/bpf/far-lb"),
+        ("TOPO_LB_KUBECONFIG", "/etc/topo-lb/kubeconfig/config"),
+        ("TOPO_LB_FRONTENDS", "all"),
+        ("TOPO_LB_LISTEN", "127.0.0.1:29876"),
+    ] {
+        ensure!(variable(container, name) == Some(value), "{name}: {container:#}");
+    }
+    let secret = volume(pod, container, "/etc/topo-lb/kubeconfig").context("there is a volume")?;
+    ensure!(secret["secret"]["secretName"] == "far-kubeconfig", "{secret}");
+    ensure!(volume(pod, container, "/extra").is_some(), "{pod:#}");
+    let profile = &container["securityContext"]["seccompProfile"];
+    ensure!(profile == &json!({"type": "Localhost", "localhostProfile": "topo-lb.json"}));
+    ensure!(daemon["spec"]["updateStrategy"] == json!({"type": "OnDelete"}), "{daemon:#}");
+    ensure!(daemon["spec"]["template"]["metadata"]["labels"]["team"] == "network", "{daemon:#}");
+    ensure!(pod["serviceAccountName"] == "far-lb", "{pod:#}");
+    let dashboard = one(&objects, "ConfigMap")?["data"]["topo-lb.json"].clone();
+    let file = fs::read_to_string(deploy("grafana/topo-lb.json"))?;
+    ensure!(dashboard == json!(file), "another dashboard");
     Ok(())
 }
 
@@ -220,6 +337,13 @@ fn helm_installs_upgrades_rolls_back_and_uninstalls() -> Result<()> {
     };
     plane.administer(&helm, &["install", NAME, &place, "-n", NAME, "--create-namespace"])?;
     ensure!(scope()? == "opt-in", "{}", scope()?);
+    // A second one beside it, without what this server does not know.
+    let everything = place.clone() + "/ci/everything-values.yaml";
+    let off = "podMonitor.enabled=false,prometheusRule.enabled=false,policies.install=false,\
+               mountBpffs=false";
+    let beside = ["install", "far", &place, "-n", NAME, "--values", &everything, "--set", off];
+    plane.administer(&helm, &beside)?;
+    plane.administer(&helm, &["uninstall", "far", "-n", NAME])?;
     plane.administer(&helm, &["upgrade", NAME, &place, "-n", NAME, "--set", "scope=all"])?;
     ensure!(scope()? == "all", "{}", scope()?);
     // A server that knows no CEL rules gets the definitions without them, and keeps them.

@@ -11,8 +11,9 @@ use tokio::runtime::{Builder, Runtime};
 use topo_lb::admin::probe;
 use topo_lb::app;
 use topo_lb::cli::{
-    AgentArgs, CheckArgs, CleanupArgs, Command, ExplainArgs, LintArgs, ListArgs, LogFormat, Output,
-    PlanArgs, ProbeArgs, SourceArgs, TopArgs, TraceArgs, ViewArgs, kube_target, name, node_name,
+    AgentArgs, CheckArgs, CleanupArgs, Command, ExplainArgs, LintArgs, ListArgs, LogFormat,
+    MigrateArgs, Output, PlanArgs, ProbeArgs, SourceArgs, TopArgs, TraceArgs, TryArgs, ViewArgs,
+    kube_target, name, node_name,
 };
 use topo_lb::cluster::{ServiceId, State, Update};
 use topo_lb::datapath::attach::cleanup::cleanup;
@@ -20,14 +21,19 @@ use topo_lb::lint::Rule;
 use topo_lb::list::Listed;
 use topo_lb::source::Listing;
 use topo_lb::what_if::{self, Figures, Proxied};
-use topo_lb::{check, crd, explain, heap, lint, list, source, top, trace, view};
+use topo_lb::{
+    check, crd, explain, heap, lint, list, migrate, name_service, source, top, trace, try_out, view,
+};
 
 fn main() -> ExitCode {
+    name_service::keep_to_own();
     let result = match name::parse().command {
+        Command::Try(args) => run_try(&args),
         Command::Agent(args) => run_agent(*args),
         Command::Explain(args) => run_explain(&args),
         Command::Lint(args) => run_lint(&args),
         Command::Plan(args) => run_plan(&args),
+        Command::Migrate(args) => run_migrate(&args),
         Command::List(args) => run_list(&args),
         Command::Top(args) => run_top(&args),
         Command::Trace(args) => run_trace(args),
@@ -44,13 +50,46 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!("{}: {error:#}", name::called());
-            ExitCode::FAILURE
+            let interrupted = error.downcast_ref::<try_out::Interrupted>();
+            interrupted.map_or(ExitCode::FAILURE, |it| ExitCode::from(it.0))
         }
     }
 }
 
 fn run_crds() -> anyhow::Result<ExitCode> {
     print!("{}", crd::manifest()?);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run_try(args: &TryArgs) -> anyhow::Result<ExitCode> {
+    let report = try_out::run(colours(), |text| match args.output {
+        Output::Table => write(&format!("{text}\n")),
+        Output::Json => Ok(()),
+    })?;
+    print(args.output, &report, || try_out::summary(&report))?;
+    Ok(if report.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn run_migrate(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
+    let mut is_first = true;
+    for path in &args.files {
+        let text = if path == Path::new("-") {
+            std::io::read_to_string(std::io::stdin())
+        } else {
+            std::fs::read_to_string(path)
+        };
+        let text = text.with_context(|| format!("cannot read {}", path.display()))?;
+        for document in migrate::stream(&text).with_context(|| path.display().to_string())? {
+            for sentence in &document.sentences {
+                eprintln!("{}: {sentence}", name::called());
+            }
+            if args.all || document.is_changed {
+                let is_apart = is_first || document.text.trim_start().starts_with("---");
+                print!("{}{}", if is_apart { "" } else { "---\n" }, document.text);
+                is_first = false;
+            }
+        }
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -198,11 +237,8 @@ fn run_top(args: &TopArgs) -> anyhow::Result<ExitCode> {
         top::watch(&options, colours())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let (rows, troubles) = block_on(top::once(&options))??;
-    let caveat = args.pin.caveat().filter(|_| args.reads_maps()).map(str::to_owned);
-    for trouble in troubles.into_iter().chain(caveat) {
-        eprintln!("{}: {trouble}", name::called());
-    }
+    let (rows, sentences) = block_on(top::once(&options))??;
+    sentences.iter().for_each(|sentence| eprintln!("{}: {sentence}", name::called()));
     print(args.output, &rows, || top::table(&rows))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -220,8 +256,9 @@ fn run_view(args: ViewArgs) -> anyhow::Result<ExitCode> {
             // A page that nobody is told of is still served.
             let _ = write(&format!("The page is at http://{address}. Ctrl-C ends it."));
         };
+        let say = |sentence: &str| eprintln!("{}: {sentence}", name::called());
         tokio::select! {
-            served = view::serve(args.options(), ready) => served,
+            served = view::serve(args.options(), ready, say) => served,
             end = tokio::signal::ctrl_c() => end.context("cannot wait for Ctrl-C"),
         }
     });

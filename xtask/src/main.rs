@@ -1,4 +1,4 @@
-//! Set-up, builds, tests, demo and bench: `cargo xtask --help`.
+//! Set-up, builds, releases, tests, demo and bench: `cargo xtask --help`.
 //!
 //! Each subcommand is a module. [`machine`] inspects the machine, [`plan`] decides what is missing,
 //! and [`install`] carries out the plan. Messages go to standard error. Standard output is for
@@ -8,10 +8,13 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod architecture;
+mod archive;
 mod bench;
 mod beside;
 mod build_ebpf;
 mod cache;
+mod chart;
 mod cluster;
 mod cluster_parts;
 mod cluster_tools;
@@ -40,10 +43,13 @@ mod plan;
 mod process;
 mod progress;
 mod prometheus;
+mod release;
 mod run_agent;
 mod setup;
+mod shipped;
 mod soak;
 mod stage;
+mod static_program;
 mod suites;
 mod summary;
 mod test;
@@ -53,7 +59,7 @@ mod workspace;
 
 use workspace::Workspace;
 
-/// Set-up, builds, tests and the demo of topo-lb.
+/// Set-up, builds, releases, tests and the demo of topo-lb.
 ///
 /// Every command does the set-up that it needs, so any of them can be the first on a new machine.
 #[derive(Debug, Parser)]
@@ -73,10 +79,12 @@ enum Command {
     Soak(soak::Args),
     Bench(bench::Args),
     Image(image::Args),
+    Release(release::Args),
     Cluster(cluster::Args),
     E2e(e2e::Args),
     ExternalMatrix(external_matrix::Args),
     Dashboard(dashboard::Args),
+    Chart(chart::Args),
     Pictures(pictures::Args),
 }
 
@@ -92,10 +100,12 @@ fn main() -> ExitCode {
         Command::Soak(args) => soak::run(&workspace, &args),
         Command::Bench(args) => bench::run(&workspace, &args),
         Command::Image(args) => image::run(&workspace, &args),
+        Command::Release(args) => release::run(&workspace, &args),
         Command::Cluster(args) => cluster::run(&workspace, &args),
         Command::E2e(args) => e2e::run(&workspace, &args),
         Command::ExternalMatrix(args) => external_matrix::run(&workspace, &args),
         Command::Dashboard(args) => dashboard::run(&workspace, &args),
+        Command::Chart(args) => chart::run(&workspace, &args),
         Command::Pictures(args) => pictures::run(&workspace, &args),
     });
     match result {

@@ -102,6 +102,9 @@ pub struct PolicySources {
     /// Annotation `topo-lb.io/handle`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handle: Option<Arc<str>>,
+    /// Annotation `topo-lb.io/dns`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dns: Option<Arc<str>>,
     /// Annotation `topo-lb.io/mode`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Arc<str>>,

@@ -1,5 +1,7 @@
 //! The schema refuses what the agent would ignore, and accepts everything else.
 
+mod admission;
+
 use std::sync::Arc;
 
 use cel::extractors::This;

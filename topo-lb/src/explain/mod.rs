@@ -8,6 +8,7 @@ mod reason;
 mod spread;
 mod table;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
@@ -19,6 +20,7 @@ use crate::plan::Lack;
 use crate::topology::cause::Cause;
 use crate::topology::claim::{self, Claim};
 use crate::topology::label::{REGION, ZONE};
+use crate::topology::named;
 use crate::topology::{
     self, Decision, Origin, Scope, decide, decide_for, decide_in_full, waits_for,
 };
@@ -43,7 +45,7 @@ pub struct Report {
     pub unknown: Vec<ServiceId>,
     /// Services without a ClusterIP to translate, and why; of all, or of the requested ones.
     #[serde(skip)]
-    pub skipped: Vec<(ServiceId, &'static str)>,
+    pub skipped: Vec<(ServiceId, Cow<'static, str>)>,
     /// What is known of the node, in one line.
     #[serde(skip)]
     pub about: String,
@@ -192,8 +194,7 @@ pub fn report_of_agent(
         };
         let decisions = decide(state, this_node, scope, id);
         if decisions.is_empty() {
-            let why = service.skipped.map_or("it has no ports", Into::into);
-            report.skipped.push((id.clone(), why));
+            report.skipped.push((id.clone(), skipped(state, this_node, scope, service)));
         }
         let for_outside = match service.exposure {
             Some(_) => decide_for(Clients::Outside, state, this_node, scope, id),
@@ -226,6 +227,31 @@ pub fn report_of_agent(
         report.services.append(&mut ports);
     }
     report
+}
+
+/// Why no connection to a Service is translated, and what DNS says instead.
+fn skipped(state: &State, this_node: &str, scope: Scope, service: &Service) -> Cow<'static, str> {
+    let Some(named) = named::named(state, this_node, scope, &service.id) else {
+        return Cow::Borrowed(service.skipped.map_or("it has no ports", Into::into));
+    };
+    let of_family = |family| {
+        let groups = named.of(family)?;
+        let shown = |group: &named::Group| {
+            let all: Vec<_> = group.addresses.iter().map(ToString::to_string).collect();
+            let share = (group.share * 1e4).round() / 1e2;
+            let share = if groups.len() > 1 {
+                format!(" ({share}% of the answers)")
+            } else {
+                String::new()
+            };
+            all.join(", ") + &share
+        };
+        let all: Vec<_> = groups.iter().map(shown).collect();
+        let all = if all.is_empty() { "no address".to_owned() } else { all.join("; ") };
+        Some(format!("{family} {all}"))
+    };
+    let all: Vec<_> = cluster::Family::BOTH.into_iter().filter_map(of_family).collect();
+    Cow::Owned(format!("headless; with `--dns` its name is answered here: {}", all.join(" | ")))
 }
 
 /// What to say of frontends that other Services claim, too.

@@ -9,6 +9,7 @@ use crate::explain::shown;
 use crate::topology::cause::{Cause, HintsOff};
 use crate::topology::decision::{Choice, Status};
 use crate::topology::label::{DESIRED_NODEPOOL, HOSTNAME, NODEPOOL, ZONE};
+use crate::topology::named;
 use crate::topology::validation::ANY;
 use crate::topology::{
     Bypass, Decision, NodesByLabel, Origin, PolicyKind, Scope, Verdict, decide_in_full,
@@ -37,6 +38,9 @@ pub(super) fn look(
 ) {
     let Some(service) = state.service(id) else { return };
     let mut sightings = Sightings::new();
+    if let Some(fault) = named::fault(state, service) {
+        findings.push(Finding::of(&id.namespace, &id.name, Rule::Ignored, fault));
+    }
     // Policies on trial count as if they held everywhere: this is what they will do.
     let decide = |node| decide_in_full(state, node, Scope::All, id).unwrap_or_default();
     let from_nowhere = decide("");

@@ -16,6 +16,7 @@
 //! | `ejection` | endpoints that are left out of a tier, because connects to them failed |
 //! | `evaluation` | the decision for one Service port and one address family |
 //! | `route` | the datapath's part of a decision |
+//! | `named` | what the name of a headless Service stands for |
 //! | `node_labels` | whether a decision reads labels of other Nodes |
 //! | `alike` | nodes that a Service treats alike |
 //! | `reached` | how much of a Service a load balancer reaches through this node |
@@ -38,6 +39,7 @@ mod keys;
 pub mod label;
 pub mod label_name;
 mod min_endpoints;
+pub mod named;
 mod node_labels;
 mod openyurt;
 mod origin;

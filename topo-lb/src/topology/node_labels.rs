@@ -3,9 +3,10 @@
 //! Nodes, of which a large cluster has thousands.
 
 use crate::cluster::Endpoint;
-use crate::cluster::{KnownNodes, ServiceId, State};
+use crate::cluster::{KnownNodes, Service, ServiceId, State};
 
 use super::label::{HOSTNAME, Here, NODEPOOL};
+use super::named::has_name;
 use super::openyurt::Reach;
 use super::policy::{self, Rules};
 use super::spill::Spill;
@@ -48,7 +49,8 @@ pub(super) fn reads<'a>(
     scope: Scope,
     id: &ServiceId,
 ) -> Option<&'a str> {
-    let service = state.service(id).filter(|service| has_frontends(service))?;
+    let decides = |service: &&Service| has_frontends(service) || has_name(service);
+    let service = state.service(id).filter(decides)?;
     let policy = policy::of(state, seen, service);
     if policy.bypass(scope, service).is_some() {
         return None;

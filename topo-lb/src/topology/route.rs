@@ -43,7 +43,7 @@ pub struct Route {
     pub parts: Vec<Part>,
     /// Endpoints of the next wider tier, for spilled connections; sorted.
     pub wider: Vec<Chosen>,
-    /// Share of new connections that spill, in parts of `selection::SPILL_ONE`.
+    /// Share of new connections that spill, in parts of `selection::SPILL_ONE`, or `selection::LEASED`.
     pub spill: u16,
     /// Connections are refused if no endpoint matches, although the Service has endpoints.
     pub strict: bool,
@@ -151,6 +151,17 @@ pub fn routes(
         }
     }
     routes
+}
+
+/// The route of clients anywhere to a Service port without frontends.
+pub(super) fn of_evaluation(
+    service: &Service,
+    port: &Port,
+    rules: &Rules<'_>,
+    done: &Evaluation<'_>,
+    here: Here<'_>,
+) -> Route {
+    route(service, (0, port), Vec::new(), port_name(service, port), rules, done, here)
 }
 
 fn route(

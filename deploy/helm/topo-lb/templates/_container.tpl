@@ -1,13 +1,13 @@
 {{/* The container with topo-lb: the agent, or the clean-up. */}}
 {{- define "topo-lb.container" -}}
-{{- if and .Values.kubeProxyReplacement (not (or .Values.k8sServiceHost .Values.apiServer)) }}
-{{- fail "kubeProxyReplacement needs k8sServiceHost, the control plane's own address, or apiServer: the ClusterIP of the API server works only when the agent does" }}
+{{- if and .Values.kubeProxyReplacement (not (or .Values.k8sServiceHost .Values.apiServer .Values.kubeconfigSecret.name)) }}
+{{- fail "kubeProxyReplacement needs k8sServiceHost, the control plane's own address, or apiServer, or kubeconfigSecret: the ClusterIP of the API server works only when the agent does" }}
+{{- end }}
+{{- if and .Values.apiServer .Values.kubeconfigSecret.name }}
+{{- fail "apiServer and kubeconfigSecret.name exclude each other: an agent follows one API server" }}
 {{- end }}
 name: {{ ternary "cleanup" "agent" .Values.cleanup }}
-image: {{ printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) }}
-{{- with .Values.image.pullPolicy }}
-imagePullPolicy: {{ . }}
-{{- end }}
+{{ include "topo-lb.image" . }}
 {{- if .Values.cleanup }}
 args: [cleanup]
 {{- else }}
@@ -50,10 +50,7 @@ env:
   {{- end }}
   # The container runtimes' AppArmor profile forbids writes below a container's own /sys/fs/bpf, so
   # the node's bpffs is mounted elsewhere. `kubectl exec` finds it here.
-  - name: TOPO_LB_PIN_DIR
-    value: /run/topo-lb/bpf/topo-lb
-  - name: TOPO_LB_CGROUP_ROOT
-    value: /run/topo-lb/cgroup
+  {{- include "topo-lb.places" . | nindent 2 }}
   {{- if .Values.stateDir }}
   - name: TOPO_LB_STATE_DIR
     value: /var/lib/topo-lb
@@ -70,22 +67,14 @@ env:
   - name: TOPO_LB_API_SERVER
     value: {{ . }}
   {{- end }}
-securityContext:
-  # Not privileged: root, because root owns bpffs and the cgroups, with only these capabilities.
-  runAsUser: 0
-  readOnlyRootFilesystem: true
-  allowPrivilegeEscalation: false
-  capabilities:
-    drop: [ALL]
-    {{- $old := ternary (list "SYS_RESOURCE") (list) (and .Values.sysResource (not .Values.cleanup)) }}
-    {{- $sockets := ternary (list "SYS_ADMIN" "SYS_PTRACE") (list) .Values.endSockets }}
-    add: {{ concat .Values.capabilities $old $sockets | toJson }}
-  # The default profiles of many runtimes allow bpf(2) only with SYS_ADMIN, even with BPF.
-  seccompProfile:
-    type: {{ .Values.seccompProfile }}
-  # With SELinux, only this container type can write to bpffs. Ignored without SELinux.
-  seLinuxOptions:
-    type: spc_t
+  {{- if .Values.kubeconfigSecret.name }}
+  - name: TOPO_LB_KUBECONFIG
+    value: /etc/topo-lb/kubeconfig/{{ .Values.kubeconfigSecret.key }}
+  {{- end }}
+  {{- with .Values.extraEnv }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+securityContext: {{- include "topo-lb.securityContext" . | nindent 2 }}
 {{- if not .Values.cleanup }}
 {{- if .Values.listen.onNode }}
 ports:
@@ -113,17 +102,98 @@ readinessProbe:
 {{- end }}
 resources: {{ .Values.resources | toJson }}
 volumeMounts:
-  # HostToContainer: the container sees later mounts of the node.
-  - name: bpffs
-    mountPath: /run/topo-lb/bpf
-    mountPropagation: HostToContainer
-  - name: cgroup
-    mountPath: /run/topo-lb/cgroup
-    mountPropagation: HostToContainer
+  {{- include "topo-lb.mounts" . | nindent 2 }}
   - name: probes
     mountPath: /run/topo-lb/probes
   {{- if .Values.stateDir }}
   - name: state
     mountPath: /var/lib/topo-lb
   {{- end }}
+  {{- if .Values.kubeconfigSecret.name }}
+  - name: kubeconfig
+    mountPath: /etc/topo-lb/kubeconfig
+    readOnly: true
+  {{- end }}
+  {{- with .Values.extraVolumeMounts }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end }}
+
+{{- define "topo-lb.image" -}}
+image: {{ printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) }}
+{{- with .Values.image.pullPolicy }}
+imagePullPolicy: {{ . }}
+{{- end }}
+{{- end }}
+
+{{- define "topo-lb.places" -}}
+- name: TOPO_LB_PIN_DIR
+  value: /run/topo-lb/bpf/{{ .Values.pins }}
+- name: TOPO_LB_CGROUP_ROOT
+  value: /run/topo-lb/cgroup
+{{- end }}
+
+{{- define "topo-lb.mounts" -}}
+# HostToContainer: the container sees later mounts of the node.
+- name: bpffs
+  mountPath: /run/topo-lb/bpf
+  mountPropagation: HostToContainer
+- name: cgroup
+  mountPath: /run/topo-lb/cgroup
+  mountPropagation: HostToContainer
+{{- end }}
+
+{{- define "topo-lb.volumes" -}}
+- name: bpffs
+  hostPath:
+    path: /sys/fs/bpf
+    type: Directory
+- name: cgroup
+  hostPath:
+    path: {{ .Values.cgroupRoot }}
+    type: Directory
+{{- end }}
+
+{{/* A profile of seccomp or AppArmor: `Localhost/NAME` names one of the node. */}}
+{{- define "topo-lb.profile" -}}
+type: {{ splitList "/" . | first }}
+{{- if hasPrefix "Localhost/" . }}
+localhostProfile: {{ trimPrefix "Localhost/" . }}
+{{- end }}
+{{- end }}
+
+{{- define "topo-lb.securityContext" -}}
+# Not privileged: root, because root owns bpffs and the cgroups, with only these capabilities.
+runAsUser: 0
+readOnlyRootFilesystem: true
+allowPrivilegeEscalation: false
+capabilities:
+  drop: [ALL]
+  add: {{ include "topo-lb.capabilities" . }}
+# The default profiles of many runtimes allow bpf(2) only with SYS_ADMIN, even with BPF.
+seccompProfile: {{- include "topo-lb.profile" .Values.seccompProfile | nindent 2 }}
+{{- with .Values.appArmorProfile }}
+appArmorProfile: {{- include "topo-lb.profile" . | nindent 2 }}
+{{- end }}
+# With SELinux, only this container type can write to bpffs. Ignored without SELinux.
+seLinuxOptions:
+  type: spc_t
+{{- end }}
+
+{{/* Which nodes. */}}
+{{- define "topo-lb.nodes" -}}
+tolerations: {{ .Values.tolerations | toJson }}
+nodeSelector: {{ .Values.nodeSelector | toJson }}
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets: {{ toJson . }}
+{{- end }}
+{{- with .Values.affinity }}
+affinity: {{ toJson . }}
+{{- end }}
+{{- end }}
+
+{{- define "topo-lb.capabilities" -}}
+{{- $old := ternary (list "SYS_RESOURCE") (list) (and .Values.sysResource (not .Values.cleanup)) }}
+{{- $sockets := ternary (list "SYS_ADMIN" "SYS_PTRACE") (list) .Values.endSockets }}
+{{- concat .Values.capabilities $old $sockets | toJson }}
 {{- end }}

@@ -267,7 +267,8 @@ mod tests {
     fn the_documents_name_the_kernel_from_which_refusals_are_econnrefused() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let since = Feature::SET_RETVAL.since;
-        for file in ["README.md", "ARCHITECTURE.md", "docs/topology.md", "docs/reliability.md"] {
+        for file in ["docs/limits.md", "ARCHITECTURE.md", "docs/topology.md", "docs/reliability.md"]
+        {
             let text = fs::read_to_string(root.join(file)).unwrap();
             let about = text.lines().filter(|line| {
                 (line.contains("EPERM") || line.contains("bpf_set_retval"))

@@ -48,6 +48,8 @@ pub(super) struct Annotations {
     refusal: Option<Text>,
     #[serde(rename = "topo-lb.io/handle")]
     handle: Option<Text>,
+    #[serde(rename = "topo-lb.io/dns")]
+    dns: Option<Text>,
     #[serde(rename = "topo-lb.io/mode")]
     mode: Option<Text>,
     #[serde(rename = "topo-lb.io/ramp")]
@@ -351,6 +353,7 @@ fn policy(annotations: &Annotations, spec: &Spec, names: &mut Names) -> PolicySo
         openyurt: annotations.openyurt.as_ref().map(|Text(text)| names.share(text)),
         spec_topology_keys: spec.topology_keys.iter().map(|key| names.share(key)).collect(),
         hints_asked: asked_by_field || asked_by_mode,
+        dns: annotations.dns.as_ref().map(|Text(text)| names.share(text)),
         ..annotations.of_namespace(names)
     }
 }
