@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use kube::Api;
-use kube::api::{DeleteParams, DynamicObject, ListParams};
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use topo_lb_tests::agent::Agent;
 use topo_lb_tests::api::{READ, installed, reading};
@@ -139,6 +139,15 @@ fn policies_of_a_real_api_server_decide_report_and_outlive_their_definitions() -
         let wrong = policy("TopologyPolicy", "wrong", &["a b"]);
         let refused = plane.create([wrong]).expect_err("the schema refuses it");
         ensure!(format!("{refused:#}").contains("spec.topologyKeys"), "{refused:#}");
+
+        // One that observes is as if it were not there.
+        for (mode, who) in [("observe", &HANGZHOU[..]), ("enforce", &SERVERS)] {
+            let patch = Patch::Merge(json!({"spec": {"mode": mode}}));
+            plane.with(POLICIES, "TopologyPolicy", async |api| {
+                Ok(api.patch("everywhere", &PatchParams::default(), &patch).await.map(drop)?)
+            })?;
+            client.wait_for(Via::Http, at(UD1_WITHOUT_TOPOLOGY)?, who, SOON)?;
+        }
 
         // A deleted policy goes, and so it does not with its definition.
         plane.change("Namespace", "default", &json!({"metadata": {"annotations": null}}))?;

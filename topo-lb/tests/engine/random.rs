@@ -117,7 +117,7 @@ fn weights(tape: &mut Tape<'_>, policy: &PolicySources) -> String {
     let each = (0..1 + tape.below(4)).map(|_| tape.one(names)).collect::<Vec<_>>();
     let each = each.into_iter().filter(|name| seen.insert(*name) || tape.chance(5));
     let each = each.collect::<Vec<_>>();
-    let numbers = if tape.chance(20) { &["0", "20"][..] } else { numbers };
+    let numbers = if tape.chance(30) { &["0", "20"][..] } else { numbers };
     let each = each.into_iter().map(|name| format!("{name}={}", tape.one(numbers)));
     let each = each.collect::<Vec<_>>().join(", ");
     format!("{}: {each}", tape.one(&KEYS))
@@ -157,10 +157,10 @@ pub(crate) fn service(tape: &mut Tape<'_>, name: &str) -> Service {
         policy.min_endpoints = Some(choose(tape, &texts, &wrong));
     }
     if tape.chance(if by_keys { 50 } else { 3 }) {
-        let texts = ["5%", "0%", "auto", "0.01%", "33.33%", " 50 %", " auto "];
+        let texts = ["auto", "0%", " auto ", "0.01%", "33.33%", "auto", "5%"];
         policy.spill = Some(choose(tape, &texts, &["101%", "5", "1.234%", ""]));
     }
-    if tape.chance(if by_keys { 35 } else { 20 }) {
+    if tape.chance(if by_keys { 45 } else { 40 }) {
         policy.weights = Some(weights(tape, &policy).into());
     }
     policy.hints_asked = tape.chance(20);
@@ -226,7 +226,7 @@ fn sources(tape: &mut Tape<'_>) -> PolicySources {
         policy.min_endpoints = Some(choose(tape, &["2", "34%", "2,2"], &["0", "x"]));
     }
     if tape.chance(25) {
-        policy.spill = Some(choose(tape, &["5%", "100%", "auto", "33.33%"], &["101%", ""]));
+        policy.spill = Some(choose(tape, &["auto", "33.33%", "auto"], &["101%", ""]));
     }
     if tape.chance(15) {
         policy.weights = Some(weights(tape, &policy).into());
