@@ -138,6 +138,17 @@ impl Client {
         Ok(self.tell(&Order::End(socket, ending))??)
     }
 
+    /// Sends `bytes` through an open socket, to `to` if it is unconnected, and returns what comes in
+    /// answer. Over TCP both begin with their length, as in DNS.
+    pub fn exchange(
+        &mut self,
+        socket: Socket,
+        to: SocketAddr,
+        bytes: &[u8],
+    ) -> Result<Result<Vec<u8>, Failure>> {
+        self.tell(&Order::Exchange(socket, to, bytes.to_vec()))
+    }
+
     /// Sends a request through an unconnected socket.
     pub fn send(&mut self, socket: Socket, to: SocketAddr) -> Result<()> {
         Ok(self.tell(&Order::Send(socket, to))??)

@@ -99,6 +99,25 @@ pub fn cluster(objects: Vec<Value>, demands: &[Demand]) -> Result<FakeApi> {
     Ok(api)
 }
 
+/// The bytes a second of these demands, by distance, at the mean of what changes from second to second.
+///
+/// # Errors
+/// An object is none that agents read.
+pub fn distances(objects: &[Value], demands: &[Demand]) -> Result<[f64; Locality::ALL.len()]> {
+    let mut state = State::default();
+    for object in objects {
+        let _ = state.apply(update(object.clone())?, "");
+    }
+    let mut sums = [0.0; Locality::ALL.len()];
+    for demand in demands {
+        let (namespace, name) = &demand.service;
+        let id = ServiceId { namespace: (&**namespace).into(), name: (&**name).into() };
+        let counted = of(&state, demand, &id);
+        sums.iter_mut().zip(counted.connections).for_each(|(sum, it)| *sum += it * counted.bytes);
+    }
+    Ok(sums)
+}
+
 fn pod(node: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",

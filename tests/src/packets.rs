@@ -101,10 +101,11 @@ const IN_SOCKETS: [&str; 2] = ["connected", "flows"];
 
 /// Maps of one entry, that programs index by constants, or with a size that matters: tests keep
 /// their sizes.
-const FIXED: [&str; 17] = [
+const FIXED: [&str; 18] = [
     maps::RANGE,
     maps::EXCLUSION,
     maps::REVISION,
+    maps::LEASE,
     maps::PACKETS,
     maps::TORN,
     maps::TRACE,

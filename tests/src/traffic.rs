@@ -45,6 +45,9 @@ pub enum Order {
     Echo(Socket, usize),
     /// Ends a TCP connection: the number of bytes that the client still read.
     End(Socket, Ending),
+    /// Sends these bytes through an open socket, and receives as many as come in answer: the bytes. Over
+    /// TCP both begin with their length, as in DNS.
+    Exchange(Socket, SocketAddr, Vec<u8>),
     /// Sends a request through an unconnected socket.
     Send(Socket, SocketAddr),
     /// Receives an answer through an unconnected socket: a [`Reply`].

@@ -45,6 +45,7 @@ fn a_quick_run_finds_every_figure_and_its_report_alone_makes_the_page() -> Resul
         "other_traffic_ratio",
         "accounting_processor_ratio",
         "accounting_exchange_ratio",
+        "walk_100k_ms",
         "external_local_ratio",
         "external_remote_ratio",
         "external_other_ratio",

@@ -60,6 +60,9 @@ pub const RANGE: &str = "range";
 
 /// Number of the last plan: a tc connection or UDP flow checks its endpoint only after a new one.
 pub const REVISION: &str = "revision";
+/// Until when endpoints with a lease serve ([`LEASED`](crate::selection::LEASED)): nanoseconds of
+/// `CLOCK_MONOTONIC`, host order. The agent renews it while its resolver lives.
+pub const LEASE: &str = "lease";
 /// tc: established connections, an entry for each direction.
 pub const CONNECTIONS4: &str = "connections4";
 /// The same for IPv6.
@@ -89,7 +92,7 @@ pub const SOURCES4: &str = "sources4";
 pub const SOURCES6: &str = "sources6";
 
 /// Every pinned map, in the order of creation.
-pub const ALL: [&str; 39] = [
+pub const ALL: [&str; 40] = [
     RANGE,
     SERVICES4,
     SERVICES6,
@@ -117,6 +120,7 @@ pub const ALL: [&str; 39] = [
     EXCLUDED,
     EXCLUSION,
     REVISION,
+    LEASE,
     CONNECTIONS4,
     CONNECTIONS6,
     HALF_OPEN4,
@@ -131,9 +135,9 @@ pub const ALL: [&str; 39] = [
     SOURCES6,
 ];
 /// Maps that only tc needs, and that are pinned only with tc: those of [`ALL`] from `connections4` on.
-pub const TC: &[&str] = ALL.split_at(27).1.split_at(9).0;
+pub const TC: &[&str] = ALL.split_at(28).1.split_at(9).0;
 /// Maps that are pinned only with `--frontends all`, beside those of [`TC`].
-pub const ALL_FRONTENDS: &[&str] = ALL.split_at(36).1;
+pub const ALL_FRONTENDS: &[&str] = ALL.split_at(37).1;
 
 /// Default: frontends per address family, and Service ports of both together.
 pub const DEFAULT_SERVICES: u32 = 65_536;

@@ -57,7 +57,7 @@ layout! {
         /// [`DROPS`].
         pub wider: u16,
         /// Share of new connections for the wider tier, out of
-        /// [`SPILL_ONE`](crate::selection::SPILL_ONE).
+        /// [`SPILL_ONE`](crate::selection::SPILL_ONE), or [`LEASED`](crate::selection::LEASED).
         pub spill: u16,
         /// Two bits for each endpoint here, the first one's lowest: a
         /// [`Locality`](crate::backend::Locality). From [`FAILURES_SHIFT`] on, how many failures in a row

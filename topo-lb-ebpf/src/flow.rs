@@ -55,7 +55,9 @@ pub(crate) fn send<F: Family>(ctx: &SockAddrContext, frontend: &FrontendOf<F>) -
     let resolved = resolve::<F>(frontend, false, client);
     // While observing, the next datagram of this flow is not counted again. A revision that is not in
     // force makes programs that translate choose: no Service has an endpoint of zero.
+    // So it is with a lease, which may end without a new revision.
     let (endpoint, revision) = match OBSERVES.load() {
+        0 if resolved.is_leased => (resolved.endpoint, !revision),
         0 => (resolved.endpoint, revision),
         _ => (F::Endpoint::default(), !revision),
     };
@@ -110,7 +112,7 @@ fn serves<F: Family>(flow: NonNull<FlowOf<F>>, frontend: &FrontendOf<F>, revisio
             let now = look_up::<F>(frontend, false);
             let endpoint = words(&raw const (*flow).endpoint);
             let key = F::member_key(now.service, F::endpoint_parts(&endpoint));
-            if !now.is_ours || F::members().get_ptr(key).is_none() {
+            if !now.is_ours || now.is_leased || F::members().get_ptr(key).is_none() {
                 return false;
             }
             (*flow).revision = revision;

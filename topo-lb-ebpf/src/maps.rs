@@ -156,6 +156,9 @@ pub(crate) static EXCLUSION: Array<Levels, 1> = Array::new();
 #[btf_map(name = "revision")]
 pub(crate) static REVISION: Array<u32, 1> = Array::new();
 
+#[btf_map(name = "lease")]
+pub(crate) static LEASE: Array<u64, 1, MMAPABLE> = Array::new();
+
 #[btf_map(name = "connections4")]
 pub(crate) static CONNECTIONS4: Connections<Tuple4, Connection4> = LruHashMap::new();
 #[btf_map(name = "connections6")]

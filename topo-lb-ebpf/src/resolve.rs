@@ -4,12 +4,13 @@ use aya_ebpf::helpers::{bpf_get_prandom_u32, bpf_get_smp_processor_id};
 use topo_lb_common::address::OUTSIDE;
 use topo_lb_common::backend::Locality;
 use topo_lb_common::record::{DROPS, FAILURES_SHIFT, NO_TIER};
-use topo_lb_common::selection::{Choice, Selection};
+use topo_lb_common::selection::{Choice, LEASED, SPILL_ONE, Selection};
 use topo_lb_common::trace::NO_SERVICE;
 
 use crate::atomic::add;
+use crate::clock::now;
 use crate::family::{Family, FrontendOf, RecordFields};
-use crate::maps::{COUNTERS, SERVES_ALL_FRONTENDS, SERVICE_PORTS};
+use crate::maps::{COUNTERS, LEASE, SERVES_ALL_FRONTENDS, SERVICE_PORTS};
 use crate::records::Found;
 use crate::words::words;
 use crate::{affinity, records};
@@ -38,6 +39,8 @@ pub(crate) struct Resolved<F: Family> {
     pub(crate) tier: u8,
     /// How many failures in a row the agent hears of, as in the record.
     pub(crate) failures: u8,
+    /// Whether the endpoint may serve only while a lease lasts, so that the next datagram asks again.
+    pub(crate) is_leased: bool,
 }
 
 impl<F: Family> Resolved<F> {
@@ -45,7 +48,7 @@ impl<F: Family> Resolved<F> {
     #[inline(always)]
     pub(crate) fn unknown(verdict: Resolution) -> Self {
         let (endpoint, service, tier) = (F::Endpoint::default(), NO_SERVICE, NO_TIER);
-        Self { verdict, endpoint, service, tier, failures: 0 }
+        Self { verdict, endpoint, service, tier, failures: 0, is_leased: false }
     }
 }
 
@@ -81,7 +84,23 @@ pub(crate) fn resolve<F: Family>(
     count(service, Some(F::locality(&endpoint)));
     // SAFETY: a field of a record.
     let failures = unsafe { *fields.localities >> FAILURES_SHIFT } as u8;
-    Resolved { verdict: Resolution::Redirect, endpoint, service, tier, failures }
+    let is_leased = is_leased(&fields);
+    Resolved { verdict: Resolution::Redirect, endpoint, service, tier, failures, is_leased }
+}
+
+/// Whether the endpoints of a record's chosen tier have a lease.
+#[inline(always)]
+fn is_leased<F: Family>(fields: &RecordFields<F>) -> bool {
+    // SAFETY: a field of a record.
+    unsafe { *fields.spill == LEASED }
+}
+
+/// The share of the wider tier in a record with a lease: nothing while the lease lasts, then all.
+#[inline(always)]
+fn leased_spill() -> u16 {
+    // SAFETY: one aligned word of an array's element.
+    let end = LEASE.get_ptr(0).map_or(0, |end| unsafe { end.read_volatile() });
+    if now() < end { 0 } else { SPILL_ONE }
 }
 
 /// Whether a record is only for clients outside of this node.
@@ -102,10 +121,15 @@ fn drops<F: Family>(fields: &RecordFields<F>) -> bool {
 /// Chooses an endpoint; `None` refuses.
 #[inline(always)]
 pub(crate) fn choose<F: Family>(fields: &RecordFields<F>) -> Option<F::Endpoint> {
+    let spill = match is_leased(fields) {
+        true => leased_spill(),
+        // SAFETY: a field of a record.
+        false => unsafe { *fields.spill },
+    };
     // SAFETY: fields of a record.
     let selection = unsafe {
         let (slot_base, count) = (*fields.slot_base, *fields.count);
-        Selection { slot_base, count, wider: *fields.wider, spill: *fields.spill }
+        Selection { slot_base, count, wider: *fields.wider, spill }
     };
     // SAFETY: the helper has no preconditions.
     match selection.choose(|| unsafe { bpf_get_prandom_u32() }) {
@@ -161,6 +185,8 @@ pub(crate) struct LookedUp {
     /// Whether, without an endpoint, the client gets no answer.
     pub(crate) drops: bool,
     pub(crate) service: u32,
+    /// Whether its endpoints have a lease, so that each datagram asks again.
+    pub(crate) is_leased: bool,
 }
 
 /// Looks a Service up without choosing, and without counting. `is_outside`: as in [`resolve`].
@@ -172,5 +198,6 @@ pub(crate) fn look_up<F: Family>(frontend: &FrontendOf<F>, is_outside: bool) -> 
     let fields = RecordFields::<F>::of(record);
     // SAFETY: fields of a record.
     let (routes, service) = unsafe { (*fields.count != 0, *fields.service) };
-    LookedUp { is_ours: true, routes, drops: !routes && drops::<F>(&fields), service }
+    let drops = !routes && drops::<F>(&fields);
+    LookedUp { is_ours: true, routes, drops, service, is_leased: is_leased(&fields) }
 }

@@ -1,5 +1,5 @@
 //! Takes any bytes as manifests: reads them, decides and explains for every node, lints, plans the maps,
-//! and compares two scopes.
+//! and compares two scopes; and as a query to the resolver.
 //! Nothing may panic, hang, or use disproportionate memory, and after a plan's steps nothing may be
 //! left to plan.
 //!
@@ -10,16 +10,30 @@ use std::path::Path;
 use std::sync::Arc;
 
 use topo_lb::cluster::{ServiceId, State};
+use topo_lb::dns::answer::{Transport, answer};
+use topo_lb::dns::names::Names;
 use topo_lb::plan::{Capacity, Installed};
 use topo_lb::reconcile::Reconciler;
 use topo_lb::topology::Scope;
+use topo_lb::topology::named::Named;
 use topo_lb::{explain, lint, source, what_if};
 
 /// The most nodes to decide for, besides one that never exists.
 const NODES: usize = 4;
 
+/// Takes the bytes as a query to the resolver as well.
+fn ask(bytes: &[u8]) {
+    let id = ServiceId { namespace: "s".into(), name: "d".into() };
+    let mut names = Names::default();
+    names.set(&id, "cluster.local", Some(Named { v4: Some(Vec::new()), v6: None }));
+    if let Some(answer) = answer(bytes, Transport::Udp, &names, || 0) {
+        assert_eq!(answer.bytes[..2], bytes[..2], "the id of another query");
+    }
+}
+
 /// Runs one input: its first byte selects YAML or JSON. Returns whether the rest could be read.
 pub(crate) fn one(bytes: &[u8]) -> bool {
+    ask(bytes);
     let Some((&first, content)) = bytes.split_first() else { return false };
     let name = if first % 2 == 0 { "fuzz.yaml" } else { "fuzz.json" };
     let Ok(listing) = source::file::parse(Path::new(name), content) else { return false };

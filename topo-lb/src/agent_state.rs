@@ -53,7 +53,7 @@ impl AgentState {
                 false
             }
             // `app/exclusions.rs` handles these.
-            Event::Synced | Event::Pods(_) => false,
+            Event::Synced | Event::Pods(_) | Event::Mended(_) => false,
             Event::Trouble(sentence) | Event::Unserved(sentence) => {
                 warn!("{sentence}");
                 count(&self.telemetry.figures.troubles);

@@ -1,7 +1,9 @@
 //! The command line. Every flag also reads `TOPO_LB_<FLAG>`.
 
 mod agent;
+mod agents;
 mod check;
+mod dns;
 mod exclusive;
 mod frontends;
 mod lint;
@@ -30,7 +32,9 @@ use crate::list::View;
 use crate::plan::WhenFull;
 use crate::topology::Scope;
 pub use agent::node_name;
+pub use agents::AgentsArgs;
 pub use check::CheckArgs;
+pub use dns::DnsArgs;
 pub use frontends::{FrontendArgs, Frontends};
 pub use lint::LintArgs;
 pub use migrate::MigrateArgs;
@@ -55,6 +59,15 @@ pub struct Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Try topo-lb on this machine alone, as root: real connections between two zones, and nothing left
+    #[command(after_help = "\
+Examples:
+  sudo topo-lb try
+  sudo topo-lb try -o json | jq .ok
+
+Needs no cluster. All is in namespaces and cgroups of the command, also after Ctrl-C. Exit code 1:
+a connection went where it should not.")]
+    Try(TryArgs),
     /// Run on this node: follow the cluster and keep the kernel's maps up to date
     #[command(after_help = "\
 Examples:
@@ -258,6 +271,9 @@ pub struct AgentArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened: HealthzArgs says what it is")]
     pub healthz: HealthzArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened: DnsArgs says what it is")]
+    pub dns: DnsArgs,
     /// The cgroup (v2) whose processes topo-lb serves
     #[arg(long, value_name = "PATH", env = "TOPO_LB_CGROUP_ROOT", default_value = CGROUP_ROOT)]
     pub cgroup_root: PathBuf,
@@ -381,6 +397,14 @@ pub struct ListArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened: PinArgs says what it is")]
     pub pin: PinArgs,
+    /// Output format
+    #[arg(short, long, value_enum, default_value_t, env = "TOPO_LB_OUTPUT")]
+    pub output: Output,
+}
+
+/// `topo-lb try`.
+#[derive(Debug, Args)]
+pub struct TryArgs {
     /// Output format
     #[arg(short, long, value_enum, default_value_t, env = "TOPO_LB_OUTPUT")]
     pub output: Output,

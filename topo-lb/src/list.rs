@@ -11,7 +11,6 @@ use clap::ValueEnum;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use topo_lb_common::counters::Counters;
-use topo_lb_common::selection::SPILL_ONE;
 
 use crate::cluster::Frontend;
 use crate::datapath::maps::bpf::BpfStore;
@@ -215,7 +214,7 @@ fn service_row(
         tier: entry.tier,
         endpoints: distinct(first),
         wider: distinct(second),
-        spill_percent: f64::from(entry.spill) * 100.0 / f64::from(SPILL_ONE),
+        spill_percent: entry.spilled() * 100.0,
         affinity_seconds: entry.affinity_seconds,
         record,
         connections: counters.of(entry.index)?.into(),

@@ -12,7 +12,7 @@ use topo_lb::admin::probe;
 use topo_lb::app;
 use topo_lb::cli::{
     AgentArgs, CheckArgs, CleanupArgs, Command, ExplainArgs, LintArgs, ListArgs, LogFormat,
-    MigrateArgs, Output, PlanArgs, ProbeArgs, SourceArgs, TopArgs, TraceArgs, ViewArgs,
+    MigrateArgs, Output, PlanArgs, ProbeArgs, SourceArgs, TopArgs, TraceArgs, TryArgs, ViewArgs,
     kube_target, name, node_name,
 };
 use topo_lb::cluster::{ServiceId, State, Update};
@@ -21,10 +21,14 @@ use topo_lb::lint::Rule;
 use topo_lb::list::Listed;
 use topo_lb::source::Listing;
 use topo_lb::what_if::{self, Figures, Proxied};
-use topo_lb::{check, crd, explain, heap, lint, list, migrate, source, top, trace, view};
+use topo_lb::{
+    check, crd, explain, heap, lint, list, migrate, name_service, source, top, trace, try_out, view,
+};
 
 fn main() -> ExitCode {
+    name_service::keep_to_own();
     let result = match name::parse().command {
+        Command::Try(args) => run_try(&args),
         Command::Agent(args) => run_agent(*args),
         Command::Explain(args) => run_explain(&args),
         Command::Lint(args) => run_lint(&args),
@@ -46,7 +50,8 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!("{}: {error:#}", name::called());
-            ExitCode::FAILURE
+            let interrupted = error.downcast_ref::<try_out::Interrupted>();
+            interrupted.map_or(ExitCode::FAILURE, |it| ExitCode::from(it.0))
         }
     }
 }
@@ -77,6 +82,15 @@ fn run_migrate(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn run_try(args: &TryArgs) -> anyhow::Result<ExitCode> {
+    let report = try_out::run(colours(), |text| match args.output {
+        Output::Table => write(&format!("{text}\n")),
+        Output::Json => Ok(()),
+    })?;
+    print(args.output, &report, || try_out::summary(&report))?;
+    Ok(if report.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
@@ -223,11 +237,8 @@ fn run_top(args: &TopArgs) -> anyhow::Result<ExitCode> {
         top::watch(&options, colours())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let (rows, troubles) = block_on(top::once(&options))??;
-    let caveat = args.pin.caveat().filter(|_| args.reads_maps()).map(str::to_owned);
-    for trouble in troubles.into_iter().chain(caveat) {
-        eprintln!("{}: {trouble}", name::called());
-    }
+    let (rows, sentences) = block_on(top::once(&options))??;
+    sentences.iter().for_each(|sentence| eprintln!("{}: {sentence}", name::called()));
     print(args.output, &rows, || top::table(&rows))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -245,8 +256,9 @@ fn run_view(args: ViewArgs) -> anyhow::Result<ExitCode> {
             // A page that nobody is told of is still served.
             let _ = write(&format!("The page is at http://{address}. Ctrl-C ends it."));
         };
+        let say = |sentence: &str| eprintln!("{}: {sentence}", name::called());
         tokio::select! {
-            served = view::serve(args.options(), ready) => served,
+            served = view::serve(args.options(), ready, say) => served,
             end = tokio::signal::ctrl_c() => end.context("cannot wait for Ctrl-C"),
         }
     });

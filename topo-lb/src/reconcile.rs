@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use rayon::prelude::*;
 
 use crate::cluster::{Frontend, KnownNodes, ServiceId, State, Update};
+use crate::dns::lead::Listeners;
 use crate::plan::{Desired, Gone, Installed, Lack, Meanwhile, Plan, Ration, WhenFull, diff, gone};
 use crate::topology::exposed::Exposing;
 use crate::topology::{self, Route, Scope, Verdict};
@@ -23,6 +24,8 @@ pub struct Reconciler {
     scope: Scope,
     /// Which frontends besides ClusterIPs are handled; `None`: none.
     exposing: Option<Exposing>,
+    /// Where the resolver of this node listens, if it does.
+    resolver: Listeners,
     /// Shared with readers: a change copies the state if a reader holds it.
     state: Arc<State>,
     desired: Desired,
@@ -69,6 +72,7 @@ impl Reconciler {
             node,
             scope,
             exposing: None,
+            resolver: Listeners::default(),
             state: Arc::default(),
             desired: Desired::new(lists_all),
             changed: BTreeSet::new(),
@@ -123,6 +127,22 @@ impl Reconciler {
         let is_change = !changed.is_empty();
         self.changed.extend(changed);
         is_change
+    }
+
+    /// Has the cluster DNS Service lead to the resolver of this node; without an address, to its own
+    /// endpoints. Returns whether this is a change.
+    pub fn lead_dns_to(&mut self, resolver: Listeners) -> bool {
+        let is_change = self.resolver != resolver;
+        if is_change && self.state.service(&resolver.service).is_some() {
+            self.changed.insert(resolver.service.clone());
+        }
+        self.resolver = resolver;
+        is_change
+    }
+
+    /// The Services that the next plan decides anew.
+    pub fn changed(&self) -> impl Iterator<Item = &ServiceId> {
+        self.changed.iter()
     }
 
     /// Whether the next plan decides a Service anew.
@@ -230,8 +250,11 @@ impl Reconciler {
         if reads && self.state.known_nodes() == KnownNodes::Own {
             return Decided { reads, routes: None, is_concern: false };
         }
-        let routes =
+        let mut routes =
             topology::routes(&self.state, &self.node, self.scope, self.exposing.as_ref(), id);
+        if *id == self.resolver.service {
+            self.resolver.lead(&mut routes);
+        }
         // `externalTrafficPolicy: Local` without an endpoint here is an intended state.
         let is_concern =
             routes.iter().any(|route| route.verdict == Verdict::Refuse && !route.drops)

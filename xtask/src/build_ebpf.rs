@@ -14,6 +14,7 @@ use crate::needs::Need;
 use crate::plan::object_tools;
 use crate::process::run_logged;
 use crate::progress;
+use crate::static_program;
 use crate::toolchain::{Linker, Toolchain};
 use crate::workspace::Workspace;
 
@@ -137,11 +138,12 @@ fn clippy(workspace: &Workspace, compiler: &Toolchain, linker: &Linker) -> Comma
 
 fn for_kernel(command: &mut Command, workspace: &Workspace, compiler: &Toolchain, linker: &Linker) {
     // bpf-linker makes BTF from DWARF.
-    let flags = ["-Cdebuginfo=2", "-Clink-arg=--btf"].join("\x1f");
+    let mut flags = static_program::remapped(workspace, compiler);
+    flags.extend(["-Cdebuginfo=2", "-Clink-arg=--btf"].map(str::to_owned));
     command
         .env("CARGO_TARGET_DIR", build_folder(workspace))
         .env("RUSTC", compiler.bin.join("rustc"))
-        .env("CARGO_ENCODED_RUSTFLAGS", flags)
+        .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"))
         .env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER", &linker.path)
         // `build-std` is unstable, and Debian's compiler is a stable one.
         .env("RUSTC_BOOTSTRAP", "1")

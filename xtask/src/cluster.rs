@@ -118,9 +118,6 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
 fn up(workspace: &Workspace, nodes: u8, proxy: ServiceProxy) -> Result<Command> {
     let mut needs = vec![Need::Kernel, Need::Lab, Need::Root, Need::Cluster, Need::ClusterTools];
     needs.push(Need::Iptables);
-    if proxy.has_topo_lb() {
-        needs.push(Need::Image);
-    }
     build_ebpf::ready(workspace, &needs)?;
     let parts = Parts::get(workspace)?;
     let image = proxy

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
+use object::build::elf::{Builder, Dynamic, SectionData};
+use object::elf::DT_NEEDED;
 
 use crate::debian::entries;
 use crate::process::{display, output_of};
@@ -36,6 +38,33 @@ pub(crate) fn below(root: &Path, program: &Path) -> Result<Vec<PathBuf>> {
     read(&said).with_context(|| format!("below {}", root.display()))
 }
 
+/// The names of the shared libraries and of the dynamic linker that a program or library names.
+pub(crate) fn needed(program: &[u8]) -> Result<Vec<String>> {
+    let program = Builder::read(program).context("it is no ELF program")?;
+    let mut names = Vec::new();
+    for section in &program.sections {
+        match &section.data {
+            SectionData::Dynamic(entries) => {
+                names.extend(entries.iter().filter_map(|it| match it {
+                    Dynamic::String { tag, val } if *tag == DT_NEEDED => Some(text(val)),
+                    _ => None,
+                }))
+            }
+            SectionData::Data(path) if section.name[..] == *b".interp" => {
+                let path = text(path);
+                let path = path.trim_end_matches('\0');
+                names.extend(path.rsplit('/').next().map(str::to_owned));
+            }
+            _ => {}
+        }
+    }
+    Ok(names)
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
 /// Parses `ldd`: `libc.so.6 => /lib/libc.so.6 (0x…)`, or only the path; none for the kernel's own.
 fn read(said: &str) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
@@ -54,6 +83,8 @@ fn read(said: &str) -> Result<Vec<PathBuf>> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -70,5 +101,13 @@ mod tests {
     fn a_library_that_is_not_there_is_named() {
         let error = read("\tlibmnl.so.0 => not found\n").unwrap_err().to_string();
         assert!(error.contains("libmnl.so.0"), "{error}");
+    }
+
+    #[test]
+    fn a_program_names_its_libraries_and_its_linker() {
+        let program = fs::read(std::env::current_exe().unwrap()).unwrap();
+        let names = needed(&program).unwrap();
+        assert!(names.contains(&"libc.so.6".to_owned()), "{names:?}");
+        assert!(names.iter().any(|name| name.starts_with("ld-linux")), "{names:?}");
     }
 }

@@ -36,6 +36,8 @@ pub(crate) struct Machine {
     pub(crate) linker: Option<Linker>,
     /// Whether `cargo-deny` is installed.
     pub(crate) deny: bool,
+    /// Whether `cargo-auditable` is installed.
+    pub(crate) auditable: bool,
     pub(crate) mounts: Mounts,
 }
 
@@ -68,6 +70,7 @@ impl Machine {
             system: compiles.then(|| Toolchain::inspect(Path::new("/usr/bin"), None)).flatten(),
             linker: find_cargo_program("bpf-linker").and_then(|path| Linker::inspect(&path)),
             deny: find_cargo_program("cargo-deny").is_some(),
+            auditable: find_cargo_program("cargo-auditable").is_some(),
             mounts: Mounts::find(),
         }
     }

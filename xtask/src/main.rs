@@ -1,4 +1,4 @@
-//! Set-up, builds, tests, demo and bench: `cargo xtask --help`.
+//! Set-up, builds, releases, tests, demo and bench: `cargo xtask --help`.
 //!
 //! Each subcommand is a module. [`machine`] inspects the machine, [`plan`] decides what is missing,
 //! and [`install`] carries out the plan. Messages go to standard error. Standard output is for
@@ -8,6 +8,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod architecture;
+mod archive;
 mod bench;
 mod beside;
 mod build_ebpf;
@@ -41,10 +43,13 @@ mod plan;
 mod process;
 mod progress;
 mod prometheus;
+mod release;
 mod run_agent;
 mod setup;
+mod shipped;
 mod soak;
 mod stage;
+mod static_program;
 mod suites;
 mod summary;
 mod test;
@@ -54,7 +59,7 @@ mod workspace;
 
 use workspace::Workspace;
 
-/// Set-up, builds, tests and the demo of topo-lb.
+/// Set-up, builds, releases, tests and the demo of topo-lb.
 ///
 /// Every command does the set-up that it needs, so any of them can be the first on a new machine.
 #[derive(Debug, Parser)]
@@ -74,6 +79,7 @@ enum Command {
     Soak(soak::Args),
     Bench(bench::Args),
     Image(image::Args),
+    Release(release::Args),
     Cluster(cluster::Args),
     E2e(e2e::Args),
     ExternalMatrix(external_matrix::Args),
@@ -94,6 +100,7 @@ fn main() -> ExitCode {
         Command::Soak(args) => soak::run(&workspace, &args),
         Command::Bench(args) => bench::run(&workspace, &args),
         Command::Image(args) => image::run(&workspace, &args),
+        Command::Release(args) => release::run(&workspace, &args),
         Command::Cluster(args) => cluster::run(&workspace, &args),
         Command::E2e(args) => e2e::run(&workspace, &args),
         Command::ExternalMatrix(args) => external_matrix::run(&workspace, &args),

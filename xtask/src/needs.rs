@@ -45,12 +45,14 @@ pub(crate) enum Need {
     Prometheus,
     /// The parts of a cluster.
     Cluster,
-    /// buildah.
-    Image,
+    /// cargo-auditable.
+    Auditable,
     /// Kernels, and QEMU to boot them.
     VirtualMachine,
-    /// The same for 64-bit ARM, and a C compiler for it.
+    /// The same for 64-bit ARM.
     Arm64,
+    /// A C compiler and a C library for 64-bit ARM.
+    Arm64Compiler,
 }
 
 /// Something that a machine has or lacks.
@@ -135,7 +137,6 @@ pub(crate) const ITEMS: &[Item] = &[
         )),
     },
     program(Need::Cluster, "conntrack", "conntrack"),
-    program(Need::Image, "buildah", "buildah"),
     Item {
         need: Need::VirtualMachine,
         name: "emulator and kernels",
@@ -159,9 +160,9 @@ pub(crate) const ITEMS: &[Item] = &[
             "sudo apt-get install qemu-system-arm   # or as this system does it",
         )),
     },
-    program(Need::Arm64, "aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu"),
+    program(Need::Arm64Compiler, "aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu"),
     Item {
-        need: Need::Arm64,
+        need: Need::Arm64Compiler,
         name: "C library for arm64",
         is_there: |_| Path::new("/usr/aarch64-linux-gnu/lib/libc.a").is_file(),
         package: Some("libc6-dev-arm64-cross"),

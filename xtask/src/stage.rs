@@ -115,7 +115,6 @@ impl Stage {
                 Need::Cluster,
                 Need::ClusterTools,
                 Need::Iptables,
-                Need::Image,
             ],
         }
     }

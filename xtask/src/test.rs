@@ -63,7 +63,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let lines: Vec<Line> = args.kernel.iter().flatten().copied().collect();
     let mut needs: BTreeSet<Need> = stages.iter().flat_map(|it| it.needs()).copied().collect();
     if lines.contains(&Line::Arm64) {
-        needs.insert(Need::Arm64);
+        needs.extend([Need::Arm64, Need::Arm64Compiler]);
     }
     let machine = install::ready(workspace, &needs)?;
     let elapsed = begun.elapsed();

@@ -120,6 +120,13 @@ const CASES: &[Case] = &[
         silent: &[&[("topo_lb_waiting_services{node='n'}", "0x8 3 0x11")]],
     },
     Case {
+        alert: "TopoLbEndpointsEjected",
+        at: "40m",
+        fires: &[("topo_lb_ejected_endpoints{node='n'}", "0x5 2x40")],
+        // Each is mended soon.
+        silent: &[&[("topo_lb_ejected_endpoints{node='n'}", "0x5 2x20 0 1x20")]],
+    },
+    Case {
         alert: "TopoLbCrossZoneShare",
         at: "3h",
         fires: &[

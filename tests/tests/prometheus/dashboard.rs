@@ -39,10 +39,12 @@ const SECOND: &str = "10.96.5.4";
 const NODES: [(&str, u8, &str, &str); 4] = [
     (HERE, 1, "zone-1", "region-1"),
     ("beside", 2, "zone-1", "region-1"),
-    ("there", 3, "zone-2", "region-1"),
+    (OBSERVING, 3, "zone-2", "region-1"),
     (BEYOND, 4, "zone-3", "region-2"),
 ];
 const BEYOND: &str = "beyond";
+/// Its agent only observes.
+const OBSERVING: &str = "there";
 
 /// Where the agent of a node serves metrics.
 fn metrics(number: u8) -> SocketAddr {
@@ -76,8 +78,12 @@ fn agent<'a>(
     number: u8,
 ) -> Result<Agent<'a>> {
     let mut agent = plane.agent(binary, node)?;
-    agent.set("--tc-devices", "pod*");
-    agent.set("--max-connections", "4096");
+    if node == OBSERVING {
+        agent.set("--observe", "");
+    } else {
+        agent.set("--tc-devices", "pod*");
+        agent.set("--max-connections", "4096");
+    }
     agent.set("--metrics-listen", metrics(number).to_string());
     agent.resume()?;
     Ok(agent)
@@ -105,7 +111,7 @@ fn queries() -> Result<Vec<Query>> {
                 ("$__rate_interval", "20s"),
                 ("$namespace", "default"),
                 ("$service", "web|strict|closed"),
-                ("$node", "here|beyond"),
+                ("$node", "here|there|beyond"),
             ] {
                 expr = expr.replace(variable, value);
             }
@@ -119,22 +125,45 @@ fn queries() -> Result<Vec<Query>> {
     Ok(all)
 }
 
-/// All queries of docs/cost.md: the lines of its examples without comments, with a price.
-fn queries_of_cost() -> Result<Vec<Query>> {
-    let page = fs::read_to_string(deploy("../docs/cost.md"))?;
+/// All queries of docs/cost.md, and those of docs/metrics.md for agents that observe: the lines of examples
+/// without comments, with a price.
+fn queries_of_pages() -> Result<Vec<Query>> {
+    let cost = fs::read_to_string(deploy("../docs/cost.md"))?;
+    let metrics = fs::read_to_string(deploy("../docs/metrics.md"))?;
+    let (_, observing) =
+        metrics.split_once("### While an agent only observes").context("a section")?;
+    let (observing, _) = observing.split_once("\n### ").context("an end of the section")?;
+    let page = cost + observing;
     let blocks = page.split("```promql\n").skip(1).filter_map(|rest| rest.split("```").next());
     let lines = blocks.flat_map(str::lines).filter(|line| !line.starts_with('#'));
     let all = lines.map(|line| {
         let expr = line.replace("$price", "0.5");
-        Query { panel: "docs/cost.md".into(), expr, labels: Vec::new() }
+        Query { panel: "docs".into(), expr, labels: Vec::new() }
     });
     let all: Vec<_> = all.collect();
-    ensure!(all.len() >= 8, "docs/cost.md has only {} queries", all.len());
+    ensure!(all.len() >= 11, "the pages have only {} queries", all.len());
     Ok(all)
 }
 
-/// Traffic to every locality, refusals, and a pod whose readiness changes each time.
-fn act(plane: &ControlPlane<'_>, client: &mut Client, ready: &mut bool) -> Result<()> {
+/// Sends what clients of `there` dial to a pod of another zone, as another proxy may do.
+fn proxy(cluster: &Cluster) -> Result<()> {
+    let pod = cluster.pod("a")?.ipv4;
+    cluster.node_netns(OBSERVING)?.nft(&format!(
+        "table ip proxy {{ chain services {{ type nat hook prerouting priority dstnat; \
+         ip daddr {{ {WEB}, {STRICT} }} tcp dport 80 dnat to {pod}:9376; }}; }}"
+    ))
+}
+
+/// Traffic to every locality, refusals, a pod whose readiness changes each time, and connections that an agent
+/// only observes.
+fn act(
+    plane: &ControlPlane<'_>,
+    client: &mut Client,
+    observed: &mut Client,
+    ready: &mut bool,
+) -> Result<()> {
+    observed.call(Via::Http, at(WEB)?, 5)?;
+    observed.call(Via::Http, at(STRICT)?, 5)?;
     client.call(Via::Http, at(WEB)?, 20)?;
     client.call(Via::Http, at(STRICT)?, 5)?;
     client.call(Via::Http, at(CLOSED)?, 5)?;
@@ -193,16 +222,21 @@ fn expect_a_plan_with_bytes(cluster: &Cluster, binary: &Binary) -> Result<()> {
     let (moved, crossed) = (count("moved")?, count("crossed")?);
     ensure!(moved > crossed && crossed > 0.0, "{bytes}");
     // No agent runs on these.
-    ensure!(said.contains("no metrics of these nodes in the last 1h: beside, there"), "{said}");
+    ensure!(said.contains("no metrics of these nodes in the last 1h: beside"), "{said}");
     Ok(())
 }
 
 #[test]
 fn every_query_of_the_dashboard_and_every_rule_finds_the_metrics_of_real_agents() -> Result<()> {
     let (rules, monitor, mut queries) = (rules()?, rendered("PodMonitor")?, queries()?);
-    queries.extend(queries_of_cost()?);
+    queries.extend(queries_of_pages()?);
     let binary = Binary::new(requirements::agent()?);
-    let pods = [vec![("client", 2), ("a", 3)], vec![("b", 2)], vec![("c", 2)], vec![("d", 2)]];
+    let pods = [
+        vec![("client", 2), ("a", 3)],
+        vec![("b", 2)],
+        vec![("c", 2), ("observed", 3)],
+        vec![("d", 2)],
+    ];
     let plan: Vec<_> = NODES
         .into_iter()
         .zip(pods)
@@ -217,15 +251,19 @@ fn every_query_of_the_dashboard_and_every_rule_finds_the_metrics_of_real_agents(
         let _servers = cluster.serve(servers)?;
         let pods: Result<Vec<_>> = servers.into_iter().map(|pod| cluster.pod(pod)).collect();
         plane.run_pods("web", pods?)?;
-        let _agents = [agent(&plane, &binary, HERE, 1)?, agent(&plane, &binary, BEYOND, 4)?];
+        proxy(cluster)?;
+        let agents = [(HERE, 1), (OBSERVING, 3), (BEYOND, 4)];
+        let running = agents.into_iter().map(|(node, number)| agent(&plane, &binary, node, number));
+        let _running = running.collect::<Result<Vec<_>>>()?;
         let mut client = cluster.pod("client")?.client()?;
+        let mut observed = cluster.pod("observed")?.client()?;
         client.wait_for(Via::Http, at(WEB)?, &servers, SOON)?;
 
-        let targets = [(HERE, metrics(1)), (BEYOND, metrics(4))];
+        let targets = agents.map(|(node, number)| (node, metrics(number)));
         let prometheus = Prometheus::start(cluster, &targets, &monitor, &rules)?;
         let mut ready = true;
         until("data for every query", SOON, || {
-            act(&plane, &mut client, &mut ready)?;
+            act(&plane, &mut client, &mut observed, &mut ready)?;
             Ok(without_data(&prometheus, &queries)?.map_or(Ok(()), Err))
         })?;
 
@@ -239,7 +277,7 @@ fn every_query_of_the_dashboard_and_every_rule_finds_the_metrics_of_real_agents(
         ensure!(unknown.is_empty(), "the rules name {unknown:?}, which no agent has");
 
         until("the alert of the refused Service", SOON, || {
-            act(&plane, &mut client, &mut ready)?;
+            act(&plane, &mut client, &mut observed, &mut ready)?;
             let groups = prometheus.get("/api/v1/rules?type=alert")?;
             let ran = groups["groups"][0]["rules"].as_array().context("rules")?;
             for rule in ran {

@@ -139,9 +139,22 @@ pub(crate) fn demands() -> Vec<(u8, Demand)> {
     demands
 }
 
+/// Where a server is if no node is real.
+pub(crate) fn made_up(at: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 0, u8::try_from(at).unwrap_or_default())
+}
+
+/// Bytes a second by distance of the clients of one Service, or of all.
+pub(crate) fn distances(service: Option<&str>) -> Result<[f64; 4]> {
+    let name = |of: &Demand| format!("{}/{}", of.service.0, of.service.1);
+    let demands = demands().into_iter().map(|(_, demand)| demand);
+    let demands: Vec<_> =
+        demands.filter(|it| service.is_none_or(|service| name(it) == service)).collect();
+    counting::distances(&objects(made_up), &demands)
+}
+
 /// The cluster's API server, with stand-ins for agents. Traffic begins at once.
 pub(crate) fn start() -> Result<FakeApi> {
-    let address = |at| Ipv4Addr::new(10, 0, 0, u8::try_from(at).unwrap_or_default());
     let demands: Vec<_> = demands().into_iter().map(|(_, demand)| demand).collect();
-    counting::cluster(objects(address), &demands)
+    counting::cluster(objects(made_up), &demands)
 }

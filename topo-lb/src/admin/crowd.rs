@@ -29,7 +29,7 @@ impl From<IpAddr> for Peer {
 
 /// The key of a member of a [`Crowd`].
 #[derive(Debug)]
-pub(super) struct Ticket {
+pub(crate) struct Ticket {
     peer: Peer,
     number: u64,
 }
@@ -43,7 +43,7 @@ impl Ticket {
 
 /// Members by peer, oldest first.
 #[derive(Debug)]
-pub(super) struct Crowd<T> {
+pub(crate) struct Crowd<T> {
     limit: usize,
     length: usize,
     next: u64,
@@ -51,12 +51,12 @@ pub(super) struct Crowd<T> {
 }
 
 impl<T> Crowd<T> {
-    pub(super) fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize) -> Self {
         Self { limit, length: 0, next: 0, peers: HashMap::new() }
     }
 
     /// Adds a member. Beyond the limit, evicts a member and returns it.
-    pub(super) fn enter(&mut self, peer: Peer, member: T) -> (Ticket, Option<T>) {
+    pub(crate) fn enter(&mut self, peer: Peer, member: T) -> (Ticket, Option<T>) {
         let number = self.next;
         self.next += 1;
         self.length += 1;
@@ -78,7 +78,7 @@ impl<T> Crowd<T> {
     }
 
     /// Removes a member, if it is still there.
-    pub(super) fn leave(&mut self, ticket: &Ticket) -> Option<T> {
+    pub(crate) fn leave(&mut self, ticket: &Ticket) -> Option<T> {
         let members = self.peers.get_mut(&ticket.peer)?;
         let member = members.remove(&ticket.number)?;
         if members.is_empty() {

@@ -111,10 +111,11 @@ fn is_of_the_peer(error: &io::Error) -> bool {
 
 /// Connections in one phase. Dropping a member's sender closes the connection.
 #[derive(Clone)]
-struct Room(Arc<Mutex<Crowd<oneshot::Sender<()>>>>);
+pub(crate) struct Room(Arc<Mutex<Crowd<oneshot::Sender<()>>>>);
 
 impl Room {
-    fn new(limit: usize) -> Self {
+    /// Room for so many.
+    pub(crate) fn new(limit: usize) -> Self {
         Self(Arc::new(Mutex::new(Crowd::new(limit))))
     }
 
@@ -122,7 +123,8 @@ impl Room {
         work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn take(&self, peer: Peer) -> Place {
+    /// Takes a place. Beyond the limit, somebody loses his.
+    pub(crate) fn take(&self, peer: Peer) -> Place {
         let (sender, lost) = oneshot::channel();
         let (ticket, out) = self.with(|crowd| crowd.enter(peer, sender));
         drop(out);
@@ -134,7 +136,8 @@ impl Room {
     }
 }
 
-struct Place {
+/// A place in a room, until it is dropped.
+pub(crate) struct Place {
     room: Room,
     ticket: Ticket,
     lost: oneshot::Receiver<()>,
@@ -147,7 +150,7 @@ impl Place {
     }
 
     /// Ends when the place is given to another connection.
-    async fn lost(&mut self) {
+    pub(crate) async fn lost(&mut self) {
         // Nothing is ever sent: the sender is dropped.
         let _ = (&mut self.lost).await;
     }

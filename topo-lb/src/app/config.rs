@@ -7,6 +7,7 @@ use crate::admin;
 use crate::datapath::Options;
 use crate::datapath::inspect::tolerated::Tolerated;
 use crate::device::Pattern;
+use crate::dns;
 use crate::exclusion::Rules;
 use crate::health;
 use crate::plan::WhenFull;
@@ -61,6 +62,8 @@ pub struct Config {
     pub admin: admin::Options,
     /// Where health checks of load balancers are answered; `None`: nowhere.
     pub health: Option<health::Options>,
+    /// The resolver; `None`: the agent has none.
+    pub dns: Option<dns::Options>,
     /// Whether TCP sockets to gone endpoints are ended, too.
     pub terminate_tcp: bool,
 }

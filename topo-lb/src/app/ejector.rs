@@ -179,7 +179,7 @@ impl Ejector {
         let mut differs = false;
         for id in &changed {
             let (cluster, node) = (reconciler.state(), reconciler.node());
-            let setting = ejection::setting(cluster, id);
+            let setting = ejection::setting(cluster, node, id);
             let out = ejection::ejected(cluster, node, id);
             differs |= self.schedule.keep(id, setting, &out, &ejection::ready(cluster, id));
         }

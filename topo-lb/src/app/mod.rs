@@ -12,6 +12,7 @@ mod observer;
 mod precedence;
 mod prove;
 mod quarantine;
+mod resolver;
 mod retry;
 mod running;
 mod serve;

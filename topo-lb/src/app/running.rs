@@ -17,6 +17,7 @@ use super::guard::{Finding, Guard};
 use super::kernel::Kernel;
 use super::observer::Observer;
 use super::prove::prove;
+use super::resolver::Resolver;
 use super::retry::{Retry, Turn, next_turn};
 use super::source::Events;
 use super::wanted::WantedNodes;
@@ -42,6 +43,8 @@ pub(super) struct Running {
     /// `None` if the programs translate.
     pub(super) observer: Option<Observer>,
     pub(super) ejector: Ejector,
+    /// `None` without `--dns`.
+    pub(super) resolver: Option<Resolver>,
     pub(super) socket_file: SocketFile,
     pub(super) cgroup_root: PathBuf,
 }
@@ -62,8 +65,9 @@ impl Running {
                 turn = next_turn(&mut inspection, self.events.next(), &retry) => match turn {
                     Turn::Inspect => {
                         figures.beat();
-                        self.inspect(&mut guard);
-                        continue;
+                        if !self.inspect(&mut guard) {
+                            continue;
+                        }
                     }
                     Turn::Plan(None) => {}
                     Turn::Plan(Some(event)) => {
@@ -92,6 +96,8 @@ impl Running {
                     continue;
                 }
                 () = &mut stop => {
+                    // First: the kernel leads to the cluster DNS again before the sockets close.
+                    drop(self.resolver.take());
                     self.state.saver.finish(self.state.reconciler.snapshot()).await;
                     self.terminator.finish();
                     self.socket_file.remove();
@@ -105,8 +111,9 @@ impl Running {
         }
     }
 
-    /// Restores what other processes removed, and attaches to devices that were missed.
-    fn inspect(&mut self, guard: &mut Guard) {
+    /// Restores what other processes removed, and attaches to devices that were missed. Returns whether
+    /// there is something to plan.
+    fn inspect(&mut self, guard: &mut Guard) -> bool {
         let repairs = self.datapath.repair();
         self.state.telemetry.lacks_outside(repairs.outside.as_ref());
         match guard.take(repairs, Instant::now()) {
@@ -124,10 +131,14 @@ impl Running {
         if let Some(observer) = &self.observer {
             observer.look(&self.state.reconciler);
         }
+        self.resolver.as_mut().is_some_and(|resolver| resolver.look(&mut self.state))
     }
 
     fn settle(&mut self, retry: &mut Retry) {
         self.ejector.keep(&mut self.state);
+        if let Some(resolver) = &mut self.resolver {
+            resolver.keep(&self.state);
+        }
         let Some(settled) = retry.attempt(|| self.kernel.settle(&mut self.state)) else { return };
         self.wanted.want(&self.state.reconciler);
         match settled {

@@ -14,6 +14,7 @@ use super::first_listing::{UNREMARKED, first_listing};
 use super::kernel::Kernel;
 use super::observer::Observer;
 use super::prove::prove;
+use super::resolver::Resolver;
 use super::running::{INSPECTION, Running};
 use super::{exclusions, precedence, serve, source};
 use crate::agent_state::AgentState;
@@ -94,6 +95,10 @@ pub(super) async fn start(
     };
     let uncounted = account(&mut datapath);
     let ejector = Ejector::start(&mut datapath, unseen.or(uncounted), &mut state);
+    let resolver = config
+        .dns
+        .clone()
+        .map(|options| Resolver::start(options, datapath.maps_directory().to_owned(), &mut state));
     if !state.reconciler.settled()
         && let Err(error) = kernel.settle(&mut state)
     {
@@ -138,6 +143,7 @@ pub(super) async fn start(
         terminator,
         observer,
         ejector,
+        resolver,
         socket_file,
         cgroup_root,
     }))

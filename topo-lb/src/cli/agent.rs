@@ -48,6 +48,7 @@ impl AgentArgs {
                 metrics_services: self.metrics_services as usize,
             },
             health,
+            dns: self.dns.options(),
             terminate_tcp: self.terminate_tcp,
             datapath: Options {
                 pin_dir: self.pin.pin_dir,

@@ -39,6 +39,10 @@ impl AgentArgs {
                 "--observe cannot be used with --terminate-tcp: an agent that observes ends no \
                  connection",
             ),
+            (
+                self.observe && self.dns.dns,
+                "--observe cannot be used with --dns: an agent that observes gets no query",
+            ),
         ] {
             if is_wrong {
                 let mut command = name::command(name::called());

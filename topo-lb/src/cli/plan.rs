@@ -43,11 +43,19 @@ pub struct PlanArgs {
         long,
         value_name = "PATH",
         env = "TOPO_LB_PROMETHEUS_TOKEN_FILE",
-        requires = "prometheus"
+        requires = "prometheus",
+        conflicts_with = "metrics"
     )]
     pub prometheus_token_file: Option<PathBuf>,
     /// With --prometheus: the bytes of this time up to now, such as 90m or 7d
-    #[arg(long, value_name = "TIME", env = "TOPO_LB_OVER", default_value = "1d")]
+    #[arg(
+        long,
+        value_name = "TIME",
+        env = "TOPO_LB_OVER",
+        default_value = "1d",
+        requires = "prometheus",
+        conflicts_with = "metrics"
+    )]
     pub over: Over,
     /// Which Services are handled on all nodes
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_SCOPE")]

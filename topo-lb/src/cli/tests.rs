@@ -58,6 +58,22 @@ fn ten_thousand_namespaces_fit_a_flag_and_a_wrong_one_is_refused() {
 }
 
 #[test]
+fn a_time_without_a_prometheus_is_refused() {
+    let plan = |more: &[&str]| {
+        let line = [&["topo-lb", "plan", "--from", "x", "--to", "y"], more].concat();
+        Cli::try_parse_from(line).map(|_| ())
+    };
+    assert!(plan(&[]).is_ok());
+    assert!(plan(&["--over", "7d", "--prometheus", "http://a"]).is_ok());
+    let error = plan(&["--over", "7d"]).unwrap_err().to_string();
+    assert!(error.contains("not provided:\n  --prometheus <URL>"), "{error}");
+    for flag in ["--over=7d", "--prometheus-token-file=t"] {
+        let error = plan(&[flag, "--metrics", "z"]).unwrap_err().to_string();
+        assert!(error.contains("cannot be used with '--metrics"), "{error}");
+    }
+}
+
+#[test]
 fn help_says_which_command_follows_manifests() {
     for command in ["agent", "explain", "lint"] {
         let mut cli = Cli::command();

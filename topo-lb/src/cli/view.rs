@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{SourceArgs, name, plan};
-use crate::top::From;
+use super::{AgentsArgs, SourceArgs, name, plan};
 use crate::topology::Scope;
 use crate::topology::label::ZONE;
 use crate::view::{Described, Options};
@@ -17,23 +16,9 @@ pub struct ViewArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened: SourceArgs says what it is")]
     pub source: SourceArgs,
-    /// Ask this agent in place of all agents of the cluster; NODE=URL says on which node it is. Give it several
-    /// times for several nodes
-    #[arg(long, value_name = "URL", env = "TOPO_LB_AGENT_URLS", value_delimiter = ',')]
-    pub agent: Vec<String>,
-    /// The namespace of the agents' Pods, when they are asked through the API server. Pods of others do not
-    /// count
-    #[arg(
-        long,
-        value_name = "NAMESPACE",
-        env = "TOPO_LB_AGENTS_NAMESPACE",
-        default_value = "topo-lb"
-    )]
-    pub agents_namespace: String,
-    /// The port of the agents' --metrics-listen, when they are asked through the API server. That takes `list`
-    /// on pods and `get` on pods/proxy
-    #[arg(long, value_name = "PORT", env = "TOPO_LB_METRICS_PORT", default_value_t = 19_876)]
-    pub metrics_port: u16,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened: AgentsArgs says what it is")]
+    pub agents: AgentsArgs,
     /// Seconds between two looks, 0.1 to 3600
     #[arg(long, value_name = "SECONDS", env = "TOPO_LB_INTERVAL", default_value = "2", value_parser = seconds)]
     pub interval: Duration,
@@ -64,20 +49,15 @@ impl ViewArgs {
         let is_named = kubeconfig.is_some() || api_server.is_some();
         let target = self.source.target();
         // Agents alone can be shown without a cluster; one that happens to be around may be another.
-        let has_server = is_named || self.agent.is_empty() || name::is_plugin();
+        let named = self.agents.named();
+        let has_server = is_named || named.is_none() || name::is_plugin();
         let described = match manifests {
             Some(path) => Described::In(path.clone()),
             None if has_server => Described::By(target.clone()),
             None => Described::Nowhere,
         };
-        let from = match (&self.agent[..], &described) {
-            ([], Described::By(_)) => {
-                let (namespace, port) = (self.agents_namespace, self.metrics_port);
-                Some(From::Cluster { target, namespace, port })
-            }
-            ([], _) => None,
-            _ => Some(From::Agents(self.agent)),
-        };
+        let of_cluster = matches!(described, Described::By(_)).then(|| self.agents.of(target));
+        let from = named.or(of_cluster);
         let Self { interval, scope, by, listen, host: hosts, .. } = self;
         Options { described, from, interval, scope, by, listen, hosts }
     }

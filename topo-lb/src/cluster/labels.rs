@@ -28,6 +28,11 @@ impl Labels {
         self.0.iter().map(|(key, value)| (&**key, &**value))
     }
 
+    /// The same, shared.
+    pub(super) fn shared(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<str>)> {
+        self.0.iter().map(|(key, value)| (key, value))
+    }
+
     /// The same, with every string passed through `share`.
     pub(super) fn map(&self, mut share: impl FnMut(&Arc<str>) -> Arc<str>) -> Self {
         Self(self.0.iter().map(|(key, value)| (share(key), share(value))).collect())

@@ -11,6 +11,7 @@ pub mod namespace;
 pub mod node;
 mod policies;
 pub mod policy_status;
+mod population;
 pub mod port;
 pub mod protocol;
 pub mod selector;

@@ -97,11 +97,20 @@ impl Policies {
         self.namespaces.get(&service.id.namespace).map(|namespace| &**namespace)
     }
 
+    /// Everything that Namespaces and policies say.
+    pub(super) fn sources(&self) -> impl Iterator<Item = &PolicySources> {
+        let of_namespaces = self.namespaces.values().map(|it| &*it.policy);
+        of_namespaces.chain(self.all.values().map(|it| &*it.policy))
+    }
+
     /// What says a policy for `service`, the strongest first: TopologyPolicies, the Namespace,
     /// ClusterTopologyPolicies.
     pub(super) fn above<'a>(&'a self, service: &Service) -> Vec<Above<'a>> {
         let namespace = self.namespace_of(service);
         let with_policy = namespace.filter(|it| it.has_policy());
+        if self.all.is_empty() {
+            return with_policy.map(Above::Namespace).into_iter().collect();
+        }
         let mut above: Vec<_> =
             self.selecting(&service.id.namespace, service, namespace).map(Above::Policy).collect();
         above.extend(with_policy.map(Above::Namespace));

@@ -65,6 +65,9 @@ pub enum Skipped {
     NoClusterIp,
 }
 
+/// The value of `topo-lb.io/spill` for a share that follows from the number of Nodes.
+pub const AUTO: &str = "auto";
+
 /// The annotations and fields that may hold a topology policy, as written and not validated.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
@@ -99,6 +102,15 @@ pub struct PolicySources {
     /// Annotation `topo-lb.io/handle`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handle: Option<Arc<str>>,
+    /// Annotation `topo-lb.io/dns`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dns: Option<Arc<str>>,
+    /// Annotation `topo-lb.io/mode`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Arc<str>>,
+    /// Annotation `topo-lb.io/ramp`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ramp: Option<Arc<str>>,
     /// Field `spec.trafficDistribution`, or annotation `service.kubernetes.io/topology-mode`
     /// (before 1.27 `…/topology-aware-hints`): the Service asks for hints.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -110,6 +122,12 @@ impl PolicySources {
     #[must_use]
     pub fn has_keys(&self) -> bool {
         self.topology_keys.is_some() || !self.spec_topology_keys.is_empty()
+    }
+
+    /// Whether it follows from the number of Nodes: `topo-lb.io/spill: auto`.
+    #[must_use]
+    pub fn counts_nodes(&self) -> bool {
+        self.spill.as_deref().is_some_and(|text| text.trim() == AUTO)
     }
 }
 

@@ -93,7 +93,7 @@ impl Endpoint {
     }
 }
 
-/// An EndpointSlice; without endpoints if FQDN, or labelled headless or for another proxy.
+/// An EndpointSlice; without endpoints if FQDN, or labelled for another proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Slice {
     /// Namespace and name.

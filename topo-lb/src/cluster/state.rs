@@ -8,7 +8,8 @@ use super::kept::{Endpoints, Shared};
 use super::labels::Labels;
 use super::namespace::Namespace;
 use super::policies::{Above, Policies};
-use super::service::{Service, ServiceId};
+use super::population::Population;
+use super::service::{PolicySources, Service, ServiceId};
 use super::slice::{Endpoint, Slice, SliceId};
 use super::topology_policy::{ClusterTopologyPolicy, PolicyId, TopologyPolicy};
 use super::{Change, ClusterObject, Ejections, KnownNodes, LocalAddresses, Node, Update};
@@ -29,6 +30,7 @@ pub struct State {
     /// Only slices that belong to a Service. The Service may be unknown.
     slices: HashMap<Arc<SliceId>, Arc<Endpoints>>,
     nodes: BTreeMap<Arc<str>, Labels>,
+    population: Population,
     known_nodes: KnownNodes,
     policies: Policies,
     /// Slices by their Service, known or not; sorted.
@@ -61,6 +63,7 @@ impl State {
     /// equal to known ones change none.
     pub fn apply(&mut self, update: Update, this_node: &str) -> Changed {
         let mut changed = Changed::default();
+        let population = self.population.changes;
         let is_about_policies =
             matches!(update, Update::TopologyPolicy(_) | Update::ClusterTopologyPolicy(_));
         match update {
@@ -105,6 +108,9 @@ impl State {
             Update::LocalAddresses(all) => self.put_local(all, &mut changed),
             Update::KnownNodes(known) => self.known_nodes = known,
             Update::Ejections(all) => self.put_ejections(all, &mut changed),
+        }
+        if self.population.changes != population {
+            changed.services.extend(self.asking(PolicySources::counts_nodes));
         }
         self.revision += u64::from(is_about_policies || !changed.services.is_empty());
         changed
@@ -183,7 +189,7 @@ impl State {
     }
 
     /// The known Nodes, by name.
-    pub fn nodes(&self) -> impl Iterator<Item = (&str, &Labels)> {
+    pub fn nodes(&self) -> impl ExactSizeIterator<Item = (&str, &Labels)> {
         self.nodes.iter().map(|(name, labels)| (&**name, labels))
     }
 
@@ -191,6 +197,12 @@ impl State {
     #[must_use]
     pub fn node(&self, name: &str) -> Option<&Labels> {
         self.nodes.get(name)
+    }
+
+    /// How many Nodes carry a label with this value.
+    #[must_use]
+    pub fn nodes_with(&self, key: &str, value: &str) -> usize {
+        self.population.count(key, value)
     }
 
     /// The device of this host that has an address.
@@ -218,14 +230,18 @@ impl State {
         let differ = named.filter(|id| before.services.get(id) != services.get(id));
         changed.services.extend(differ.filter(|id| self.services.contains_key(id)).cloned());
         if before.unseen != *unseen {
-            let asks = |service: &&Arc<Service>| {
-                let above = self.policies.above(service);
-                let all = above.iter().map(Above::policy).chain([&*service.policy]);
-                all.into_iter().any(|policy| policy.ejection.is_some())
-            };
-            let asking = self.services.values().filter(asks);
-            changed.services.extend(asking.map(|service| service.id.clone()));
+            changed.services.extend(self.asking(|policy| policy.ejection.is_some()));
         }
+    }
+
+    /// The Services for which some object says such a thing.
+    fn asking(&self, says: impl Fn(&PolicySources) -> bool) -> Vec<ServiceId> {
+        let is_said_above = self.policies.sources().any(&says);
+        let asks = |service: &&Arc<Service>| {
+            let above = || self.policies.above(service).iter().any(|it| says(it.policy()));
+            says(&service.policy) || is_said_above && above()
+        };
+        self.services.values().filter(asks).map(|service| service.id.clone()).collect()
     }
 
     fn put_local(&mut self, all: LocalAddresses, changed: &mut Changed) {
@@ -308,11 +324,13 @@ impl State {
             return;
         }
         self.touch_node(&name, this_node, changed);
+        self.population.change(self.nodes.get(&name), Some(&labels));
         self.nodes.insert(name, labels);
     }
 
     fn drop_node(&mut self, name: &str, this_node: &str, changed: &mut Changed) {
-        if self.nodes.remove(name).is_some() {
+        if let Some(labels) = self.nodes.remove(name) {
+            self.population.change(Some(&labels), None);
             self.touch_node(name, this_node, changed);
         }
     }

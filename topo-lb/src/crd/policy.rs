@@ -15,10 +15,14 @@ use crate::cluster::service::PolicySources;
 
 /// A label name, or `*`. Lengths are limited apart.
 const KEY: &str = r"^(\*|([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)$";
-/// Numbers from 1 to 65535, separated by commas.
-const NUMBERS: &str = r"^[1-9][0-9]{0,4}(,[1-9][0-9]{0,4})*$";
+/// Numbers from 1 to 65535, or percentages from 1 to 100, separated by commas.
+const NUMBERS: &str =
+    r"^([1-9][0-9]{0,4}|([1-9][0-9]?|100)%)(,([1-9][0-9]{0,4}|([1-9][0-9]?|100)%))*$";
 /// A percentage of at most two decimals.
 const SHARE: &str = r"^(100(\.0{1,2})?|[0-9]{1,2}(\.[0-9]{1,2})?)%$";
+
+/// The same, or `auto`.
+const SPILL: &str = r"^(auto|(100(\.0{1,2})?|[0-9]{1,2}(\.[0-9]{1,2})?)%)$";
 
 /// Failures in a row (1–15), a time of 1 s to 10 min, and a percentage; the last two may be absent.
 const EJECTION: &str =
@@ -144,13 +148,15 @@ pub struct Rules {
     #[schemars(with = "Vec<String>", length(min = 1, max = 16), inner(length(max = 317), regex(pattern = KEY)))]
     #[schemars(extend("x-kubernetes-list-type" = "set"))]
     pub external_topology_keys: Option<Vec<String>>,
-    /// How many endpoints a tier needs to be chosen: one number for all, or one for each key.
+    /// How many endpoints a tier needs to be chosen: one number for all, or one for each key; `20%` is of
+    /// all usable endpoints of the Service port.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 128), regex(pattern = NUMBERS))]
     pub min_endpoints: Option<String>,
-    /// The share of new connections that goes to the next wider tier, such as `5%`.
+    /// The share of new connections that goes to the next wider tier, such as `5%`; `auto`: as much as the
+    /// tier is too crowded.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String", length(max = 16), regex(pattern = SHARE))]
+    #[schemars(with = "String", length(max = 16), regex(pattern = SPILL))]
     pub spill: Option<String>,
     /// The share of new connections that each tier gets, or each value of a label.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -168,6 +174,14 @@ pub struct Rules {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "bool")]
     pub handle: Option<bool>,
+    /// `observe`: nothing of this holds; `topo-lb explain` says what would be. `enforce` is the default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(max = 16), regex(pattern = "^(observe|enforce)$"))]
+    pub mode: Option<String>,
+    /// The share of nodes on which this holds, such as `10%`; the same nodes for each policy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(max = 16), regex(pattern = SHARE))]
+    pub ramp: Option<String>,
 }
 
 impl From<Rules> for PolicySources {
@@ -182,6 +196,8 @@ impl From<Rules> for PolicySources {
             ejection: rules.ejection.map(Into::into),
             refusal: rules.refusal.map(Into::into),
             handle: rules.handle.map(|handle| handle.to_string().into()),
+            mode: rules.mode.map(Into::into),
+            ramp: rules.ramp.map(Into::into),
             ..Self::default()
         }
     }

@@ -8,6 +8,7 @@ mod reason;
 mod spread;
 mod table;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
@@ -19,7 +20,10 @@ use crate::plan::Lack;
 use crate::topology::cause::Cause;
 use crate::topology::claim::{self, Claim};
 use crate::topology::label::{REGION, ZONE};
-use crate::topology::{self, Decision, Origin, Scope, decide, decide_for, waits_for};
+use crate::topology::named;
+use crate::topology::{
+    self, Decision, Origin, Scope, decide, decide_for, decide_in_full, waits_for,
+};
 
 use actual::{ActualOutcome, WAIT};
 pub use outside::{Exposed, ExposedFrontend};
@@ -41,7 +45,7 @@ pub struct Report {
     pub unknown: Vec<ServiceId>,
     /// Services without a ClusterIP to translate, and why; of all, or of the requested ones.
     #[serde(skip)]
-    pub skipped: Vec<(ServiceId, &'static str)>,
+    pub skipped: Vec<(ServiceId, Cow<'static, str>)>,
     /// What is known of the node, in one line.
     #[serde(skip)]
     pub about: String,
@@ -63,6 +67,9 @@ pub struct ServicePort {
     pub policy: Policy,
     /// What happens to connections.
     pub decision: Outcome,
+    /// What would happen if all objects on trial held here; `None` if they do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub would: Option<Outcome>,
     /// The other addresses by which clients dial it, and what those outside of the node get there, with
     /// `--kube-proxy-replacement`. `None` if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -97,10 +104,16 @@ pub struct Policy {
     /// Weaker objects that say keys, too, the strongest first.
     #[serde(rename = "passedOver", skip_serializing_if = "Vec::is_empty")]
     pub passed_over: Vec<String>,
+    /// Objects on trial (`mode: observe`, `ramp`), and whether they hold here.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub trials: Vec<String>,
     /// `keys`, `openyurt`, `hints` or `none`.
     pub kind: &'static str,
     /// Its keys.
     pub keys: Vec<String>,
+    /// When endpoints are left out, because connects to them fail.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ejection: Option<String>,
     /// The rules that ignored annotations and fields break, and how to fix them.
     pub error: Option<String>,
     /// The same, as a list.
@@ -181,8 +194,7 @@ pub fn report_of_agent(
         };
         let decisions = decide(state, this_node, scope, id);
         if decisions.is_empty() {
-            let why = service.skipped.map_or("it has no ports", Into::into);
-            report.skipped.push((id.clone(), why));
+            report.skipped.push((id.clone(), skipped(state, this_node, scope, service)));
         }
         let for_outside = match service.exposure {
             Some(_) => decide_for(Clients::Outside, state, this_node, scope, id),
@@ -201,7 +213,11 @@ pub fn report_of_agent(
             let exposed = for_outside
                 .get(place)
                 .and_then(|decision| Exposed::of(service, place, decision, this_node, known));
-            service_port(decision, actual, exposed)
+            let limited = decision.policy.trials.iter().any(|trial| !trial.holds());
+            let in_full = limited.then(|| decide_in_full(state, this_node, scope, id)).flatten();
+            let would = in_full.as_ref().and_then(|all| all.get(place));
+            let would = would.map(|decision| outcome(decision, this_node, known, ""));
+            ServicePort { would, ..service_port(decision, actual, exposed) }
         };
         let mut ports: Vec<_> = decisions.iter().enumerate().map(port).collect();
         ports.sort_by(|a, b| {
@@ -211,6 +227,31 @@ pub fn report_of_agent(
         report.services.append(&mut ports);
     }
     report
+}
+
+/// Why no connection to a Service is translated, and what DNS says instead.
+fn skipped(state: &State, this_node: &str, scope: Scope, service: &Service) -> Cow<'static, str> {
+    let Some(named) = named::named(state, this_node, scope, &service.id) else {
+        return Cow::Borrowed(service.skipped.map_or("it has no ports", Into::into));
+    };
+    let of_family = |family| {
+        let groups = named.of(family)?;
+        let shown = |group: &named::Group| {
+            let all: Vec<_> = group.addresses.iter().map(ToString::to_string).collect();
+            let share = (group.share * 1e4).round() / 1e2;
+            let share = if groups.len() > 1 {
+                format!(" ({share}% of the answers)")
+            } else {
+                String::new()
+            };
+            all.join(", ") + &share
+        };
+        let all: Vec<_> = groups.iter().map(shown).collect();
+        let all = if all.is_empty() { "no address".to_owned() } else { all.join("; ") };
+        Some(format!("{family} {all}"))
+    };
+    let all: Vec<_> = cluster::Family::BOTH.into_iter().filter_map(of_family).collect();
+    Cow::Owned(format!("headless; with `--dns` its name is answered here: {}", all.join(" | ")))
 }
 
 /// What to say of frontends that other Services claim, too.
@@ -255,6 +296,7 @@ fn service_port(
         port: port(decision.port),
         cluster_ips: service.cluster_ips.clone(),
         policy: policy(decision),
+        would: None,
         exposed,
         tiers: if actual.outcome.verdict == WAIT { Vec::new() } else { tiers(decision) },
         endpoints: decision
@@ -301,8 +343,10 @@ pub(crate) fn policy(decision: &Decision<'_>) -> Policy {
         source: policy.source.into(),
         object: (policy.origin != Origin::Service).then(|| policy.origin.to_string()),
         passed_over: policy.passed_over.iter().map(ToString::to_string).collect(),
+        trials: policy.trials.iter().map(ToString::to_string).collect(),
         kind: policy.kind.into(),
         keys: policy.keys.iter().map(|&key| key.to_owned()).collect(),
+        ejection: policy.ejection.map(|setting| setting.to_string()),
         error: (!errors.is_empty()).then(|| errors.join("; ")),
         errors,
     }

@@ -4,6 +4,7 @@ use super::quoted::{key_name, label, shown};
 use crate::cluster::Family;
 use crate::topology::candidate::Stock;
 use crate::topology::cause::{Cause, HintsOff, Missing};
+use crate::topology::crowding::Crowding;
 use crate::topology::decision::Choice;
 use crate::topology::label::ZONE;
 use crate::topology::validation::ANY;
@@ -70,6 +71,13 @@ fn family(decision: &Decision<'_>, choice: &Choice<'_>) -> String {
             wider.share,
             wider.endpoints,
             key_name(wider.key),
+        );
+    }
+    if let Some(Crowding { own, all }) = choice.crowding {
+        let spills = if choice.wider.is_none() { "; nothing spills" } else { "" };
+        text += &format!(
+            "{spills} (auto: nodes ÷ endpoints is {} ÷ {} in this tier, {} ÷ {} in all)",
+            own.nodes, own.endpoints, all.nodes, all.endpoints,
         );
     }
     if let Some(weighs) = &decision.policy.weighs {

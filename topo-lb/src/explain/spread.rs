@@ -57,7 +57,7 @@ pub struct TierOnNode {
     /// Number of usable endpoints that it matches.
     pub endpoints: usize,
     /// Number of endpoints that it needs.
-    pub needed: u16,
+    pub needed: usize,
 }
 
 /// Number of endpoints by distance.
@@ -119,16 +119,15 @@ pub fn spread_on<'a>(
         let each = decisions
             .iter()
             .flat_map(|decision| decision.choices.iter().map(move |choice| (decision, choice)));
-        for (index, (decision, choice)) in each.enumerate() {
+        for (decision, choice) in each {
+            // Each node has a place of its own in ramps.
+            let policy = Policy { trials: Vec::new(), ..policy(decision) };
+            let (port, family) = (port(decision.port), choice.family.into());
+            let is_it = |it: &Spread| (&it.port, it.family, &it.policy) == (&port, family, &policy);
+            let index = spreads.iter().position(is_it).unwrap_or(spreads.len());
             if spreads.len() == index {
-                spreads.push(Spread {
-                    namespace: id.namespace.to_string(),
-                    name: id.name.to_string(),
-                    port: port(decision.port),
-                    family: choice.family.into(),
-                    policy: policy(decision),
-                    nodes: Vec::new(),
-                });
+                let (namespace, name) = (id.namespace.to_string(), id.name.to_string());
+                spreads.push(Spread { namespace, name, port, family, policy, nodes: Vec::new() });
             }
             spreads[index].nodes.push(OnNode {
                 node: node.to_owned(),

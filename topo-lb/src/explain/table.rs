@@ -56,6 +56,12 @@ fn one(service: &ServicePort, paint: Paint) -> String {
     if !service.policy.passed_over.is_empty() {
         let _ = writeln!(text, "  over      {}", shown(&service.policy.passed_over.join(", ")));
     }
+    for trial in &service.policy.trials {
+        let _ = writeln!(text, "  trial     {}", shown(trial));
+    }
+    if let Some(ejection) = &service.policy.ejection {
+        let _ = writeln!(text, "  ejection  {ejection}");
+    }
     for error in &service.policy.errors {
         let _ = writeln!(text, "  error     {}", paint.warn(error));
     }
@@ -65,6 +71,10 @@ fn one(service: &ServicePort, paint: Paint) -> String {
         paint.verdict(service.decision.verdict, &verdict),
         service.decision.reason
     );
+    if let Some(would) = &service.would {
+        let verdict = paint.verdict(would.verdict, would.verdict);
+        let _ = writeln!(text, "  would     {verdict}: {}", would.reason);
+    }
     for tiers in &service.tiers {
         let _ = writeln!(text, "  matches   {tiers}");
     }

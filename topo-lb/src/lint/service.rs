@@ -9,8 +9,11 @@ use crate::explain::shown;
 use crate::topology::cause::{Cause, HintsOff};
 use crate::topology::decision::{Choice, Status};
 use crate::topology::label::{DESIRED_NODEPOOL, HOSTNAME, NODEPOOL, ZONE};
+use crate::topology::named;
 use crate::topology::validation::ANY;
-use crate::topology::{Bypass, Decision, NodesByLabel, Origin, PolicyKind, Scope, Verdict, decide};
+use crate::topology::{
+    Bypass, Decision, NodesByLabel, Origin, PolicyKind, Scope, Verdict, decide_in_full,
+};
 
 /// A finding about a port, without its nodes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,7 +38,12 @@ pub(super) fn look(
 ) {
     let Some(service) = state.service(id) else { return };
     let mut sightings = Sightings::new();
-    let from_nowhere = decide(state, "", Scope::All, id);
+    if let Some(fault) = named::fault(state, service) {
+        findings.push(Finding::of(&id.namespace, &id.name, Rule::Ignored, fault));
+    }
+    // Policies on trial count as if they held everywhere: this is what they will do.
+    let decide = |node| decide_in_full(state, node, Scope::All, id).unwrap_or_default();
+    let from_nowhere = decide("");
     let Some(first) = from_nowhere.first() else { return };
     if first.choices.iter().any(|choice| choice.bypass == Some(Bypass::Annotation)) {
         return;
@@ -61,7 +69,7 @@ pub(super) fn look(
     };
     for alike in kinds {
         let Some(&one) = alike.first() else { continue };
-        for decision in decide(state, one, Scope::All, id) {
+        for decision in decide(one) {
             for choice in &decision.choices {
                 if choice.verdict == Verdict::Route {
                     reached.insert((port(decision.port), choice.family));
@@ -242,7 +250,7 @@ fn from_node(
         saw(Rule::Refused, severity, format!("connections are refused: {why}"));
     }
     for tier in &choice.tiers {
-        if tier.endpoints > 0 && tier.endpoints < usize::from(tier.min_endpoints) {
+        if tier.endpoints > 0 && tier.endpoints < tier.min_endpoints {
             saw(
                 Rule::TooFew,
                 Rule::TooFew.severity(),

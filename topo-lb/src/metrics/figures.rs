@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use prometheus_client::metrics::histogram::Histogram;
 use topo_lb_common::maps;
 
+use super::dns::DnsFigures;
 use super::ejections::EjectionFigures;
 use crate::cluster::Family;
 use crate::plan::Installed;
@@ -111,6 +112,8 @@ pub struct Figures {
     pub unended_sockets: AtomicU64,
     /// Of endpoints that are left out.
     pub ejections: EjectionFigures,
+    /// Of the resolver.
+    pub dns: DnsFigures,
     /// New connections that the agent could not observe, or times that the kernel dropped some.
     pub observer_overruns: AtomicU64,
     /// How full the maps are, in the order of [`PLANNED`].

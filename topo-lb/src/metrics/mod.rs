@@ -3,6 +3,7 @@
 //! | file | idea |
 //! |---|---|
 //! | `bounded` | which Service ports have series of their own |
+//! | `dns` | figures of the resolver |
 //! | `ejections` | figures of endpoints that are left out |
 //! | `figures` | what the agent's tasks count |
 //! | `refusals` | why connections were refused |
@@ -12,6 +13,7 @@
 //! | `scrape` | all of these and the kernel's counters, as text |
 
 pub mod bounded;
+pub mod dns;
 pub mod ejections;
 pub mod figures;
 pub mod refusals;

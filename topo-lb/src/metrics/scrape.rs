@@ -23,7 +23,7 @@ use super::bounded::{Bounded, Counts, Shown};
 use super::figures::{Figures, PLANNED};
 use super::refusals::Refusals;
 use super::zones::{self, FarEndpoints, Matrix};
-use super::{ejections, services, tcp};
+use super::{dns, ejections, services, tcp};
 use crate::datapath::attach::walk;
 use crate::datapath::direction::Direction;
 use crate::datapath::maps::error::ReadError;
@@ -188,6 +188,7 @@ impl Collector for Scrape {
         zones::encode(&self.matrix, &mut encoder)?;
         self.maps(&mut encoder)?;
         self.health_checks(&mut encoder)?;
+        dns::encode(&self.figures.dns, &mut encoder)?;
         ejections::encode(&self.figures.ejections, &mut encoder)?;
         self.agent(&mut Families(&mut encoder))
     }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use topo_lb_common::selection::LEASED;
 
 use super::apportionment::{self, Rows};
 use super::entry::Entry;
@@ -95,8 +96,12 @@ impl Target {
         Entry { index, ..self.entry.clone() }
     }
 
-    /// The endpoints of the chosen tier, or all with a share by weight; each once.
+    /// The endpoints of the chosen tier, or all with a share by weight; each once. Without those that have
+    /// a lease: they serve only beside the others.
     pub fn chosen(&self) -> Vec<Chosen> {
+        if self.entry.spill == LEASED {
+            return self.entry.row[usize::from(self.entry.count)..].to_vec();
+        }
         let row = if self.is_weighted { self.entry.row.len() } else { self.entry.count.into() };
         self.distinct(row).collect()
     }

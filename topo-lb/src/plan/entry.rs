@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use topo_lb_common::record::{INLINE4, INLINE6};
-use topo_lb_common::selection::SPILL_ONE;
+use topo_lb_common::selection::{LEASED, SPILL_ONE};
 
 use crate::cluster::Family;
 use crate::topology::Chosen;
@@ -20,7 +20,8 @@ pub struct Entry {
     pub count: u16,
     /// Without endpoints, connections from outside are dropped, not refused.
     pub drops: bool,
-    /// Share of connections that go to the rest of the row, in parts of `selection::SPILL_ONE`.
+    /// Share of connections that go to the rest of the row, in parts of `selection::SPILL_ONE`, or
+    /// `selection::LEASED`.
     pub spill: u16,
     /// How many failed connects in a row the agent hears of; zero for none. 1–15.
     pub failures: u8,
@@ -37,12 +38,20 @@ impl Entry {
         self.row.len() > inline(family)
     }
 
+    /// The share of connections that go to the rest of the row, of 1; with a lease, while it lasts.
+    pub fn spilled(&self) -> f64 {
+        match self.spill {
+            LEASED => 0.0,
+            spill => f64::from(spill) / f64::from(SPILL_ONE),
+        }
+    }
+
     /// The endpoints, each once, and the share of new connections that each gets, of 1.
     pub fn shares(&self) -> BTreeMap<Chosen, f64> {
         let (first, second) = self.row.split_at(self.row.len().min(self.count.into()));
         let of_second = match second {
             [] => 0.0,
-            _ => f64::from(self.spill) / f64::from(SPILL_ONE),
+            _ => self.spilled(),
         };
         let mut shares = BTreeMap::new();
         for (range, share) in [(first, 1.0 - of_second), (second, of_second)] {

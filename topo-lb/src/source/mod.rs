@@ -70,6 +70,8 @@ pub enum Event {
     Freshness(Freshness),
     /// One sentence about a fault of files or of an object. The last good state stays.
     Trouble(String),
+    /// Such a sentence about files is over.
+    Mended(String),
     /// One sentence about an API server that does not serve. The last good state stays. It is over when all
     /// is listed, or [`Live`](Freshness::Live) again.
     Unserved(String),

@@ -31,6 +31,8 @@ pub(super) struct Status {
     pub(super) troubles: BTreeMap<Arc<str>, String>,
     /// No rates yet: two looks make one.
     pub(super) is_first: bool,
+    /// What to know of the counts.
+    pub(super) caveat: Option<String>,
     /// Median round trips, as a text.
     pub(super) round_trips: String,
     /// Endpoints of the open Service in this node's maps; `None` if others are asked.
@@ -171,13 +173,16 @@ fn summary<'a>(view: &View, status: &Status, has_colours: bool) -> Paragraph<'a>
     if !status.round_trips.is_empty() {
         text += &format!("   {}", status.round_trips);
     }
+    let coloured = |colour| if has_colours { Style::new().fg(colour) } else { Style::new() };
     let mut spans = vec![Span::from(text)];
+    if let Some(caveat) = &status.caveat {
+        spans.push(Span::from(format!("   {caveat}")).style(coloured(Color::Yellow)));
+    }
     if let Some((node, trouble)) = status.troubles.first_key_value() {
         let more = status.troubles.len() - 1;
         let more = if more > 0 { format!(" (and {more} more like that)") } else { String::new() };
-        let style = if has_colours { Style::new().fg(Color::Red) } else { Style::new() };
         let trouble = format!("   {}: {}{more}", printable(node), printable(trouble));
-        spans.push(Span::from(trouble).style(style));
+        spans.push(Span::from(trouble).style(coloured(Color::Red)));
     }
     Paragraph::new(Line::from(spans))
 }
@@ -209,9 +214,12 @@ pub(super) fn text(rows: &[&Row]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
+    use super::super::traffic::{Moment, Traffic};
     use super::super::view::Key;
     use super::*;
 
@@ -271,10 +279,22 @@ default/idle\u{fffd}[2J                       -         -         -         -   
         };
         let endpoints = vec![row("10.0.0.3:80", "node", 95.0), row("10.0.2.3:80", "zone", 5.0)];
         let round_trips = "round trips node 0.1 ms".to_owned();
-        let status =
-            Status { asked: 1, round_trips, endpoints: Some(endpoints), ..Status::default() };
+        let observing = Moment {
+            observing: 1,
+            nodes: [("n".into(), Ok(Traffic::new()))].into(),
+            ..Moment::at(Instant::now())
+        };
+        let status = Status {
+            asked: 1,
+            round_trips,
+            caveat: observing.caveat(),
+            endpoints: Some(endpoints),
+            ..Status::default()
+        };
         let screen = screen(&view, &status);
-        assert!(screen.starts_with("2 Services, 1 node   round trips node 0.1 ms\n"), "\n{screen}");
+        let head = "2 Services, 1 node   round trips node 0.1 ms   the agent only observes: connections and \
+                    refusals are those that would be\n";
+        assert!(screen.starts_with(head), "\n{screen}");
         let lines: Vec<String> = screen
             .lines()
             .skip_while(|line| !line.starts_with("FRONTEND"))

@@ -57,7 +57,8 @@ pub struct Options {
     pub filter: String,
 }
 
-/// Looks twice, and returns the rates in the order of `options`, and why some nodes could not be asked.
+/// Looks twice, and returns the rates in the order of `options`, and sentences on nodes that could not be asked or
+/// only observe.
 ///
 /// # Errors
 /// No node can be asked.
@@ -72,7 +73,8 @@ pub async fn once(options: &Options) -> anyhow::Result<(Vec<Row>, Vec<String>)> 
     anyhow::ensure!(status.asked > 0, "no node answers: {}", troubles.join("; "));
     let mut view = View::new(options.sort, options.filter.clone());
     view.update(rates(&before, &after));
-    Ok((view.rows().into_iter().cloned().collect(), troubles))
+    let sentences = troubles.into_iter().chain(status.caveat).collect();
+    Ok((view.rows().into_iter().cloned().collect(), sentences))
 }
 
 /// The rows as a table for people.
@@ -192,5 +194,5 @@ fn status(before: &Moment, after: &Moment) -> Status {
     troubles
         .extend(silent.filter_map(|(node, now)| Some((node.clone(), now.as_ref().err()?.clone()))));
     let round_trips = in_words(&medians(before, after));
-    Status { asked, troubles, round_trips, ..Status::default() }
+    Status { asked, troubles, round_trips, caveat: after.caveat(), ..Status::default() }
 }

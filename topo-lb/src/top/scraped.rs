@@ -19,6 +19,8 @@ pub(super) struct Scraped {
     pub(super) round_trips: RoundTrips,
     /// `None` if it does not measure by zone.
     pub(super) zones: Option<Zones>,
+    /// Whether it only observes: connections and refusals are those that would be.
+    pub(super) observes: bool,
 }
 
 /// What the counters say in an agent's OpenMetrics text. Series of other metrics, without a Service or with an
@@ -34,7 +36,7 @@ pub(super) fn answer(text: &str) -> Result<Scraped, String> {
     }
     let scrape = Scrape::parse(text.lines().map(|line| Ok(line.to_owned())))
         .map_err(|error| format!("its metrics cannot be read: {error}"))?;
-    let Scraped { mut traffic, mut round_trips, mut zones } = Scraped::default();
+    let Scraped { mut traffic, mut round_trips, mut zones, mut observes } = Scraped::default();
     let mut is_agent = false;
     for sample in scrape.samples {
         let Some(name) = sample.metric.strip_prefix("topo_lb_") else { continue };
@@ -50,6 +52,9 @@ pub(super) fn answer(text: &str) -> Result<Scraped, String> {
                 up_to - std::mem::replace(&mut below, up_to)
             });
         }
+        if let ("observing", Value::Gauge(value)) = (name, &sample.value) {
+            observes = *value > 0.0;
+        }
         let Some(value) = count(&sample.value) else { continue };
         if ["zone_sent_bytes_total", "zone_received_bytes_total"].contains(&name) {
             add_to_zone(&mut zones, &sample, value);
@@ -63,7 +68,7 @@ pub(super) fn answer(text: &str) -> Result<Scraped, String> {
         *totals.entry(Series::new(counter, (name, labels))).or_default() += value;
     }
     if is_agent {
-        Ok(Scraped { traffic, round_trips, zones })
+        Ok(Scraped { traffic, round_trips, zones, observes })
     } else {
         Err("it has no metric of topo-lb: is it an agent?".into())
     }
@@ -72,8 +77,10 @@ pub(super) fn answer(text: &str) -> Result<Scraped, String> {
 /// What a series of a Service counts.
 fn counter(name: &str, sample: &Sample) -> Option<Counter> {
     Some(match name {
-        "connections_total" => Counter::Connections(locality(sample)?),
-        "refused_connections_total" => Counter::Refused,
+        "connections_total" | "would_be_connections_total" => {
+            Counter::Connections(locality(sample)?)
+        }
+        "refused_connections_total" | "would_be_refused_connections_total" => Counter::Refused,
         "connect_failures_total" => Counter::Failed,
         "tcp_sent_bytes_total" | "tcp_received_bytes_total" => Counter::Bytes(locality(sample)?),
         _ => return None,
@@ -123,7 +130,7 @@ mod tests {
             topo_lb_connections_total{namespace=\"default\",service=\"web\",port=\"http\",locality=\"node\"} 3\n\
             topo_lb_connections_total{namespace=\"default\",service=\"web\",port=\"80\",locality=\"node\"} 4\n\
             topo_lb_connections_total{namespace=\"default\",service=\"web\",port=\"80\",locality=\"moon\"} 9\n\
-            topo_lb_refused_connections_total{namespace=\"default\",service=\"web\",port=\"80\",reason=\"past\"} 2\n\
+            topo_lb_would_be_refused_connections_total{namespace=\"default\",service=\"web\",port=\"80\",reason=\"past\"} 2\n\
             topo_lb_tcp_sent_bytes_total{namespace=\"default\",service=\"web\",locality=\"elsewhere\"} 1e3\n\
             # HELP topo_lb_tcp_rtt_seconds Round trips.\n\
             # TYPE topo_lb_tcp_rtt_seconds histogram\n\
@@ -138,9 +145,11 @@ mod tests {
             topo_lb_zone_received_bytes_total{source_zone=\"a\",destination_zone=\"b\"} 30\n\
             topo_lb_zone_sent_bytes_total{source_zone=\"c\",destination_zone=\"b\"} 9\n\
             topo_lb_zone_sent_bytes_total{destination_zone=\"b\"} 9\n\
-            topo_lb_ready 1\n\
+            # TYPE topo_lb_observing gauge\n\
+            topo_lb_observing 1\n\
             # EOF\n";
-        let Scraped { traffic, round_trips, zones } = answer(text).expect("metrics");
+        let Scraped { traffic, round_trips, zones, observes } = answer(text).expect("metrics");
+        assert!(observes);
         let to = [("a".into(), 5.0), ("b".into(), 37.0)].into();
         assert_eq!(zones, Some(Zones { own: "a".into(), to }));
         assert_eq!(round_trips[Locality::Zone as usize][..3], [2.0, 3.0, 0.0]);

@@ -14,6 +14,7 @@ use super::agents::{Doubts, list};
 use super::round_trips::RoundTrips;
 use super::scraped::Scraped;
 use super::traffic::{Counter, Moment, Series, Traffic};
+use crate::datapath::attach::mode;
 use crate::metrics::bounded::Counts;
 use crate::metrics::scrape::Counted;
 use crate::metrics::services::parts;
@@ -102,7 +103,8 @@ impl Source {
                 let counted = counted.map(|Counted { services, .. }| {
                     let (traffic, round_trips) = (of_maps(&services), round_trips(&services));
                     // The maps have endpoints, and not their zones.
-                    (at, Scraped { traffic, round_trips, zones: None })
+                    let observes = mode::observes(pin_dir);
+                    (at, Scraped { traffic, round_trips, zones: None, observes })
                 });
                 BTreeMap::from([("this node".into(), counted)])
             }
@@ -118,12 +120,14 @@ impl Source {
             }
         };
         for (node, answer) in answers {
-            let traffic = answer.map(|(when, Scraped { traffic, round_trips, zones })| {
-                moment.when.insert(Arc::clone(&node), when);
-                moment.round_trips.insert(Arc::clone(&node), round_trips);
-                moment.zones.extend(zones.map(|zones| (Arc::clone(&node), zones)));
-                traffic
-            });
+            let traffic =
+                answer.map(|(when, Scraped { traffic, round_trips, zones, observes })| {
+                    moment.observing += usize::from(observes);
+                    moment.when.insert(Arc::clone(&node), when);
+                    moment.round_trips.insert(Arc::clone(&node), round_trips);
+                    moment.zones.extend(zones.map(|zones| (Arc::clone(&node), zones)));
+                    traffic
+                });
             moment.nodes.insert(node, traffic);
         }
         Ok(moment)

@@ -67,13 +67,26 @@ pub(crate) struct Moment {
     pub zones: BTreeMap<Arc<str>, Zones>,
     /// What is wrong with nodes even if they could be asked.
     pub doubts: Doubts,
+    /// How many agents only observe.
+    pub observing: usize,
 }
 
 impl Moment {
     /// A moment of which nothing is known yet.
     pub(crate) fn at(at: Instant) -> Self {
         let (nodes, round_trips, zones) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { at, when: BTreeMap::new(), nodes, round_trips, zones, doubts: Doubts::new() }
+        let (when, doubts) = (BTreeMap::new(), Doubts::new());
+        Self { at, when, nodes, round_trips, zones, doubts, observing: 0 }
+    }
+
+    /// What to know of the counts if agents only observe.
+    pub(crate) fn caveat(&self) -> Option<String> {
+        let who = match (self.observing, self.nodes.len()) {
+            (0, _) => return None,
+            (1, 1) => "the agent only observes".to_owned(),
+            (some, all) => format!("{some} of {all} agents only observe"),
+        };
+        Some(format!("{who}: connections and refusals are those that would be"))
     }
 
     /// The seconds between a node's answer at an earlier moment and the one now.

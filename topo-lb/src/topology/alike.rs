@@ -3,7 +3,9 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::label::{DESIRED_NODEPOOL, NODEPOOL, ZONE};
-use super::{Decision, PolicyKind};
+use super::spill::Share;
+use super::trial::{self, Trial};
+use super::{Decision, PolicyKind, Scope, decide};
 use crate::cluster::{Service, State};
 
 /// The nodes of a cluster by their labels: made once for all Services.
@@ -51,15 +53,37 @@ impl<'a> NodesByLabel<'a> {
                 groups.split(&[place]);
             }
         }
-        let mut split_by = |key| {
-            self.by_label.get(key).into_iter().flat_map(HashMap::values).for_each(|places| {
-                groups.split(places);
-            });
-        };
-        also.iter().copied().for_each(&mut split_by);
+        also.iter().for_each(|key| self.split_by(key, &mut groups));
+        self.split_by_policy(service, decision, &mut groups);
+        // Where an object on trial does not hold, another policy does.
+        for places in self.beyond_ramps(&decision.policy.trials) {
+            groups.split(&places);
+            let node = self.nodes[places[0]];
+            let all = decide(self.state, node, Scope::All, &service.id);
+            if let Some(decision) = all.iter().find(has_policy).or(all.first()) {
+                self.split_by_policy(service, decision, &mut groups);
+            }
+        }
+        let mut alike = vec![Vec::new(); groups.count];
+        for (node, group) in self.nodes.iter().zip(groups.group) {
+            alike[group].push(*node);
+        }
+        alike.retain(|nodes| !nodes.is_empty());
+        alike.sort_unstable();
+        alike
+    }
+
+    fn split_by(&self, key: &str, groups: &mut Groups) {
+        let places = self.by_label.get(key).into_iter().flat_map(HashMap::values);
+        places.for_each(|places| groups.split(places));
+    }
+
+    fn split_by_policy(&self, service: &Service, decision: &Decision<'_>, groups: &mut Groups) {
         match decision.policy.kind {
-            PolicyKind::OpenYurt => [NODEPOOL, DESIRED_NODEPOOL].into_iter().for_each(split_by),
-            PolicyKind::Hints => split_by(ZONE),
+            PolicyKind::OpenYurt => {
+                [NODEPOOL, DESIRED_NODEPOOL].iter().for_each(|key| self.split_by(key, groups));
+            }
+            PolicyKind::Hints => self.split_by(ZONE, groups),
             PolicyKind::None => {}
             // To keys, a value that no endpoint has is the same as none.
             PolicyKind::Keys => {
@@ -70,13 +94,18 @@ impl<'a> NodesByLabel<'a> {
                 }
             }
         }
-        let mut alike = vec![Vec::new(); groups.count];
-        for (node, group) in self.nodes.iter().zip(groups.group) {
-            alike[group].push(*node);
-        }
-        alike.retain(|nodes| !nodes.is_empty());
-        alike.sort_unstable();
-        alike
+    }
+
+    /// The places of the nodes that are beyond each ramp and within the next one; without empty lists.
+    fn beyond_ramps(&self, trials: &[Trial]) -> Vec<Vec<usize>> {
+        let ramps = trials.iter().filter(|it| !it.observes).filter_map(|it| it.ramp);
+        let ramps: BTreeSet<u16> = ramps.map(Share::parts).collect();
+        let ends = ramps.iter().skip(1).copied().chain([u16::MAX]);
+        let between = |(begin, end)| -> Vec<usize> {
+            let place = |at: &usize| trial::place(self.nodes[*at]).parts();
+            (0..self.nodes.len()).filter(|at| (begin..end).contains(&place(at))).collect()
+        };
+        ramps.iter().copied().zip(ends).map(between).filter(|places| !places.is_empty()).collect()
     }
 
     fn named(&self, service: &Service) -> BTreeSet<&'a str> {

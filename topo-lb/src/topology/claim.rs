@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::cluster::{Frontend, FrontendKind, Port, ServiceId, State};
 
 use super::exposed::Exposing;
+use super::trial::Seen;
 use super::{Scope, candidate, has_frontends, policy};
 
 /// A Service port's claim to a frontend. By kind of frontend, then age, namespace, Service name, and place
@@ -51,7 +52,7 @@ pub fn contested(
         let Some(service) = state.service(id).filter(|service| has_frontends(service)) else {
             continue;
         };
-        if policy::of(state, service).bypass(scope, service).is_some() {
+        if policy::of(state, Seen::From(""), service).bypass(scope, service).is_some() {
             continue;
         }
         for (place, port) in service.ports.iter().enumerate() {

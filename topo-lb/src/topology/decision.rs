@@ -10,12 +10,16 @@ use crate::cluster::{Clients, Port, Service, State};
 
 use super::candidate::{self, Candidate, Stock};
 use super::cause::Cause;
+use super::crowding::Crowding;
+use super::ejection::Setting;
 use super::evaluation::{CandidateStatus, Evaluation};
 use super::keys;
 use super::label::{Here, ZONE};
+use super::min_endpoints::Least;
 use super::origin::Origin;
 use super::policy::{Policy, Rules};
 use super::spill::Share;
+use super::trial::Trial;
 use super::validation::Ignored;
 use super::weights::{Part, Portion, Weighs, Weights};
 use super::{Bypass, PolicyKind, PolicySource, Verdict};
@@ -49,12 +53,16 @@ pub struct InForce<'a> {
     pub origin: Origin,
     /// Weaker objects that say keys, too, the strongest first.
     pub passed_over: Vec<Origin>,
+    /// Objects on trial, whether they hold here or not.
+    pub trials: Vec<Trial>,
     /// What it does.
     pub kind: PolicyKind,
     /// Its keys; empty for *hints* and *none*.
     pub keys: Vec<&'a str>,
     /// Annotations and fields that broke a rule.
     pub ignored: Vec<Ignored>,
+    /// When endpoints are left out; `None`: never.
+    pub ejection: Option<Setting>,
     /// Annotation `topo-lb.io/refusal: intended`: no report of refusals is needed.
     pub refusal_intended: bool,
     /// What annotation `topo-lb.io/weights` weighs, if it is valid.
@@ -71,7 +79,7 @@ pub struct Tier<'a> {
     /// How many usable endpoints it matches.
     pub endpoints: usize,
     /// How many it needs to be chosen.
-    pub min_endpoints: u16,
+    pub min_endpoints: usize,
 }
 
 /// The tier that takes a share of new connections while the chosen one is healthy.
@@ -114,6 +122,8 @@ pub struct Choice<'a> {
     pub tiers: Vec<Tier<'a>>,
     /// Where connections spill to.
     pub wider: Option<Wider<'a>>,
+    /// What the share that spills follows from, with `spill: auto`.
+    pub crowding: Option<Crowding>,
     /// How new connections divide; empty without weights, or if they have no effect.
     pub parts: Vec<Portion<'a>>,
 }
@@ -231,6 +241,7 @@ impl<'a> Decision<'a> {
                 ejected: done.ejected.chosen,
                 tiers: tiers(&done, here, rules),
                 wider: wider(&done, rules),
+                crowding: done.crowding,
                 parts: Portion::all(&done.parts),
             });
             for (index, (candidate, &status)) in
@@ -278,7 +289,9 @@ impl<'a> Decision<'a> {
             },
             origin: policy.origin.clone(),
             passed_over: policy.passed_over.clone(),
+            trials: policy.trials.clone(),
             ignored: policy.ignored.clone(),
+            ejection: policy.ejection,
             refusal_intended: policy.refusal_intended,
             weighs: weights.map(Weights::weighs),
         };
@@ -292,21 +305,20 @@ fn tiers<'a>(done: &Evaluation<'a>, here: Here<'a>, rules: &Rules<'a>) -> Vec<Ti
         Rules::OpenYurt { .. } | Rules::None => return Vec::new(),
     };
     let usable = done.usable();
-    let tier = |(&key, &least): (&&'a str, &u16)| Tier {
+    let tier = |(&key, &least): (&&'a str, &Least)| Tier {
         key,
         own: here.label(key),
         endpoints: keys::matching(key, here, &done.candidates, &usable).len(),
-        min_endpoints: least,
+        min_endpoints: least.of(usable.len()),
     };
     own.keys.iter().zip(&own.min_endpoints).map(tier).collect()
 }
 
 fn wider<'a>(done: &Evaluation<'a>, rules: &Rules<'a>) -> Option<Wider<'a>> {
     match rules {
-        Rules::Keys(keys) => done.wider.map(|(tier, endpoints)| Wider {
-            key: keys.keys[tier],
-            endpoints,
-            share: keys.spill,
+        Rules::Keys(keys) => done.wider.map(|(tier, endpoints, share)| {
+            let key = keys.keys[tier];
+            Wider { key, endpoints, share }
         }),
         Rules::OpenYurt { .. } | Rules::None => None,
     }

@@ -2,6 +2,7 @@
 //! decision is made as without; what is left out is then taken from its tier, never all of it.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use super::evaluation::{CandidateStatus, Evaluation};
 use super::label::Here;
 use super::origin::Origin;
 use super::policy::{self, Policy};
+use super::trial::Seen;
 use super::validation::{Field, Ignored, Rule, quoted};
 use crate::cluster::ejection::most_ejected;
 use crate::cluster::{Family, Protocol, ServiceEjections, ServiceId, State};
@@ -28,6 +30,18 @@ pub struct Setting {
     pub first: Duration,
     /// Most of a tier, in percent: 1–100.
     pub most: u8,
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { failures, first, most } = self;
+        let in_a_row = if *failures == 1 { "connect" } else { "connects in a row" };
+        let seconds = first.as_secs();
+        write!(
+            f,
+            "after {failures} failed {in_a_row}, for {seconds} s at first, at most {most}% of a tier"
+        )
+    }
 }
 
 /// The setting in annotation `topo-lb.io/ejection`: failures, first time, most of a tier. The last two
@@ -88,9 +102,9 @@ pub(super) fn unseen(state: &State, policy: &Policy<'_>) -> Option<Ignored> {
 
 /// The setting of a Service; `None`: it does not ask for ejection, or this node does not see failures.
 #[must_use]
-pub fn setting(state: &State, id: &ServiceId) -> Option<Setting> {
+pub fn setting(state: &State, this_node: &str, id: &ServiceId) -> Option<Setting> {
     let service = state.service(id).filter(|service| super::has_frontends(service))?;
-    let policy = policy::of(state, service);
+    let policy = policy::of(state, Seen::From(this_node), service);
     policy.ejection.filter(|_| policy.handled && state.ejections().unseen.is_none())
 }
 
@@ -103,7 +117,7 @@ pub fn may_eject(
     id: &ServiceId,
     endpoint: SocketAddr,
 ) -> Option<Setting> {
-    let setting = setting(state, id)?;
+    let setting = setting(state, this_node, id)?;
     let has_room = |done: &Evaluation<'_>| {
         let found = done.candidates.binary_search_by_key(&endpoint, |one| one.address).ok();
         let Some(status) = found.map(|index| done.statuses[index]) else { return false };
@@ -156,7 +170,8 @@ pub fn fellow(
 /// The decisions for clients of this node at a Service's ClusterIPs, of its TCP ports.
 fn evaluations<'a>(state: &'a State, this_node: &'a str, id: &ServiceId) -> Vec<Evaluation<'a>> {
     let Some(service) = state.service(id) else { return Vec::new() };
-    let (here, policy) = (Here::of(state, this_node), policy::of(state, service));
+    let (here, policy) =
+        (Here::of(state, this_node), policy::of(state, Seen::From(this_node), service));
     let ports = service.ports.iter().filter(|port| port.protocol == Protocol::Tcp);
     let of_port = |port| {
         let of_family = move |family| (port, family);

@@ -4,10 +4,12 @@ use crate::cluster::{Port, Protocol, Service, State};
 
 use super::candidate::{self, Candidate, Stock};
 use super::cause::{Cause, HintsOff, Missing};
+use super::crowding::Crowding;
 use super::ejection::leave_out;
-use super::keys::Keys;
+use super::keys::{Keys, Wider};
 use super::label::Here;
 use super::policy::Rules;
+use super::spill::Share;
 use super::validation::ANY;
 use super::weights::{Part, Weights};
 use super::{hints, openyurt};
@@ -46,8 +48,10 @@ pub(super) struct Evaluation<'a> {
     pub(super) usable: usize,
     /// How many it chose; 0: refuse.
     pub(super) chosen: usize,
-    /// Index of the key for spilled connections, and how many endpoints it adds.
-    pub(super) wider: Option<(usize, usize)>,
+    /// Index of the key for spilled connections, how many endpoints it adds, and the share that spills.
+    pub(super) wider: Option<(usize, usize, Share)>,
+    /// How crowded the chosen tier is, with `spill: auto`.
+    pub(super) crowding: Option<Crowding>,
     /// How new connections divide; empty without weights, or if they have no effect.
     pub(super) parts: Vec<Part<'a>>,
     /// How many were left out.
@@ -90,7 +94,7 @@ impl<'a> Evaluation<'a> {
         } else if usable.is_empty() {
             Picked::nothing(Cause::NoneUsable)
         } else {
-            choose(rules, hinted, here, &candidates, &usable, stock)
+            choose(state, rules, hinted, here, &candidates, &usable, stock)
         };
 
         let mut statuses = vec![CandidateStatus::Remote; candidates.len()];
@@ -100,8 +104,8 @@ impl<'a> Evaluation<'a> {
         mark(&near, CandidateStatus::Unusable);
         mark(&usable, CandidateStatus::Passed);
         mark(&picked.chosen, CandidateStatus::Chosen);
-        if let Some((_, members)) = &picked.wider {
-            mark(members, CandidateStatus::Wider);
+        if let Some(wider) = &picked.wider {
+            mark(&wider.members, CandidateStatus::Wider);
         }
         Self {
             candidates,
@@ -111,7 +115,8 @@ impl<'a> Evaluation<'a> {
             near: near.len(),
             usable: usable.len(),
             chosen: picked.chosen.len(),
-            wider: picked.wider.map(|(tier, members)| (tier, members.len())),
+            wider: picked.wider.map(|it| (it.index, it.members.len(), it.share)),
+            crowding: picked.crowding,
             parts: Vec::new(),
             ejected: Ejected::default(),
             cause: picked.cause,
@@ -159,7 +164,7 @@ impl<'a> Evaluation<'a> {
         let (chosen, wider) = (leave(CandidateStatus::Chosen), leave(CandidateStatus::Wider));
         self.ejected = Ejected { chosen, wider };
         self.chosen -= chosen;
-        self.wider = self.wider.map(|(tier, members)| (tier, members - wider));
+        self.wider = self.wider.map(|(tier, members, share)| (tier, members - wider, share));
         self.parts.retain(|part| !part.members.is_empty());
         self
     }
@@ -194,8 +199,8 @@ impl Evaluation<'_> {
 struct Picked<'a> {
     cause: Cause<'a>,
     chosen: Vec<usize>,
-    /// For spilled connections: the key's index, and the endpoints that it adds.
-    wider: Option<(usize, Vec<usize>)>,
+    wider: Option<Wider>,
+    crowding: Option<Crowding>,
 }
 
 impl<'a> Picked<'a> {
@@ -204,12 +209,13 @@ impl<'a> Picked<'a> {
     }
 
     const fn only(cause: Cause<'a>, chosen: Vec<usize>) -> Self {
-        Self { cause, chosen, wider: None }
+        Self { cause, chosen, wider: None, crowding: None }
     }
 }
 
 /// Applies the policy to `usable`: indices of `candidates`, at least one.
 fn choose<'a>(
+    state: &State,
     rules: &Rules<'a>,
     hinted: bool,
     here: Here<'a>,
@@ -218,12 +224,13 @@ fn choose<'a>(
     stock: Stock,
 ) -> Picked<'a> {
     match rules {
-        Rules::Keys(keys) => match keys.choose(here, candidates, usable) {
+        Rules::Keys(keys) => match keys.choose(state, here, candidates, usable) {
             None => Picked::nothing(Cause::NoKey),
             Some(tier) => Picked {
                 cause: key_cause(keys, tier.index, here),
                 chosen: tier.members,
                 wider: tier.wider,
+                crowding: tier.crowding,
             },
         },
         Rules::OpenYurt { reach, .. } => {

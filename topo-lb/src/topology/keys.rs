@@ -5,10 +5,13 @@
 use std::sync::Arc;
 
 use super::candidate::Candidate;
+use super::crowding::{Crowd, Crowding};
 use super::label::Here;
 use super::label_name::label_name;
-use super::spill::Share;
+use super::min_endpoints::Least;
+use super::spill::{Share, Spill};
 use super::validation::{ANY, MAX_KEYS, Rule, quoted};
+use crate::cluster::State;
 
 /// The keys of annotation `topo-lb.io/topology-keys`: split at commas and trimmed.
 ///
@@ -69,9 +72,19 @@ pub(super) struct Keys<'a> {
     /// At least one, at most [`MAX_KEYS`].
     pub(super) keys: Vec<&'a str>,
     /// How many endpoints each key needs to be chosen; 1 by default.
-    pub(super) min_endpoints: Vec<u16>,
+    pub(super) min_endpoints: Vec<Least>,
     /// Share of new connections for the next wider tier.
-    pub(super) spill: Share,
+    pub(super) spill: Spill,
+}
+
+/// Where connections spill to; endpoints are indices of candidates.
+pub(super) struct Wider {
+    /// Index of a later key.
+    pub(super) index: usize,
+    /// The endpoints that it adds: at least one.
+    pub(super) members: Vec<usize>,
+    /// Not 0.
+    pub(super) share: Share,
 }
 
 /// The tier that the keys choose; endpoints are indices of candidates.
@@ -79,19 +92,21 @@ pub(super) struct Tier {
     pub(super) index: usize,
     /// The endpoints that it matches.
     pub(super) members: Vec<usize>,
-    /// If connections spill: the index of a later key, and the endpoints that it adds.
-    pub(super) wider: Option<(usize, Vec<usize>)>,
+    pub(super) wider: Option<Wider>,
+    /// With `spill: auto`, if there is a wider tier.
+    pub(super) crowding: Option<Crowding>,
 }
 
 impl<'a> Keys<'a> {
     /// Keys without refinements.
     pub(super) fn of(keys: Vec<&'a str>) -> Self {
-        Self { min_endpoints: vec![1; keys.len()], spill: Share::default(), keys }
+        Self { min_endpoints: vec![Least::Number(1); keys.len()], spill: Spill::NONE, keys }
     }
 
     /// The first key that matches enough members of `usable`.
     pub(super) fn choose(
         &self,
+        state: &State,
         here: Here<'_>,
         candidates: &[Candidate<'_>],
         usable: &[usize],
@@ -100,7 +115,7 @@ impl<'a> Keys<'a> {
         let (index, members) = self.keys.iter().zip(&self.min_endpoints).enumerate().find_map(
             |(index, (key, &least))| {
                 let members = matches(key);
-                (members.len() >= usize::from(least)).then_some((index, members))
+                (members.len() >= least.of(usable.len())).then_some((index, members))
             },
         )?;
         let beyond = |key| {
@@ -108,13 +123,38 @@ impl<'a> Keys<'a> {
             more.retain(|one| members.binary_search(one).is_err());
             more
         };
-        let wider = if self.spill.is_none() {
-            None
-        } else {
-            let keys = self.keys.iter().enumerate().skip(index + 1);
-            keys.map(|(at, key)| (at, beyond(key))).find(|(_, more)| !more.is_empty())
+        let later = self.keys.iter().enumerate().skip(index + 1);
+        let mut later = later.map(|(at, key)| (at, beyond(key))).filter(|(_, it)| !it.is_empty());
+        let (wider, share, crowding) = match self.spill {
+            Spill::NONE => (None, Share::default(), None),
+            Spill::Share(share) => (later.next(), share, None),
+            Spill::Auto => {
+                let crowd = |at: usize| Crowd {
+                    nodes: nodes(state, here, self.keys[at]),
+                    endpoints: matches(self.keys[at]).len(),
+                };
+                let mut later: Vec<_> = later.collect();
+                let all = later.last().map(|(at, _)| crowd(*at));
+                let crowding = all.map(|all| Crowding { own: crowd(index), all });
+                let has_room = |(at, _): &(usize, Vec<usize>)| {
+                    crowding.is_some_and(|it| crowd(*at).is_at_most(it.all))
+                };
+                let wider = later.iter().position(has_room).map(|place| later.swap_remove(place));
+                (wider, crowding.map_or_else(Share::default, Crowding::share), crowding)
+            }
         };
-        Some(Tier { index, members, wider })
+        let wider = wider.filter(|_| !share.is_none());
+        let wider = wider.map(|(index, members)| Wider { index, members, share });
+        Some(Tier { index, members, wider, crowding })
+    }
+}
+
+/// How many Nodes share this node's value of `key`; all for `*`.
+fn nodes(state: &State, here: Here<'_>, key: &str) -> usize {
+    match here.label(key) {
+        _ if key == ANY => state.nodes().len(),
+        Some(own) => state.nodes_with(key, own),
+        None => 0,
     }
 }
 

@@ -4,16 +4,19 @@
 //! |---|---|
 //! | `policy` | where a Service's policy comes from |
 //! | `origin` | the objects that can say one |
+//! | `trial` | objects that hold on some nodes only, or on none |
 //! | `validation` | the rules that annotations and fields must keep |
 //! | `candidate` | the endpoints of a Service port, and which can be used |
 //! | `label` | labels, node pools and distance |
 //! | `label_name` | valid names and values of labels |
 //! | `keys`, `openyurt`, `hints` | the policies |
 //! | `min_endpoints`, `spill` | what refines keys |
+//! | `crowding` | the share that spills with `auto` |
 //! | `weights` | how new connections divide among endpoints |
 //! | `ejection` | endpoints that are left out of a tier, because connects to them failed |
 //! | `evaluation` | the decision for one Service port and one address family |
 //! | `route` | the datapath's part of a decision |
+//! | `named` | what the name of a headless Service stands for |
 //! | `node_labels` | whether a decision reads labels of other Nodes |
 //! | `alike` | nodes that a Service treats alike |
 //! | `reached` | how much of a Service a load balancer reaches through this node |
@@ -26,6 +29,7 @@ mod alike;
 pub mod candidate;
 pub mod cause;
 pub mod claim;
+pub mod crowding;
 pub mod decision;
 pub mod ejection;
 mod evaluation;
@@ -35,6 +39,7 @@ mod keys;
 pub mod label;
 pub mod label_name;
 mod min_endpoints;
+pub mod named;
 mod node_labels;
 mod openyurt;
 mod origin;
@@ -42,6 +47,7 @@ mod policy;
 mod reached;
 mod route;
 pub mod spill;
+pub mod trial;
 pub mod validation;
 pub mod weights;
 pub mod zone;
@@ -53,7 +59,7 @@ use std::sync::Arc;
 use topo_lb_common::backend::Locality;
 
 use crate::cluster::service::PolicySources;
-use crate::cluster::{Clients, Frontend, Port, Service, ServiceId, State};
+use crate::cluster::{Clients, Frontend, KnownNodes, Port, Service, ServiceId, State};
 
 use crate::cluster::Family;
 pub use alike::NodesByLabel;
@@ -64,6 +70,7 @@ pub use node_labels::{reads_other_nodes, waits_for};
 pub use origin::Origin;
 pub use reached::reached;
 pub use route::{Part, Route, routes};
+use trial::Seen;
 use validation::Ignored;
 
 /// Which Services topo-lb handles.
@@ -196,12 +203,41 @@ pub fn decide_for<'a>(
     scope: Scope,
     id: &ServiceId,
 ) -> Vec<Decision<'a>> {
+    decide_as(Seen::From(this_node), clients, state, this_node, scope, id)
+}
+
+/// The same for clients of this node, as if no policy were on trial; `None`: the labels that this reads
+/// from other Nodes are not known.
+#[must_use]
+pub fn decide_in_full<'a>(
+    state: &'a State,
+    this_node: &'a str,
+    scope: Scope,
+    id: &ServiceId,
+) -> Option<Vec<Decision<'a>>> {
+    let reads = || node_labels::reads(state, Seen::InFull, this_node, scope, id);
+    if state.known_nodes() == KnownNodes::Own && reads().is_some() {
+        return None;
+    }
+    Some(decide_as(Seen::InFull, Clients::Anywhere, state, this_node, scope, id))
+}
+
+fn decide_as<'a>(
+    seen: Seen<'_>,
+    clients: Clients,
+    state: &'a State,
+    this_node: &'a str,
+    scope: Scope,
+    id: &ServiceId,
+) -> Vec<Decision<'a>> {
     let Some(service) = state.service(id).filter(|service| has_frontends(service)) else {
         return Vec::new();
     };
     let here = Here::of(state, this_node);
-    let mut policy = policy::of(state, service);
+    let mut policy = policy::of(state, seen, service);
     policy.ignored.extend(ejection::unseen(state, &policy));
+    let is_seen = policy.handled && state.ejections().unseen.is_none();
+    policy.ejection = policy.ejection.filter(|_| is_seen);
     let bypass = policy.bypass(scope, service);
     let decision = |port| Decision::of(state, here, service, port, &policy, clients, bypass);
     service.ports.iter().map(decision).collect()
@@ -253,21 +289,22 @@ pub fn locality(
 
 /// The ignored annotations and fields of a Service, each with the rule that it broke; `None` if
 /// there are none, or the Service has no ClusterIP to translate. Without those of policies and of its
-/// Namespace: they are of many Services.
+/// Namespace: they are of many Services. As if no object were on trial.
 #[must_use]
 pub fn ignored(state: &State, id: &ServiceId) -> Option<String> {
     let service = state.service(id).filter(|service| has_frontends(service))?;
-    let mut policy = policy::of(state, service);
+    let mut policy = policy::of(state, Seen::InFull, service);
     policy.ignored.extend(ejection::unseen(state, &policy));
     let own = policy.ignored.iter().filter(|one| one.origin == Origin::Service);
     let sentences: Vec<_> = own.map(ToString::to_string).collect();
     (!sentences.is_empty()).then(|| sentences.join("; "))
 }
 
-/// The object whose keys are in force for a Service; `None` without a policy, or if topo-lb leaves it alone.
+/// The object whose keys are in force for a Service, at least on some nodes; `None` without a policy, or if
+/// topo-lb leaves it alone.
 #[must_use]
 pub fn decider(state: &State, service: &Service) -> Option<Origin> {
-    let policy = policy::of(state, service);
+    let policy = policy::of(state, Seen::From(""), service);
     (policy.handled && policy.source != PolicySource::None).then_some(policy.origin)
 }
 

@@ -3,11 +3,14 @@
 //! Nodes, of which a large cluster has thousands.
 
 use crate::cluster::Endpoint;
-use crate::cluster::{KnownNodes, ServiceId, State};
+use crate::cluster::{KnownNodes, Service, ServiceId, State};
 
 use super::label::{HOSTNAME, Here, NODEPOOL};
+use super::named::has_name;
 use super::openyurt::Reach;
 use super::policy::{self, Rules};
+use super::spill::Spill;
+use super::trial::Seen;
 use super::validation::ANY;
 use super::weights::Weights;
 use super::{Scope, has_frontends};
@@ -35,8 +38,20 @@ pub fn reads_other_nodes<'a>(
     scope: Scope,
     id: &ServiceId,
 ) -> Option<&'a str> {
-    let service = state.service(id).filter(|service| has_frontends(service))?;
-    let policy = policy::of(state, service);
+    reads(state, Seen::From(this_node), this_node, scope, id)
+}
+
+/// The same, with policies as they are `seen`.
+pub(super) fn reads<'a>(
+    state: &'a State,
+    seen: Seen<'_>,
+    this_node: &str,
+    scope: Scope,
+    id: &ServiceId,
+) -> Option<&'a str> {
+    let decides = |service: &&Service| has_frontends(service) || has_name(service);
+    let service = state.service(id).filter(decides)?;
+    let policy = policy::of(state, seen, service);
     if policy.bypass(scope, service).is_some() {
         return None;
     }
@@ -57,6 +72,10 @@ pub fn reads_other_nodes<'a>(
             (here.pool().is_some() && elsewhere(&|_| true)).then_some(NODEPOOL)
         }
         Rules::OpenYurt { reach: Reach::Node, .. } => None,
+        // All Nodes with this node's value are counted.
+        Rules::Keys(keys) if keys.spill == Spill::Auto && keys.keys.len() > 1 => {
+            keys.keys.into_iter().find(|&key| here.label(key).is_some())
+        }
         Rules::Keys(keys) => keys.keys.into_iter().find(|&key| match here.label(key) {
             // A key that this node lacks matches no endpoint.
             None => false,

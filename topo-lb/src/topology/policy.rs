@@ -7,11 +7,14 @@ use crate::cluster::service::PolicySources;
 use crate::cluster::{Above, Protocol, Service, State};
 
 use super::keys::Keys;
+use super::min_endpoints::Least;
 use super::openyurt::Reach;
 use super::origin::Origin;
+use super::spill::Spill;
+use super::trial::{Seen, Trial};
 use super::validation::{ANY, Field, Ignored, Rule, quoted};
 use super::weights::Weights;
-use super::{Bypass, PolicySource, Scope, ejection, keys, min_endpoints, openyurt, spill, weights};
+use super::{Bypass, PolicySource, Scope, ejection, keys, min_endpoints, openyurt, weights};
 
 /// The value of `topo-lb.io/refusal`.
 const INTENDED: &str = "intended";
@@ -39,6 +42,8 @@ pub(super) struct Policy<'a> {
     /// Annotation `topo-lb.io/weights`: with `rules`, not with `external`.
     pub(super) weights: Option<Weights<'a>>,
     pub(super) ignored: Vec<Ignored>,
+    /// The objects on trial that say something, whether they hold here or not.
+    pub(super) trials: Vec<Trial>,
     /// Annotation `topo-lb.io/ejection`.
     pub(super) ejection: Option<ejection::Setting>,
     /// Annotation `topo-lb.io/refusal: intended`.
@@ -47,81 +52,105 @@ pub(super) struct Policy<'a> {
     pub(super) handled: bool,
 }
 
-pub(super) fn of<'a>(state: &'a State, service: &'a Service) -> Policy<'a> {
+pub(super) fn of<'a>(state: &'a State, seen: Seen<'_>, service: &'a Service) -> Policy<'a> {
     let has_tcp = service.ports.iter().any(|port| port.protocol == Protocol::Tcp);
-    of_layers(&layers(state, service), service.external_local, has_tcp)
+    of_layers(layers(state, service), seen, service.external_local, has_tcp)
 }
 
 /// The rules that one object breaks by itself, whatever the Services that it selects. What refines keys may
 /// refine another object's.
 pub(super) fn broken(origin: &Origin, policy: &PolicySources) -> Vec<Ignored> {
-    let alone = of_layers(&[Layer { origin: origin.clone(), policy }], false, true);
+    let alone = vec![Layer { origin: origin.clone(), policy }];
+    let alone = of_layers(alone, Seen::InFull, false, true);
     alone.ignored.into_iter().filter(|one| one.rule != Rule::WithoutKeys).collect()
 }
 
-fn of_layers<'a>(layers: &[Layer<'a>], external_local: bool, has_tcp: bool) -> Policy<'a> {
+fn of_layers<'a>(
+    mut layers: Vec<Layer<'a>>,
+    seen: Seen<'_>,
+    external_local: bool,
+    has_tcp: bool,
+) -> Policy<'a> {
+    let (mut trials, mut ignored) = (Vec::new(), Vec::new());
+    let (node, in_full) = match seen {
+        Seen::From(node) => (node, false),
+        Seen::InFull => ("", true),
+    };
+    layers.retain(|Layer { origin, policy }| {
+        let trial = Trial::of(origin, policy, node).map_err(|it| ignored.push(it));
+        let holds = trial.as_ref().is_ok_and(|it| it.as_ref().is_none_or(Trial::holds));
+        trials.extend(trial.ok().flatten());
+        holds || in_full
+    });
+    let layers = &layers[..];
     let (mut policy, at) = source_of(layers, external_local);
+    policy.trials = trials;
     policy.passed_over = layers[(at + 1).min(layers.len())..]
         .iter()
         .filter(|layer| layer.policy.has_keys())
         .map(|layer| layer.origin.clone())
         .collect();
     // What is weaker than the keys in force does not refine them.
-    let refining = &layers[..=at.min(layers.len() - 1)];
-    refine(&mut policy, refining);
-    if let Some((origin, text)) = strongest(refining, |said| said.weights.as_deref()) {
-        match weights::from_annotation(text, &policy.rules) {
-            Ok(weights) => policy.weights = Some(weights),
-            Err(rule) => {
-                let origin = origin.clone();
-                policy.ignored.push(Ignored { origin, what: Field::Weights, rule });
-            }
-        }
+    let refining = layers.get(..=at).unwrap_or(layers);
+    ignored.append(&mut policy.ignored);
+    let keys = match &mut policy.rules {
+        Rules::Keys(keys) => Some(keys),
+        Rules::OpenYurt { .. } | Rules::None => None,
+    };
+    let least = read(refining, Field::MinEndpoints, &mut ignored, |_, text| {
+        min_endpoints::from_annotation(text, &keys.as_ref().ok_or(Rule::WithoutKeys)?.keys)
+    });
+    let share = read(refining, Field::Spill, &mut ignored, |_, text| {
+        let share = Spill::from_annotation(text)?;
+        keys.as_ref().map(|_| share).ok_or(Rule::WithoutKeys)
+    });
+    if let Some(keys) = keys {
+        keys.min_endpoints = least.unwrap_or_else(|| vec![Least::Number(1); keys.keys.len()]);
+        keys.spill = share.unwrap_or(Spill::NONE);
     }
-    if let Some((origin, text)) = strongest(layers, |said| said.external_topology_keys.as_deref()) {
-        match keys::from_annotation(text, false) {
-            Ok(keys) => policy.external = Some(Rules::Keys(Keys::of(keys))),
-            Err(rule) => {
-                let what = Field::Policy(PolicySource::ExternalTopologyKeys);
-                policy.ignored.push(Ignored { origin: origin.clone(), what, rule });
-            }
-        }
-    }
-    if let Some((origin, text)) = strongest(layers, |said| said.ejection.as_deref()) {
-        match ejection::from_annotation(text) {
-            Ok(setting) if has_tcp => policy.ejection = Some(setting),
+    policy.weights = read(refining, Field::Weights, &mut ignored, |_, text| {
+        weights::from_annotation(text, &policy.rules)
+    });
+    let external = Field::Policy(PolicySource::ExternalTopologyKeys);
+    policy.external = read(layers, external, &mut ignored, |_, text| {
+        keys::from_annotation(text, false).map(|keys| Rules::Keys(Keys::of(keys)))
+    });
+    let ejection = read(layers, Field::Ejection, &mut ignored, |origin, text| {
+        match ejection::from_annotation(text)? {
+            setting if has_tcp => Ok(Some(setting)),
+            _ if *origin == Origin::Service => Err(Rule::EjectionWithoutTcp),
             // A policy for many Services need not know what ports each has.
-            Ok(_) if *origin != Origin::Service => {}
-            answer => {
-                let rule = answer.err().unwrap_or(Rule::EjectionWithoutTcp);
-                let origin = origin.clone();
-                policy.ignored.push(Ignored { origin, what: Field::Ejection, rule });
-            }
+            _ => Ok(None),
         }
-    }
-    if let Some((origin, text)) = strongest(layers, |said| said.refusal.as_deref()) {
-        match text.trim() {
-            INTENDED => policy.refusal_intended = true,
-            _ => {
-                let rule = Rule::RefusalUnknown { text: quoted(text) };
-                let origin = origin.clone();
-                policy.ignored.push(Ignored { origin, what: Field::Refusal, rule });
-            }
-        }
-    }
-    if let Some((origin, text)) = strongest(layers, |said| said.handle.as_deref()) {
-        match text.trim() {
-            "true" => {}
-            // The other annotations may be for another proxy or for later: do not report their errors.
-            "false" => (policy.handled, policy.ignored) = (false, Vec::new()),
-            text => {
-                let rule = Rule::HandleNotABool { text: quoted(text) };
-                let origin = origin.clone();
-                policy.ignored.push(Ignored { origin, what: Field::Handle, rule });
-            }
-        }
-    }
+    });
+    policy.ejection = ejection.flatten();
+    let intended = read(layers, Field::Refusal, &mut ignored, |_, text| match text.trim() {
+        INTENDED => Ok(()),
+        _ => Err(Rule::RefusalUnknown { text: quoted(text) }),
+    });
+    policy.refusal_intended = intended.is_some();
+    let handled = read(layers, Field::Handle, &mut ignored, |_, text| {
+        text.trim().parse().map_err(|_| Rule::HandleNotABool { text: quoted(text.trim()) })
+    });
+    policy.handled = handled.unwrap_or(true);
+    // The other annotations may be for another proxy or for later: do not report their errors.
+    ignored.retain(|one| policy.handled || matches!(one.what, Field::Mode | Field::Ramp));
+    policy.ignored = ignored;
     policy
+}
+
+/// What the strongest layer that has a field says there. What breaks a rule is added to `ignored`.
+fn read<'a, T>(
+    layers: &[Layer<'a>],
+    what: Field,
+    ignored: &mut Vec<Ignored>,
+    parse: impl FnOnce(&Origin, &'a str) -> Result<T, Rule>,
+) -> Option<T> {
+    let mut layers = layers.iter();
+    let (layer, text) = layers.find_map(|layer| Some((layer, what.said(layer.policy)?)))?;
+    let parsed = parse(&layer.origin, text);
+    let origin = || layer.origin.clone();
+    parsed.map_err(|rule| ignored.push(Ignored { origin: origin(), what, rule })).ok()
 }
 
 /// What one object says about a Service.
@@ -143,46 +172,6 @@ fn layers<'a>(state: &'a State, service: &'a Service) -> Vec<Layer<'a>> {
         },
     }));
     layers
-}
-
-/// What the strongest layer that says it says.
-fn strongest<'l, 'a>(
-    layers: &'l [Layer<'a>],
-    said: impl Fn(&'a PolicySources) -> Option<&'a str>,
-) -> Option<(&'l Origin, &'a str)> {
-    layers.iter().find_map(|layer| Some((&layer.origin, said(layer.policy)?)))
-}
-
-/// Adds `min-endpoints` and `spill`.
-fn refine(policy: &mut Policy<'_>, layers: &[Layer<'_>]) {
-    let mut keys = match &mut policy.rules {
-        Rules::Keys(keys) => Some(keys),
-        Rules::OpenYurt { .. } | Rules::None => None,
-    };
-    if let Some((origin, text)) = strongest(layers, |said| said.min_endpoints.as_deref()) {
-        let least = keys.as_ref().map_or(Err(Rule::WithoutKeys), |keys| {
-            min_endpoints::from_annotation(text, &keys.keys)
-        });
-        match (least, &mut keys) {
-            (Ok(least), Some(keys)) => keys.min_endpoints = least,
-            (Ok(_), None) => {}
-            (Err(rule), _) => {
-                let origin = origin.clone();
-                policy.ignored.push(Ignored { origin, what: Field::MinEndpoints, rule });
-            }
-        }
-    }
-    if let Some((origin, text)) = strongest(layers, |said| said.spill.as_deref()) {
-        let rule = match (spill::from_annotation(text), keys) {
-            (Ok(share), Some(keys)) => {
-                keys.spill = share;
-                return;
-            }
-            (Ok(_), None) => Rule::WithoutKeys,
-            (Err(rule), _) => rule,
-        };
-        policy.ignored.push(Ignored { origin: origin.clone(), what: Field::Spill, rule });
-    }
 }
 
 /// The policy of the first valid source, and the index of its layer; the number of layers without one.
@@ -248,6 +237,7 @@ impl<'a> Policy<'a> {
             weights: None,
             passed_over: Vec::new(),
             ignored,
+            trials: Vec::new(),
             ejection: None,
             refusal_intended: false,
             handled: true,

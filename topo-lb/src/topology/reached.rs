@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use super::evaluation::{CandidateStatus, Evaluation};
 use super::label::Here;
+use super::trial::Seen;
 use super::{Scope, candidate, policy};
 use crate::cluster::{Service, State};
 
@@ -15,7 +16,7 @@ use crate::cluster::{Service, State};
 #[must_use]
 pub fn reached(state: &State, this_node: &str, service: &Service) -> Option<usize> {
     let here = Here::of(state, this_node);
-    let policy = policy::of(state, service);
+    let policy = policy::of(state, Seen::From(this_node), service);
     if policy.bypass(Scope::All, service).is_some() {
         return None;
     }

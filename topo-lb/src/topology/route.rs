@@ -11,6 +11,7 @@ use super::evaluation::{CandidateStatus, Evaluation};
 use super::exposed::{ByClients, Exposing, FrontendOfKind};
 use super::label::Here;
 use super::policy::{self, Rules};
+use super::trial::Seen;
 use super::weights::{self, Weights};
 use super::{Chosen, Scope, Verdict, has_frontends, port_name};
 use crate::cluster::service::Protocol;
@@ -42,7 +43,7 @@ pub struct Route {
     pub parts: Vec<Part>,
     /// Endpoints of the next wider tier, for spilled connections; sorted.
     pub wider: Vec<Chosen>,
-    /// Share of new connections that spill, in parts of `selection::SPILL_ONE`.
+    /// Share of new connections that spill, in parts of `selection::SPILL_ONE`, or `selection::LEASED`.
     pub spill: u16,
     /// Connections are refused if no endpoint matches, although the Service has endpoints.
     pub strict: bool,
@@ -98,7 +99,7 @@ pub fn routes(
         return Vec::new();
     };
     let here = Here::of(state, this_node);
-    let policy = policy::of(state, service);
+    let policy = policy::of(state, Seen::From(this_node), service);
     if policy.bypass(scope, service).is_some() {
         return Vec::new();
     }
@@ -152,6 +153,17 @@ pub fn routes(
     routes
 }
 
+/// The route of clients anywhere to a Service port without frontends.
+pub(super) fn of_evaluation(
+    service: &Service,
+    port: &Port,
+    rules: &Rules<'_>,
+    done: &Evaluation<'_>,
+    here: Here<'_>,
+) -> Route {
+    route(service, (0, port), Vec::new(), port_name(service, port), rules, done, here)
+}
+
 fn route(
     service: &Service,
     (place, port): (usize, &Port),
@@ -190,10 +202,7 @@ fn route(
         endpoints: chosen(own),
         parts: done.parts.iter().map(part).collect(),
         wider: chosen(wider),
-        spill: match rules {
-            Rules::Keys(keys) if done.wider.is_some() => keys.spill.parts(),
-            Rules::Keys(_) | Rules::OpenYurt { .. } | Rules::None => 0,
-        },
+        spill: done.wider.map_or(0, |(.., share)| share.parts()),
         strict: rules.are_strict(),
         failures: 0,
         affinity_seconds: service.affinity_seconds,

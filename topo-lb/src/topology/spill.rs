@@ -6,6 +6,7 @@ use std::fmt;
 use topo_lb_common::selection::SPILL_ONE;
 
 use super::validation::{Rule, quoted};
+use crate::cluster::service::AUTO;
 
 /// A share of new connections, in parts of [`SPILL_ONE`]: hundredths of a percent, 0–10,000.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,6 +33,31 @@ impl Share {
     }
 }
 
+/// What `topo-lb.io/spill` asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spill {
+    /// This share.
+    Share(Share),
+    /// A share that follows from how crowded the tier is (`crowding`).
+    Auto,
+}
+
+impl Spill {
+    /// Nothing spills.
+    pub(super) const NONE: Self = Self::Share(Share(0));
+
+    /// `auto`, or a share.
+    ///
+    /// # Errors
+    /// The rule that it breaks.
+    pub(super) fn from_annotation(text: &str) -> Result<Self, Rule> {
+        match text.trim() {
+            AUTO => Ok(Self::Auto),
+            _ => from_annotation(text).map(Self::Share),
+        }
+    }
+}
+
 impl fmt::Display for Share {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.0 / 100, self.0 % 100) {
@@ -42,7 +68,7 @@ impl fmt::Display for Share {
     }
 }
 
-/// The share in annotation `topo-lb.io/spill`: a percentage of at most two decimals.
+/// The share in annotation `topo-lb.io/spill` or `topo-lb.io/ramp`: a percentage of at most two decimals.
 ///
 /// # Errors
 /// The rule that it breaks.

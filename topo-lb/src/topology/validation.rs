@@ -6,6 +6,7 @@ use super::PolicySource;
 use super::label_name::LabelFault;
 use super::origin::Origin;
 use super::weights::MAX_WEIGHT;
+use crate::cluster::service::PolicySources;
 
 /// Most keys of a policy, as in Kubernetes 1.17 (`MaxTopologyKeys`).
 pub const MAX_KEYS: usize = 16;
@@ -31,8 +32,12 @@ impl fmt::Display for Ignored {
         }
         let Self { what, rule, .. } = self;
         match &self.origin {
-            Origin::Service | Origin::Namespace(_) => write!(f, "{what} is ignored: {rule}"),
-            Origin::Policy(_) => write!(f, "field {} is ignored: {rule}", what.of_policy()),
+            Origin::Service | Origin::Namespace(_) => write!(f, "{what}")?,
+            Origin::Policy(_) => write!(f, "field {}", what.names().1)?,
+        }
+        match what {
+            Field::Mode | Field::Ramp => write!(f, " is wrong, so nothing here holds: {rule}"),
+            _ => write!(f, " is ignored: {rule}"),
         }
     }
 }
@@ -56,38 +61,58 @@ pub enum Field {
     Refusal,
     /// Annotation `topo-lb.io/handle`.
     Handle,
+    /// Annotation `topo-lb.io/mode`.
+    Mode,
+    /// Annotation `topo-lb.io/ramp`.
+    Ramp,
 }
 
 impl Field {
-    /// The field of a TopologyPolicy with the same meaning.
-    const fn of_policy(self) -> &'static str {
+    /// The annotation or field of a Service, and the field of a TopologyPolicy with the same meaning.
+    fn names(self) -> (&'static str, &'static str) {
         match self {
-            Self::Policy(PolicySource::ExternalTopologyKeys) => "spec.externalTopologyKeys",
-            Self::Policy(_) => "spec.topologyKeys",
-            Self::MinEndpoints => "spec.minEndpoints",
-            Self::Spill => "spec.spill",
-            Self::Weights => "spec.weights",
-            Self::Ejection => "spec.ejection",
-            Self::Refusal => "spec.refusal",
-            Self::Handle => "spec.handle",
+            Self::Policy(source @ PolicySource::ExternalTopologyKeys) => {
+                (source.into(), "spec.externalTopologyKeys")
+            }
+            Self::Policy(source) => (source.into(), "spec.topologyKeys"),
+            Self::MinEndpoints => ("topo-lb.io/min-endpoints", "spec.minEndpoints"),
+            Self::Spill => ("topo-lb.io/spill", "spec.spill"),
+            Self::Weights => ("topo-lb.io/weights", "spec.weights"),
+            Self::Ejection => ("topo-lb.io/ejection", "spec.ejection"),
+            Self::Refusal => ("topo-lb.io/refusal", "spec.refusal"),
+            Self::Handle => ("topo-lb.io/handle", "spec.handle"),
+            Self::Mode => ("topo-lb.io/mode", "spec.mode"),
+            Self::Ramp => ("topo-lb.io/ramp", "spec.ramp"),
         }
+    }
+
+    /// What an object says there.
+    pub(super) fn said(self, policy: &PolicySources) -> Option<&str> {
+        let text = match self {
+            Self::Policy(PolicySource::TopologyKeys) => &policy.topology_keys,
+            Self::Policy(PolicySource::ExternalTopologyKeys) => &policy.external_topology_keys,
+            Self::Policy(PolicySource::OpenYurt) => &policy.openyurt,
+            Self::Policy(_) => &None,
+            Self::MinEndpoints => &policy.min_endpoints,
+            Self::Spill => &policy.spill,
+            Self::Weights => &policy.weights,
+            Self::Ejection => &policy.ejection,
+            Self::Refusal => &policy.refusal,
+            Self::Handle => &policy.handle,
+            Self::Mode => &policy.mode,
+            Self::Ramp => &policy.ramp,
+        };
+        text.as_deref()
     }
 }
 
 impl fmt::Display for Field {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Policy(source @ PolicySource::SpecTopologyKeys) => {
-                write!(f, "field {source}")
-            }
-            Self::Policy(source) => write!(f, "annotation {source}"),
-            Self::MinEndpoints => f.write_str("annotation topo-lb.io/min-endpoints"),
-            Self::Spill => f.write_str("annotation topo-lb.io/spill"),
-            Self::Weights => f.write_str("annotation topo-lb.io/weights"),
-            Self::Ejection => f.write_str("annotation topo-lb.io/ejection"),
-            Self::Refusal => f.write_str("annotation topo-lb.io/refusal"),
-            Self::Handle => f.write_str("annotation topo-lb.io/handle"),
-        }
+        let kind = match self {
+            Self::Policy(PolicySource::SpecTopologyKeys) => "field",
+            _ => "annotation",
+        };
+        write!(f, "{kind} {}", self.names().0)
     }
 }
 
@@ -176,15 +201,20 @@ pub enum Rule {
     )]
     WithoutKeys,
     /// Not a number.
-    #[error("number {position}, {text}, is not a number; write a whole number such as `2`")]
+    #[error(
+        "number {position}, {text}, is not a number; write one such as `2`, or a percentage \
+         such as `20%`"
+    )]
     LeastNotANumber {
         /// Which.
         position: usize,
         /// Quoted.
         text: String,
     },
-    /// A number outside 1–65535.
-    #[error("number {position}, {text}, is out of range; write one from 1 to 65535")]
+    /// A number outside 1–65535, or a percentage outside 1–100.
+    #[error(
+        "number {position}, {text}, is out of range; write one from 1 to 65535, or from 1% to 100%"
+    )]
     LeastOutOfRange {
         /// Which.
         position: usize,
@@ -203,10 +233,10 @@ pub enum Rule {
         labels: usize,
     },
     /// `*` takes every endpoint and has no minimum.
-    #[error("`*` takes every endpoint there is, it cannot ask for {number}; leave its number out")]
+    #[error("`*` takes every endpoint there is, it cannot ask for {text}; leave its number out")]
     LeastOfAny {
-        /// What was asked for.
-        number: u16,
+        /// Quoted: what was asked for.
+        text: String,
     },
     /// Not a percentage.
     #[error(
@@ -217,7 +247,7 @@ pub enum Rule {
         text: String,
     },
     /// More than 100 %.
-    #[error("{text} is more than all connections; write at most `100%`")]
+    #[error("{text} is more than `100%`; write at most that")]
     SpillAbove {
         /// Quoted.
         text: String,
@@ -337,6 +367,12 @@ pub enum Rule {
         "{text} is not `intended`, which is the only value; write it, or remove the annotation"
     )]
     RefusalUnknown {
+        /// Quoted.
+        text: String,
+    },
+    /// `topo-lb.io/mode` is neither `observe` nor `enforce`.
+    #[error("{text} is neither `observe` nor `enforce`; write one of them, or remove it")]
+    ModeUnknown {
         /// Quoted.
         text: String,
     },

@@ -20,7 +20,7 @@ use super::keys::{Keys, matching};
 use super::label::Here;
 use super::label_name::{is_label_value, label_name};
 use super::policy::Rules;
-use super::spill::Share;
+use super::spill::{Share, Spill};
 use super::validation::{ANY, MAX_KEYS, Rule, quoted};
 
 /// The largest weight.
@@ -148,7 +148,7 @@ fn tiers<'a>(
     let with = keys.keys.iter().zip(&keys.min_endpoints).zip(weights);
     with.map(|((&name, &least), &weight)| {
         let mut members = matching(name, here, candidates, usable);
-        if members.len() < usize::from(least) {
+        if members.len() < least.of(usable.len()) {
             members.clear();
         }
         members.retain(|&one| !std::mem::replace(&mut is_taken[one], true));
@@ -199,7 +199,7 @@ pub(super) fn from_annotation<'a>(text: &'a str, rules: &Rules<'_>) -> Result<We
         of_tiers(text, &keys.ok_or(Rule::WithoutKeys)?.keys)?
     };
     match keys {
-        Some(keys) if !keys.spill.is_none() => Err(Rule::WeightsWithSpill),
+        Some(keys) if keys.spill != Spill::NONE => Err(Rule::WeightsWithSpill),
         _ => Ok(weights),
     }
 }
@@ -344,7 +344,7 @@ mod tests {
     #[test]
     fn spill_and_weights_exclude_each_other() {
         let mut spilling = Keys::of(vec![ANY]);
-        spilling.spill = Share::of(1, 20);
+        spilling.spill = Spill::Auto;
         for text in ["*: 5", "rack: a=1"] {
             let rules = Rules::Keys(spilling.clone());
             assert_eq!(from_annotation(text, &rules), Err(Rule::WeightsWithSpill), "{text}");

@@ -32,6 +32,21 @@ pub enum Described {
     Nowhere,
 }
 
+impl Described {
+    /// What it takes to begin.
+    pub(super) fn awaited(&self) -> String {
+        match self {
+            Self::By(_) => {
+                "the credentials of the API server: does the plugin that the kubeconfig names \
+                            (users, exec) hang, or ask for something?"
+                    .to_owned()
+            }
+            Self::In(path) => format!("a listing of {}", path.display()),
+            Self::Nowhere => "agents".to_owned(),
+        }
+    }
+}
+
 /// The cluster at one moment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cluster {
@@ -118,6 +133,7 @@ impl Cluster {
             }
             Event::Unserved(sentence) => say(&mut self.unserved, sentence),
             Event::Trouble(sentence) => say(&mut self.faults, sentence),
+            Event::Mended(sentence) => self.faults.retain(|fault| *fault != sentence),
             Event::Freshness(Freshness::AsOf(_)) if !self.is_old => {
                 self.is_old = true;
                 say(&mut self.unserved, OLD.to_owned());
@@ -158,6 +174,8 @@ mod tests {
         assert_eq!(cluster.sentences(), ["no nodes", "no slices", "no object"]);
         cluster.take(Event::Synced);
         assert_eq!(cluster.sentences(), ["no object"]);
+        cluster.take(Event::Mended("no object".into()));
+        assert!(cluster.sentences().is_empty());
         for number in 0..99 {
             cluster.take(Event::Trouble(format!("fault {number}")));
         }

@@ -1,6 +1,6 @@
 //! Nodes by their value of a label. Pure.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -28,6 +28,8 @@ pub(super) struct Groups {
     by_value: HashMap<Arc<str>, usize>,
     /// The group of each node, and its place there.
     places: HashMap<Arc<str>, (usize, usize)>,
+    /// How many nodes are in the groups before each.
+    before: Vec<usize>,
 }
 
 impl Groups {
@@ -53,6 +55,7 @@ impl Groups {
             .collect();
         let mut groups = Self::default();
         for (place, group) in all.iter().enumerate() {
+            groups.before.push(groups.places.len());
             groups.by_value.extend(group.value.clone().map(|value| (value, place)));
             let nodes = group.nodes.iter().enumerate();
             groups.places.extend(nodes.map(|(at, node)| (Arc::clone(node), (place, at))));
@@ -63,6 +66,16 @@ impl Groups {
     /// The group of a node, and its place there.
     pub(super) fn place(&self, node: &str) -> Option<(usize, usize)> {
         self.places.get(node).copied()
+    }
+
+    /// The number of a node among those of all groups.
+    pub(super) fn number(&self, node: &str) -> Option<usize> {
+        self.place(node).map(|(group, place)| self.before[group] + place)
+    }
+
+    /// How many nodes there are.
+    pub(super) fn nodes(&self) -> usize {
+        self.places.len()
     }
 
     /// The group with this value, or without one.
@@ -80,6 +93,18 @@ pub(super) struct Label {
     name: String,
     /// How many values it has.
     values: usize,
+}
+
+/// A sentence on a label that groups nothing: no node carries it, or it has too many values.
+pub(super) fn ungrouped(state: &State, label: &str) -> Option<String> {
+    let values = state.nodes().filter_map(|(_, labels)| labels.get(label));
+    match values.collect::<HashSet<_>>().len() {
+        0 => Some(format!("No Node carries the label {label}: nodes are in one group.")),
+        many @ MOST.. if many > MOST => Some(format!(
+            "The label {label} has {many} values, more than {MOST}: nodes are in one group."
+        )),
+        _ => None,
+    }
 }
 
 /// Labels that some node carries, and that group nodes: those with few values first, but the zone
@@ -130,6 +155,10 @@ mod tests {
         assert_eq!(names, wanted);
         assert_eq!(groups.place("stranger"), Some((2, 1)));
         assert_eq!((groups.with(Some("b")), groups.with(None)), (Some(1), Some(2)));
+        assert_eq!(
+            ["n3", "n1", "stranger"].map(|it| groups.number(it)),
+            [Some(0), Some(1), Some(3)]
+        );
         assert_eq!((groups.place("n9"), groups.with(Some("c"))), (None, None));
     }
 
@@ -142,7 +171,11 @@ mod tests {
             .collect();
         let nodes: Vec<(&str, &[_])> =
             names.iter().zip(&labels_of).map(|(name, labels)| (&**name, &labels[..])).collect();
-        let labels = labels(&state(&nodes));
+        let state = state(&nodes);
+        let told = ["serial", "none", "os"].map(|label| ungrouped(&state, label));
+        let [Some(many), Some(none), None] = told else { panic!("{told:?}") };
+        assert!(many.contains("has 201 values") && none.starts_with("No Node carries"), "{many}");
+        let labels = labels(&state);
         let names: Vec<_> = labels.iter().map(|label| &*label.name).collect();
         assert_eq!(names, [ZONE, "os"]);
     }

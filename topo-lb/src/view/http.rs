@@ -192,8 +192,12 @@ mod tests {
         let (looks, newest) = watch::channel(Arc::default());
         let (clusters, cluster) = watch::channel(Arc::default());
         let histories = Arc::default();
-        let viewer =
-            Viewer::new(cluster, Looks { newest, histories }, "zone".to_owned(), Scope::All);
+        let viewer = Viewer::new(
+            cluster,
+            Looks { newest, interval: Duration::from_secs(2), histories },
+            "zone".to_owned(),
+            Scope::All,
+        );
         (viewer, (looks, clusters))
     }
 

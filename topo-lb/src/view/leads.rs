@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use topo_lb_common::backend::Locality;
 use topo_lb_common::selection::SPILL_ONE;
 
+use super::groups::Groups;
 use crate::cluster::{Family, ServiceId, State};
 use crate::topology::label::{REGION, ZONE};
 use crate::topology::{Decision, NodesByLabel, Scope, decide, sites};
@@ -16,52 +17,60 @@ use crate::topology::{Decision, NodesByLabel, Scope, decide, sites};
 /// Shares of connections by the group of their endpoint; they sum to 1, or there are none.
 pub(super) type Shares = Vec<(usize, f64)>;
 
-/// Where connections to one Service lead.
+/// Shares by locality. Those on the client's node are left out: its group is known.
+type ByLocality = [Shares; Locality::ALL.len()];
+
+/// Where connections to one Service lead. There is one for each Service with traffic, and each knows all
+/// nodes: so it has a number for a node, and shares that are the same only once.
 #[derive(Debug, Default)]
 pub(super) struct Leads {
-    /// The class of each node that is alike to others.
-    class: HashMap<Box<str>, usize>,
-    /// For each class, the shares of each locality.
-    shares: Vec<[Shares; Locality::ALL.len()]>,
+    /// The place of each node's shares, by the number of the node in its [`Groups`].
+    class: Box<[u32]>,
+    shares: Vec<ByLocality>,
 }
 
 impl Leads {
-    /// `group` says which group has this value of `label`.
+    /// `groups` are those of the nodes by their values of `label`.
     pub(super) fn of(
         state: &State,
         nodes: &NodesByLabel<'_>,
         label: &str,
-        group: &impl Fn(Option<&str>) -> Option<usize>,
+        groups: &Groups,
         scope: Scope,
         id: &ServiceId,
     ) -> Self {
         let mut leads = Self::default();
+        let mut class = vec![u32::MAX; groups.nodes()];
         let Some(service) = state.service(id) else { return leads };
         let anywhere = decide(state, "", scope, id);
         for alike in nodes.alike(service, &anywhere, &[label, ZONE, REGION]) {
             let Some(first) = alike.first() else { continue };
             let decisions = decide(state, first, scope, id);
-            let class = leads.shares.len();
-            leads.class.extend(alike.iter().map(|&node| (node.into(), class)));
-            leads.shares.push(shares(state, label, group, &decisions));
+            let shares = shares(state, label, groups, &decisions);
+            let known = leads.shares.iter().position(|known| *known == shares);
+            let place = known.unwrap_or_else(|| {
+                leads.shares.push(shares);
+                leads.shares.len() - 1
+            });
+            let place = u32::try_from(place).unwrap_or(u32::MAX);
+            for number in alike.iter().filter_map(|node| groups.number(node)) {
+                class[number] = place;
+            }
         }
+        leads.class = class.into();
+        leads.shares.shrink_to_fit();
         leads
     }
 
-    /// Where the connections of a node at this distance lead; empty if the decision names no such
-    /// endpoint.
-    pub(super) fn from(&self, node: &str, locality: Locality) -> &[(usize, f64)] {
-        let class = self.class.get(node);
-        class.map_or(&[], |&class| &self.shares[class][locality as usize])
+    /// Where the connections of the node with this number lead at this distance; empty if the decision
+    /// names no such endpoint, and for the node itself.
+    pub(super) fn from(&self, number: usize, locality: Locality) -> &[(usize, f64)] {
+        let place = self.class.get(number).map_or(usize::MAX, |&place| place as usize);
+        self.shares.get(place).map_or(&[], |shares| &shares[locality as usize])
     }
 }
 
-fn shares(
-    state: &State,
-    label: &str,
-    group: &impl Fn(Option<&str>) -> Option<usize>,
-    decisions: &[Decision<'_>],
-) -> [Shares; Locality::ALL.len()] {
+fn shares(state: &State, label: &str, groups: &Groups, decisions: &[Decision<'_>]) -> ByLocality {
     let mut weights: [HashMap<usize, f64>; Locality::ALL.len()] = Default::default();
     for decision in decisions {
         for choice in &decision.choices {
@@ -74,9 +83,12 @@ fn shares(
             let of_family = decision.endpoints.iter();
             let of_family = of_family.filter(|it| Family::of(it.address.ip()) == choice.family);
             for endpoint in of_family.filter(|endpoint| endpoint.selected()) {
+                if endpoint.locality == Locality::Node {
+                    continue;
+                }
                 let site = sites.binary_search_by_key(&endpoint.address, |(address, _)| *address);
                 let value = site.ok().and_then(|place| sites[place].1.label(label).ok());
-                let Some(group) = group(value) else { continue };
+                let Some(group) = groups.with(value) else { continue };
                 let weight = match endpoint.part.and_then(|part| choice.parts.get(part)) {
                     Some(portion) => portion.each(),
                     None if endpoint.is_chosen() => of_chosen,
@@ -92,6 +104,7 @@ fn shares(
             weights.into_iter().map(|(group, weight)| (group, weight / sum)).collect();
         shares.retain(|(_, share)| share.is_finite() && *share > 0.0);
         shares.sort_unstable_by_key(|(group, _)| *group);
+        shares.shrink_to_fit();
         shares
     })
 }

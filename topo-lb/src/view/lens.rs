@@ -77,14 +77,14 @@ impl Lens {
         self.cluster = Arc::clone(cluster);
     }
 
-    /// The groups.
-    pub(super) fn told(&self) -> Told<'_> {
+    /// The groups, for who asked for `label`; `ungrouped` says why it is not that of this lens.
+    pub(super) fn told<'a>(&'a self, label: &'a str, ungrouped: Option<&'a str>) -> Told<'a> {
         Told {
-            label: &self.label,
+            label,
             labels: labels(&self.cluster.state),
             groups: &self.groups.all,
             services: self.cluster.state.services().len(),
-            sentences: self.cluster.sentences(),
+            sentences: self.cluster.sentences().into_iter().chain(ungrouped).collect(),
         }
     }
 
@@ -126,6 +126,7 @@ impl Lens {
             flows.total.add(&row.rate);
             for (node, rate) in &row.nodes {
                 let Some((group, place)) = self.groups.place(node) else { continue };
+                let number = self.groups.number(node);
                 flows.groups[group].add(rate);
                 if let Some(sums) = &mut flows.nodes[group][place] {
                     let more = rate.connections.into_iter().chain(rate.bytes);
@@ -133,7 +134,8 @@ impl Lens {
                     sums.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
                 }
                 for locality in Locality::ALL {
-                    let leads = leads.map_or(&[][..], |leads| leads.from(node, locality));
+                    let leads = leads.zip(number);
+                    let leads = leads.map_or(&[][..], |(leads, at)| leads.from(at, locality));
                     lines.estimate(group, locality, leads, rate, zones.contains_key(node));
                 }
             }
@@ -170,10 +172,9 @@ impl Lens {
             return;
         }
         let nodes = NodesByLabel::of(state);
-        let group = |value: Option<&str>| self.groups.with(value);
         let leads = new.par_iter().map(|row| {
             let leads = id(&row.service)
-                .map(|id| Leads::of(state, &nodes, &self.label, &group, self.scope, &id))
+                .map(|id| Leads::of(state, &nodes, &self.label, &self.groups, self.scope, &id))
                 .unwrap_or_default();
             (Arc::clone(&row.service), Arc::new(leads))
         });

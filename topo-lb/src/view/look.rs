@@ -32,14 +32,15 @@ pub(super) struct Newest {
     pub(super) answered: HashSet<Arc<str>>,
     /// Why others are missing.
     pub(super) troubles: BTreeMap<Arc<str>, String>,
-    /// Why nobody could be asked.
-    pub(super) failure: Option<String>,
+    /// Why nobody could be asked, or what to know of the counts.
+    pub(super) sentence: Option<String>,
 }
 
 /// The looks, for readers.
 #[derive(Clone, Debug)]
 pub(super) struct Looks {
     pub(super) newest: watch::Receiver<Arc<Newest>>,
+    pub(super) interval: Duration,
     pub(super) histories: Arc<Mutex<Histories>>,
 }
 
@@ -51,7 +52,7 @@ pub(super) async fn follow(
 ) {
     let (sender, receiver) = watch::channel(Arc::default());
     let histories = Arc::default();
-    let looks = Looks { newest: receiver, histories: Arc::clone(&histories) };
+    let looks = Looks { newest: receiver, interval: pause, histories: Arc::clone(&histories) };
     let mut source = match from {
         None => None,
         Some(from) => match Source::open(&from).await {
@@ -79,7 +80,7 @@ pub(super) async fn follow(
             }
             Err(error) => {
                 let failure = format!("There are no counts: {error:#}.");
-                Newest { failure: Some(failure), ..Newest::default() }
+                Newest { sentence: Some(failure), ..Newest::default() }
             }
         };
         sender.send_replace(Arc::new(Newest { look, at: seconds_since_1970(), ..newest }));
@@ -101,7 +102,8 @@ fn remember(histories: &Mutex<Histories>, last: &Moment, now: &Moment, newest: &
 
 fn newest(last: Option<&Moment>, now: &Moment) -> Newest {
     let agents = now.nodes.keys().cloned().collect();
-    let mut newest = Newest { agents, troubles: now.doubts.clone(), ..Newest::default() };
+    let (troubles, sentence) = (now.doubts.clone(), now.caveat());
+    let mut newest = Newest { agents, troubles, sentence, ..Newest::default() };
     for (node, answer) in &now.nodes {
         match answer {
             Err(trouble) => drop(newest.troubles.insert(Arc::clone(node), trouble.clone())),

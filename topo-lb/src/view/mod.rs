@@ -41,12 +41,18 @@ use std::time::Duration;
 use anyhow::Context as _;
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use crate::admin::listen;
 use crate::top::From;
 use crate::topology::Scope;
 pub use cluster::Described;
 use picture::Viewer;
+
+/// A start that takes longer says what it waits for.
+const SILENT: Duration = Duration::from_secs(2);
+/// The longest start. Somebody may have to log in meanwhile.
+const LONGEST: Duration = Duration::from_secs(120);
 
 /// What to show, and where.
 #[derive(Clone, Debug)]
@@ -67,19 +73,34 @@ pub struct Options {
     pub hosts: Vec<String>,
 }
 
-/// Serves the page for ever. Calls `ready` with its address.
+/// Serves the page for ever. Calls `ready` with its address, and `say` with a sentence if that takes long.
 ///
 /// # Errors
 /// The address or a source cannot be used.
-pub async fn serve(options: Options, ready: impl FnOnce(SocketAddr)) -> anyhow::Result<()> {
+pub async fn serve(
+    options: Options,
+    ready: impl FnOnce(SocketAddr),
+    say: impl FnOnce(&str),
+) -> anyhow::Result<()> {
     let Options { described, from, interval, scope, by, listen, hosts } = options;
     let listener = listen::listen(listen).map_err(|error| {
         let reason = listen::reason(&error);
         anyhow::anyhow!("cannot listen on {listen}: {reason}; --listen names another address")
     })?;
+    let awaited = described.awaited();
     let cluster = beside("cluster", async move |ready| cluster::follow(described, ready).await);
     let looks = beside("look", async move |ready| look::follow(from, interval, ready).await);
-    let (cluster, looks) = tokio::try_join!(cluster, looks)?;
+    let mut sources = std::pin::pin!(async { tokio::try_join!(cluster, looks) });
+    let opened = match timeout(SILENT, &mut sources).await {
+        Ok(opened) => opened,
+        Err(_) => {
+            let (told, most) = (SILENT.as_secs(), LONGEST.as_secs());
+            say(&format!("still waits after {told} s for {awaited}; gives up after {most} s"));
+            let late = timeout(LONGEST - SILENT, sources).await;
+            late.with_context(|| format!("gave up after {most} s of waiting for {awaited}"))?
+        }
+    };
+    let (cluster, looks) = opened?;
     ready(listener.local_addr()?);
     let viewer = Viewer::new(cluster, looks, by, scope);
     http::serve(listener, viewer, hosts).await;
@@ -98,4 +119,47 @@ async fn beside<T: Send + 'static>(
         .spawn(move || runtime.block_on(work(sender)))
         .context("cannot start a thread")?;
     told.await.context("a thread has ended")?
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+    use crate::source::kube::KubeTarget;
+
+    /// Time stands still until nothing else is left to wait for.
+    #[tokio::test(start_paused = true)]
+    async fn a_plugin_for_credentials_that_hangs_is_told_and_given_up() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let kubeconfig = folder.path().join("kubeconfig");
+        let text = serde_json::json!({
+            "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+            "users": [{"name": "u", "user": {"exec": {
+                "apiVersion": "client.authentication.k8s.io/v1", "command": "sleep", "args": ["5"],
+                "interactiveMode": "Never"}}}],
+        });
+        std::fs::write(&kubeconfig, text.to_string()).expect("a kubeconfig");
+        let options = Options {
+            described: Described::By(KubeTarget::Kubeconfig(kubeconfig)),
+            from: None,
+            interval: Duration::from_secs(1),
+            scope: Scope::All,
+            by: String::new(),
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            hosts: Vec::new(),
+        };
+        let said = RefCell::new(String::new());
+        let ready = |_| panic!("it cannot be ready");
+        let served = serve(options, ready, |sentence| said.borrow_mut().push_str(sentence)).await;
+        let awaited = "the credentials of the API server: does the plugin that the kubeconfig names \
+                       (users, exec) hang, or ask for something?";
+        assert_eq!(
+            *said.borrow(),
+            format!("still waits after 2 s for {awaited}; gives up after 120 s")
+        );
+        let error = served.expect_err("no credentials").to_string();
+        assert_eq!(error, format!("gave up after 120 s of waiting for {awaited}"));
+    }
 }

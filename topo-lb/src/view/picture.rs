@@ -9,12 +9,14 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Semaphore, watch};
 
 use super::cluster::Cluster;
+use super::groups::ungrouped;
 use super::history::Point;
 use super::lens::{self, Flows, Lens, Told};
 use super::look::{Looks, Newest};
 use super::waterfall::Waterfall;
 use crate::top::{Column, Rate, Row, order};
 use crate::topology::Scope;
+use crate::topology::label::ZONE;
 
 /// Most rows of the list of Services.
 const SERVICES: usize = 60;
@@ -66,6 +68,8 @@ struct Now<'a> {
     look: u64,
     /// Seconds since 1970.
     at: u64,
+    /// Seconds between two looks.
+    interval: f64,
     /// How many agents were asked, and how many answered both times.
     asked: usize,
     answered: usize,
@@ -159,7 +163,9 @@ impl Viewer {
         let label = if asked.by.is_empty() { &self.by } else { &asked.by };
         let newest = Arc::clone(&self.looks.newest.borrow());
         let cluster = Arc::clone(&self.cluster.borrow());
-        let shown = self.lens(label);
+        // Whatever labels are asked for, those that group nothing share what is computed for one.
+        let ungrouped = ungrouped(&cluster.state, label).filter(|_| label != ZONE);
+        let shown = self.lens(if ungrouped.is_some() { "" } else { label });
         let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
         shown.lens.take(&cluster, &newest.agents);
         let picked = (!asked.service.is_empty()).then_some(&*asked.service);
@@ -187,18 +193,19 @@ impl Viewer {
         let troubles = newest.troubles.iter().take(TROUBLES);
         let troubles = troubles.map(|(node, why)| format!("node {node}: {why}"));
         let picture = Picture {
-            cluster: (!is_same).then(|| shown.lens.told()),
+            cluster: (!is_same).then(|| shown.lens.told(label, ungrouped.as_deref())),
             service: service.map(|id| Waterfall::of(state, label, self.scope, &id)),
             now: Now {
                 look: newest.look,
                 at: newest.at,
+                interval: self.looks.interval.as_secs_f64(),
                 asked: newest.agents.len(),
                 answered: newest.answered.len(),
                 flows: &flows,
                 services,
                 matching,
                 picked: picked.map(|name| of_picked(&newest, name)),
-                troubles: newest.failure.iter().cloned().chain(troubles).collect(),
+                troubles: newest.sentence.iter().cloned().chain(troubles).collect(),
                 all_troubles: newest.troubles.len(),
                 history,
             },

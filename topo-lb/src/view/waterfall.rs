@@ -66,7 +66,10 @@ impl Waterfall {
             let mut rows: Vec<_> = spread
                 .nodes
                 .into_iter()
-                .zip(&alike)
+                .filter_map(|on| {
+                    let nodes = alike.iter().find(|nodes| nodes.first() == Some(&&*on.node));
+                    Some((on, nodes?))
+                })
                 .map(|(on, nodes)| Alike {
                     nodes: nodes.iter().take(NAMES).map(|&name| name.to_owned()).collect(),
                     count: nodes.len(),

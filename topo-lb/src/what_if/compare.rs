@@ -46,15 +46,14 @@ pub fn compare<'a>(
         }
         let old = load::of(before, &nodes[0], label, id);
         let new = load::of(after, &nodes[1], label, id);
-        let mut with_bytes = BTreeSet::new();
-        for (dialled, pair) in pairs(old, new) {
-            let mut port = service_port(id, dialled, &pair, &after.state);
-            if port.port.protocol == "TCP"
-                && let Some(counted) = figures.and_then(|all| all.port(id, &port.port))
-                && with_bytes.insert(port.port.port)
-            {
-                port.bytes = Some(moved::bytes(counted, &pair, label == ZONE));
-            }
+        let mut all: Vec<_> = pairs(old, new)
+            .into_iter()
+            .map(|(dialled, pair)| (service_port(id, dialled, &pair, &after.state), pair))
+            .collect();
+        if let Some(figures) = figures {
+            add_bytes(&mut all, id, figures, label == ZONE);
+        }
+        for (port, pair) in all {
             sums += Sums::of(&port, &pair);
             reported.extend((port.changes || is_asked).then_some(port));
         }
@@ -108,6 +107,30 @@ fn pairs<'a>(before: Vec<Load<'a>>, after: Vec<Load<'a>>) -> BTreeMap<Dialled, P
         pairs.entry(key).or_default().after = Some(load);
     }
     pairs
+}
+
+/// Adds what was counted before the change, under the ports' names of then. Metrics do not say the address
+/// family, so the bytes of a port are at the first one that changes, or at the first.
+fn add_bytes(
+    all: &mut [(ServicePort<'_>, Pair<'_>)],
+    id: &ServiceId,
+    figures: &Figures,
+    by_zone: bool,
+) {
+    let mut places: BTreeMap<u16, usize> = BTreeMap::new();
+    for (at, (port, pair)) in all.iter().enumerate() {
+        if port.port.protocol == "TCP" && pair.before.is_some() {
+            let place = places.entry(port.port.port).or_insert(at);
+            if port.changes && !all[*place].0.changes {
+                *place = at;
+            }
+        }
+    }
+    for place in places.into_values() {
+        let (port, pair) = &mut all[place];
+        let known = pair.before.as_ref().and_then(|load| figures.port(id, load.port));
+        port.bytes = known.map(|counted| moved::bytes(counted, pair, by_zone));
+    }
 }
 
 fn rounded(number: f64) -> f64 {

@@ -6,11 +6,15 @@ use std::sync::Arc;
 
 use prometheus_parse::{Sample, Scrape, Value};
 
-use crate::cluster::{ServiceId, State};
-use crate::explain::{Port, shown_id, some};
+use crate::cluster::{Port, ServiceId, State};
+use crate::explain::{shown, shown_id, some};
 
 /// Most names in a sentence.
 const NAMED: usize = 5;
+/// Kernels count bytes in 64 bits.
+const MOST_BYTES: f64 = u64::MAX as f64;
+/// How an agent's metrics end, as OpenMetrics has it.
+const END: &str = "# EOF";
 
 /// An agent's metrics, as OpenMetrics text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,11 +38,11 @@ pub struct Moved {
     pub port: Arc<str>,
     /// Whether the endpoints are on the client's node or in its zone.
     pub is_near: bool,
-    /// How many, in both directions or in one.
+    /// How many, in both directions or in one; what is no count is left out.
     pub bytes: f64,
 }
 
-/// This is not the text of an agent's metrics.
+/// This is not the text of an agent's metrics, or one of a node that another text is of.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}: {1}")]
 pub struct NoMetrics(String, String);
@@ -65,6 +69,10 @@ pub(super) type ByNode = BTreeMap<Option<Arc<str>>, Counted>;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Figures {
     services: BTreeMap<ServiceId, BTreeMap<Arc<str>, ByNode>>,
+    /// Texts that break off.
+    cut: Vec<String>,
+    /// Services with figures that are no counts of bytes.
+    impossible: BTreeSet<ServiceId>,
     /// The time that they are of, such as `1d`; `None`: since the agents' counters began.
     pub(super) over: Option<Arc<str>>,
 }
@@ -73,11 +81,21 @@ impl Figures {
     /// The sums of these texts.
     ///
     /// # Errors
-    /// A text is not that of an agent's metrics.
+    /// A text is not that of an agent's metrics, or two are of one node.
     pub fn of(all: &[Scraped]) -> Result<Self, NoMetrics> {
         let mut figures = Self::default();
+        let mut places = BTreeMap::new();
         for one in all {
-            figures.add(one).map_err(|why| NoMetrics(one.place.clone(), why.into()))?;
+            let wrong = |why: String| NoMetrics(one.place.clone(), why);
+            if let Some(node) = &one.node
+                && let Some(other) = places.insert(node, &one.place)
+            {
+                return Err(wrong(format!(
+                    "it is of the node {}, and so is {other}: give one of them",
+                    shown(node)
+                )));
+            }
+            figures.add(one).map_err(|why| wrong(why.into()))?;
         }
         Ok(figures)
     }
@@ -90,16 +108,23 @@ impl Figures {
     }
 
     fn count(&mut self, Moved { node, service, port, is_near, bytes }: Moved) {
+        if !(0.0..=MOST_BYTES).contains(&bytes) {
+            self.impossible.insert(service);
+            return;
+        }
         let nodes = self.services.entry(service).or_default().entry(port).or_default();
         let counted = nodes.entry(node).or_default();
         *(if is_near { &mut counted.near } else { &mut counted.far }) += bytes;
     }
 
-    fn add(&mut self, Scraped { node, text, .. }: &Scraped) -> Result<(), &'static str> {
+    fn add(&mut self, Scraped { node, place, text }: &Scraped) -> Result<(), &'static str> {
         let scrape = Scrape::parse(text.lines().map(|line| Ok(line.to_owned())))
             .map_err(|_| "this is no text of metrics")?;
         if !scrape.samples.iter().any(|sample| sample.metric.starts_with("topo_lb_")) {
             return Err("it has no metric of topo-lb: is it of an agent?");
+        }
+        if !text.trim_end().ends_with(END) {
+            self.cut.push(place.clone());
         }
         let samples = scrape.samples.iter().filter_map(|sample| moved(node, sample));
         samples.for_each(|moved| self.count(moved));
@@ -113,6 +138,18 @@ impl Figures {
         if self.services.is_empty() {
             doubts
                 .push("they count no bytes: is accounting on? `topo-lb check` says it".to_owned());
+        }
+        if !self.cut.is_empty() {
+            let names = some(self.cut.iter().map(String::as_str), NAMED);
+            doubts
+                .push(format!("these break off before `{END}`, so bytes may be missing: {names}"));
+        }
+        if !self.impossible.is_empty() {
+            let names: Vec<String> = self.impossible.iter().map(shown_id).collect();
+            let names = some(names.iter().map(String::as_str), NAMED);
+            doubts.push(format!(
+                "figures of these Services are no counts of bytes, and left out: {names}"
+            ));
         }
         let nodes =
             self.services.values().flat_map(BTreeMap::values).flat_map(BTreeMap::keys).flatten();
@@ -137,7 +174,7 @@ impl Figures {
     pub(super) fn port(&self, id: &ServiceId, port: &Port) -> Option<&ByNode> {
         let ports = self.services.get(id)?;
         match &*port.name {
-            "" => ports.get(port.port.to_string().as_str()),
+            "" => ports.get(&*port.port.to_string()),
             name => ports.get(name),
         }
     }
@@ -172,16 +209,21 @@ fn moved(node: &Option<Arc<str>>, sample: &Sample) -> Option<Moved> {
         },
         port: label("port")?.into(),
         is_near: is_near(label("locality")?)?,
-        bytes: Some(bytes).filter(|bytes| bytes.is_finite() && *bytes >= 0.0)?,
+        bytes,
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::Protocol;
 
     fn scraped(node: Option<&str>, text: &str) -> Scraped {
-        Scraped { node: node.map(Into::into), place: "a file".into(), text: text.into() }
+        Scraped {
+            node: node.map(Into::into),
+            place: "a file".into(),
+            text: format!("{text}{END}\n"),
+        }
     }
 
     fn line(name: &str, port: &str, locality: &str, value: &str) -> String {
@@ -207,7 +249,8 @@ mod tests {
         let all = [scraped(Some("n1"), &text.concat()), scraped(None, &text[0])];
         let figures = Figures::of(&all).expect("metrics");
         let port = |name: &str| {
-            figures.port(&web(), &Port { name: name.into(), port: 81, protocol: "TCP" })
+            let port = Port { name: name.into(), port: 81, protocol: Protocol::Tcp };
+            figures.port(&web(), &port).cloned()
         };
         let http = port("http").expect("figures");
         assert_eq!(http[&Some("n1".into())], Counted { near: 3.0, far: 12.0 });
@@ -230,14 +273,39 @@ mod tests {
 
     #[test]
     fn what_is_no_count_of_bytes_is_left_out() {
-        for (locality, value) in [("moon", "1"), ("node", "NaN"), ("node", "-1"), ("node", "+Inf")]
-        {
-            let figures = Figures::of(&[scraped(None, &line("sent", "http", locality, value))]);
-            assert_eq!(figures, Ok(Figures::default()), "{locality} {value}");
+        let one = |locality, value| {
+            Figures::of(&[scraped(None, &line("sent", "http", locality, value))]).expect("metrics")
+        };
+        assert_eq!(one("moon", "1"), Figures::default());
+        for value in ["NaN", "-1", "+Inf", "1e300"] {
+            let figures = one("node", value);
+            assert!(figures.services.is_empty(), "{value}");
+            let doubts = figures.doubts(&State::default());
+            let doubt = "these Services are no counts of bytes, and left out: shop/web";
+            assert!(doubts.iter().any(|it| it.contains(doubt)), "{value}: {doubts:?}");
         }
         let other =
             "topo_lb_connections_total{namespace=\"a\",service=\"b\",locality=\"node\"} 1\n";
         assert_eq!(Figures::of(&[scraped(None, other)]), Ok(Figures::default()));
+    }
+
+    #[test]
+    fn a_text_that_breaks_off_is_named() {
+        let text = line("sent", "http", "node", "12");
+        let cut = Scraped { node: None, place: "n1.txt".into(), text };
+        let doubts = Figures::of(&[cut]).expect("metrics").doubts(&State::default());
+        assert!(doubts[0].starts_with("these break off before `# EOF`"), "{doubts:?}");
+        assert!(doubts[0].ends_with("missing: n1.txt"), "{doubts:?}");
+    }
+
+    #[test]
+    fn a_node_counts_once() {
+        let text = line("sent", "http", "node", "12");
+        let [one, other] = ["n1.txt", "n1.prom"]
+            .map(|place| Scraped { place: place.into(), ..scraped(Some("n1"), &text) });
+        let error = Figures::of(&[one, other]).expect_err("twice").to_string();
+        assert_eq!(error, "n1.prom: it is of the node n1, and so is n1.txt: give one of them");
+        assert!(Figures::of(&[scraped(None, &text), scraped(None, &text)]).is_ok());
     }
 
     #[test]

@@ -42,6 +42,10 @@ enum Annotation {
     Refusal,
     #[strum(serialize = "topo-lb.io/handle")]
     Handle,
+    #[strum(serialize = "topo-lb.io/mode")]
+    Mode,
+    #[strum(serialize = "topo-lb.io/ramp")]
+    Ramp,
 }
 
 impl Annotation {
@@ -63,6 +67,8 @@ impl Annotation {
             Self::Ejection => &mut sources.ejection,
             Self::Refusal => &mut sources.refusal,
             Self::Handle => &mut sources.handle,
+            Self::Mode => &mut sources.mode,
+            Self::Ramp => &mut sources.ramp,
         }
     }
 }

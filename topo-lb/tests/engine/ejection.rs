@@ -144,7 +144,7 @@ fn where_failures_are_not_seen_the_annotation_is_ignored_and_that_is_said() {
     let changed = state.apply(Update::Ejections(unseen), "n1");
     assert_eq!(changed.services, [id("svc")].into());
     assert_eq!(route(&state, "n1").failures, 0);
-    assert_eq!(ejection::setting(&state, &id("svc")), None);
+    assert_eq!(ejection::setting(&state, "n1", &id("svc")), None);
     let wanted = "annotation topo-lb.io/ejection is ignored: this node does not see that connects \
                   fail: --accounting off";
     assert_eq!(ignored(&state, &cluster.services[0].id).as_deref(), Some(wanted));

@@ -34,6 +34,8 @@ proptest! {
         spill in proptest::option::of(text()),
         weights in proptest::option::of(text()),
         ejection in proptest::option::of(text()),
+        trial in proptest::option::of(text()),
+        names_mode in any::<bool>(),
         names in proptest::array::uniform4(text()),
     ) {
         let [this_node, other_node, label, value] = names;
@@ -45,6 +47,8 @@ proptest! {
             policy.spill = spill.map(Into::into);
             policy.weights = weights.map(Into::into);
             policy.ejection = ejection.map(Into::into);
+            let trial = trial.map(Into::into);
+            *(if names_mode { &mut policy.mode } else { &mut policy.ramp }) = trial;
         });
         odd.id.name = value.as_str().into();
         odd.ports[0].name = label.as_str().into();

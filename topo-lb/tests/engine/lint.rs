@@ -30,17 +30,14 @@ fn nodes(findings: &[Finding], rule: Rule) -> BTreeSet<String> {
 fn by_hand(state: &State) -> [BTreeSet<String>; 3] {
     let [mut refused, mut few, mut off] = <[BTreeSet<String>; 3]>::default();
     for (node, _) in state.nodes() {
-        for decision in topology::decide(state, node, Scope::All, &id("svc")) {
+        for decision in topology::decide_in_full(state, node, Scope::All, &id("svc")).unwrap() {
             for choice in &decision.choices {
                 let topology_is_to_blame =
                     choice.usable > 0 || matches!(choice.cause, Cause::NoneHere);
                 if choice.verdict == Verdict::Refuse && topology_is_to_blame {
                     refused.insert(node.to_owned());
                 }
-                if choice
-                    .tiers
-                    .iter()
-                    .any(|tier| (1..usize::from(tier.min_endpoints)).contains(&tier.endpoints))
+                if choice.tiers.iter().any(|tier| (1..tier.min_endpoints).contains(&tier.endpoints))
                 {
                     few.insert(node.to_owned());
                 }

@@ -3,6 +3,7 @@
 
 mod alike;
 mod candidates;
+mod crowding;
 mod ejection;
 mod hints;
 mod hostile;

@@ -39,7 +39,14 @@ pub(crate) fn answer(
     let mut errors = 0;
     let mut source = "none";
     let mut keys: Vec<String> = vec![];
-    let all = sayings(cluster, service);
+    let mut all = sayings(cluster, service);
+    all.retain(|(_, said)| match on_trial(said, me) {
+        Some(holds) => holds,
+        None => {
+            errors += 1;
+            false
+        }
+    });
     let mut heard = 0;
     for (who, said) in &all {
         heard += 1;
@@ -73,16 +80,17 @@ pub(crate) fn answer(
         }
     }
     let by_keys = source != "none" && source != "openyurt.io/topologyKeys";
-    let mut least = vec![1; keys.len()];
+    let mut least = vec![(1, false); keys.len()];
     if let Some(text) = all[..heard].iter().find_map(|(_, said)| said.min_endpoints.as_deref()) {
         match needed(text, &keys) {
             Some(numbers) if by_keys => least = numbers,
             _ => errors += 1,
         }
     }
-    let mut spill = 0;
+    let (mut spill, mut auto) = (0, false);
     if let Some(text) = all[..heard].iter().find_map(|(_, said)| said.spill.as_deref()) {
         match share(text) {
+            _ if by_keys && text.trim() == "auto" => auto = true,
             Some(parts) if by_keys => spill = parts,
             _ => errors += 1,
         }
@@ -91,7 +99,7 @@ pub(crate) fn answer(
     let mut weights: Option<(String, Vec<(String, f64)>)> = None;
     if let Some(text) = all[..heard].iter().find_map(|(_, said)| said.weights.as_deref()) {
         match weighed(text, if by_keys { &keys } else { &[] }) {
-            Some(parsed) if spill == 0 => weights = Some(parsed),
+            Some(parsed) if spill == 0 && !auto => weights = Some(parsed),
             _ => errors += 1,
         }
     }
@@ -139,6 +147,11 @@ pub(crate) fn answer(
     }
 
     // Sections 4 to 6: the policy.
+    let hundredths = usable.len() as f64 / 100.0;
+    let needs = |at: usize| match least[at] {
+        (number, false) => number,
+        (percent, true) => (hundredths * percent as f64 - 1e-9).ceil() as usize,
+    };
     let hinted =
         everyone.values().any(|one| !one.for_nodes().is_empty() || !one.for_zones().is_empty());
     let mut chosen = usable.clone();
@@ -156,6 +169,7 @@ pub(crate) fn answer(
         tier = Some(0);
     } else if source != "none" {
         chosen.clear();
+        let mut later: Vec<(f64, BTreeMap<SocketAddr, Endpoint>)> = vec![];
         for (index, key) in keys.iter().enumerate() {
             let mut matches = usable.clone();
             if key != "*" {
@@ -164,16 +178,27 @@ pub(crate) fn answer(
                     .retain(|_, one| mine.is_some() && endpoint_label(cluster, one, key) == mine);
             }
             if tier.is_none() {
-                if !matches.is_empty() && matches.len() >= least[index] {
+                if !matches.is_empty() && matches.len() >= needs(index) {
                     (chosen, tier) = (matches, Some(index));
                 }
-            } else if wider.is_empty() && spill > 0 {
+            } else {
+                let crowd = people(cluster, me, key) / matches.len() as f64;
                 matches.retain(|at, _| !chosen.contains_key(at));
-                wider = matches;
+                if !matches.is_empty() {
+                    later.push((crowd, matches));
+                }
             }
         }
-        if wider.is_empty() {
-            spill = 0;
+        if let (true, Some(tier), Some((mean, _))) = (auto, tier, later.last()) {
+            let crowd = people(cluster, me, &keys[tier]) / chosen.len() as f64;
+            let leaving = 1.0 - 1.2 * mean / crowd;
+            spill = ((leaving * 20.0 - 1e-9).ceil().max(0.0) * 500.0) as u16;
+            let mean = *mean;
+            later.retain(|(crowd, _)| *crowd <= mean);
+        }
+        match later.first() {
+            Some((_, nearest)) if spill > 0 => wider = nearest.clone(),
+            _ => spill = 0,
         }
     } else if hinted && !service.internal_local {
         source = "hints";
@@ -214,7 +239,7 @@ pub(crate) fn answer(
             }
             if label.is_empty() {
                 let place = keys.iter().position(|key| key == name).unwrap();
-                if members.len() < least[place] {
+                if members.len() < needs(place) {
                     continue;
                 }
                 for (earlier, _) in &parts {
@@ -259,6 +284,24 @@ pub(crate) fn answer(
         source,
         errors,
     })
+}
+
+/// Whether what an object says holds on a node; `None` if its mode or ramp is wrong.
+fn on_trial(said: &PolicySources, node: &str) -> Option<bool> {
+    let mode = said.mode.as_deref().map_or("enforce", str::trim);
+    if !["observe", "enforce"].contains(&mode) {
+        return None;
+    }
+    let ramp = said.ramp.as_deref().map_or(Some(10_000), share)?;
+    // CRC-32, bit by bit.
+    let mut crc = !0_u32;
+    for byte in node.bytes() {
+        crc ^= u32::from(byte);
+        for _ in 0..8 {
+            crc = if crc % 2 == 1 { (crc / 2) ^ 0xedb8_8320 } else { crc / 2 };
+        }
+    }
+    Some(mode == "enforce" && !crc % 10_000 < u32::from(ramp))
 }
 
 /// Who says something about a Service, the strongest first, and what.
@@ -351,15 +394,18 @@ fn qualified(key: &str) -> bool {
     good
 }
 
-/// One number for all label keys, or one per key; `*` always needs one endpoint.
-fn needed(text: &str, keys: &[String]) -> Option<Vec<usize>> {
+/// One number for all label keys, or one per key, and whether it is a percentage; `*` always needs one endpoint.
+fn needed(text: &str, keys: &[String]) -> Option<Vec<(usize, bool)>> {
     let mut numbers = vec![];
     for part in text.split(',') {
-        let part = part.trim();
+        let is_percent = part.trim().ends_with('%');
+        let part = part.trim().trim_end_matches('%').trim_end();
+        let most = if is_percent { 100 } else { 65535 };
         if part.is_empty() || part.chars().any(|one| !one.is_ascii_digit()) {
             return None;
         }
-        numbers.push(part.parse::<usize>().ok().filter(|one| (1..=65535).contains(one))?);
+        let number = part.parse::<usize>().ok().filter(|one| (1..=most).contains(one))?;
+        numbers.push((number, is_percent));
     }
     let mut labels = keys.to_vec();
     labels.retain(|key| key != "*");
@@ -367,10 +413,11 @@ fn needed(text: &str, keys: &[String]) -> Option<Vec<usize>> {
         numbers = vec![numbers[0]; labels.len()];
     }
     if numbers.len() == labels.len() && labels.len() < keys.len() {
-        numbers.push(1);
+        numbers.push((1, false));
     }
     let star_needs = keys.iter().zip(&numbers).find(|(key, _)| *key == "*");
-    (numbers.len() == keys.len() && star_needs.is_none_or(|(_, &one)| one == 1)).then_some(numbers)
+    (numbers.len() == keys.len() && star_needs.is_none_or(|(_, &one)| one == (1, false)))
+        .then_some(numbers)
 }
 
 /// Weights of `keys`, in their order and for the label "", or of values of a label.
@@ -427,6 +474,14 @@ fn node_label(cluster: &Cluster, name: &str, key: &str) -> Option<String> {
         }
     }
     None
+}
+
+/// How many nodes share my value of a key.
+fn people(cluster: &Cluster, me: &str, key: &str) -> f64 {
+    let mut all: Vec<_> = cluster.nodes.iter().collect();
+    let mine = node_label(cluster, me, key);
+    all.retain(|one| key == "*" || mine.is_some() && node_label(cluster, &one.name, key) == mine);
+    all.len() as f64
 }
 
 /// Section 3.

@@ -1,10 +1,13 @@
 //! Policies for many Services: which object decides, and what is said of the others.
 
+use std::sync::Arc;
+
 use topo_lb::cluster::selector::{Operator, Requirement, Selector};
+use topo_lb::cluster::service::PolicySources;
 use topo_lb::cluster::{Namespace, PolicyId, Service, TopologyPolicy};
 use topo_lb::explain;
 use topo_lb::lint::{self, Rule};
-use topo_lb::topology::{self, Origin, Scope, Verdict};
+use topo_lb::topology::{self, NodesByLabel, Origin, Scope, Verdict};
 
 use crate::made::{
     Asking, Cluster, H, Z, endpoint, id, keyed, labels, node, of_cluster, policy, service,
@@ -197,6 +200,97 @@ fn explain_names_the_object_that_decides_and_those_passed_over() {
     let text = explain::table(&report, false);
     assert!(text.contains(&format!("policy    Namespace default: {Z}\n")), "{text}");
     assert!(text.contains("over      ClusterTopologyPolicy default\n"), "{text}");
+}
+
+/// A policy for zones, on trial.
+fn tried(change: impl FnOnce(&mut PolicySources)) -> TopologyPolicy {
+    let mut tried = says("near", Z);
+    change(Arc::make_mut(&mut tried.policy));
+    tried
+}
+
+#[test]
+fn a_policy_that_observes_changes_nothing_and_explain_says_what_would_be() {
+    let mut all = cluster(service());
+    all.policies = vec![tried(|policy| policy.mode = Some("observe".into()))];
+    all.cluster_policies = vec![of_cluster(says("default", "*"))];
+    assert_eq!(all.chosen("n2").len(), 3);
+    let report = explain::report(&all.state("n2"), "n2", Scope::All, &[id("svc")]);
+    let text = explain::table(&report, false);
+    for line in [
+        "  policy    ClusterTopologyPolicy default: *\n",
+        "  trial     TopologyPolicy default/near holds on no node (mode: observe)\n",
+        "  would     route: 2 of 3 endpoints share this node's topology.kubernetes.io/zone=b\n",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+    // A Service can observe its own annotations, too.
+    let mut own = cluster(keyed(Z).asking(|policy| policy.mode = Some("observe".into())));
+    assert_eq!(own.chosen("n2").len(), 3);
+    own.services = vec![keyed(Z).asking(|policy| policy.mode = Some("enforce".into()))];
+    assert_eq!(own.chosen("n2").len(), 2);
+}
+
+#[test]
+fn a_ramp_holds_on_more_nodes_as_it_grows_and_never_leaves_one() {
+    let mut all = cluster(service());
+    let names: Vec<_> = (0..300).map(|at| format!("m{at}")).collect();
+    all.nodes.extend(names.iter().map(|name| node(name, &[(H, name), (Z, "b")])));
+    let mut before = Vec::new();
+    for ramp in 0..=20_u16 {
+        all.policies = vec![tried(|policy| policy.ramp = Some(format!("{}%", ramp * 5).into()))];
+        let state = all.state("n1");
+        let holds = |name: &&str| {
+            let route = &topology::routes(&state, name, Scope::All, None, &id("svc"))[0];
+            route.endpoints.len() == 2
+        };
+        let within: Vec<_> = names.iter().map(|name| &**name).filter(holds).collect();
+        assert!(before.iter().all(|name| within.contains(name)), "{ramp}");
+        assert!(within.len().abs_diff(usize::from(ramp) * 15) < 25, "{ramp}: {}", within.len());
+        // Who treats nodes alike keeps both sides apart.
+        let decisions = topology::decide(&state, "", Scope::All, &id("svc"));
+        let service = state.service(&id("svc")).unwrap();
+        for alike in NodesByLabel::of(&state).alike(service, &decisions, &[]) {
+            let held = alike.iter().filter(|name| within.contains(name)).count();
+            assert!(held == 0 || held == alike.len(), "{ramp}: {alike:?}");
+        }
+        // A table for each policy.
+        let spreads = explain::spread(&state, Scope::All, &id("svc"));
+        let rows: Vec<_> = spreads.iter().map(|spread| spread.nodes.len()).collect();
+        assert!(
+            (rows.len(), rows.iter().sum()) == (2 - usize::from(ramp % 20 == 0), 303),
+            "{rows:?}"
+        );
+        before = within;
+    }
+    assert_eq!(before.len(), 300);
+}
+
+#[test]
+fn a_wrong_mode_or_ramp_holds_nowhere_and_is_said() {
+    let wrong = [
+        tried(|policy| policy.mode = Some("obsrve".into())),
+        tried(|policy| policy.ramp = Some("a tenth".into())),
+    ];
+    for policy in wrong {
+        let mut all = cluster(service());
+        all.policies = vec![policy];
+        assert_eq!(all.chosen("n2").len(), 3);
+        let sentence = all.decided("n2", |decision| decision.policy.ignored[0].to_string());
+        assert!(sentence.contains(" is wrong, so nothing here holds: `"), "{sentence}");
+        let findings = lint::findings(&all.state("n1"));
+        assert!(findings.iter().any(|it| it.rule == Rule::Ignored && it.message == sentence));
+    }
+}
+
+#[test]
+fn lint_reports_what_policies_on_trial_will_do() {
+    let mut all = cluster(service());
+    all.nodes.push(node("n4", &[(H, "n4"), (Z, "c")]));
+    all.policies = vec![tried(|policy| policy.mode = Some("observe".into()))];
+    let findings = lint::findings(&all.state("n1"));
+    let [refused] = &findings[..] else { panic!("{findings:?}") };
+    assert_eq!((refused.rule, &refused.nodes[..]), (Rule::Refused, &["n4".to_owned()][..]));
 }
 
 #[test]

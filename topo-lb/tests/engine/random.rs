@@ -152,18 +152,19 @@ pub(crate) fn service(tape: &mut Tape<'_>, name: &str) -> Service {
     }
     let by_keys = policy.topology_keys.is_some() || !policy.spec_topology_keys.is_empty();
     if tape.chance(if by_keys { 40 } else { 3 }) {
-        let texts = ["2", "1", "3", "2,2", "1,2,3", "2,3,1,1", " 2 ", "1,1"];
-        let wrong = ["0", "x", "2,", "65536", "1,2,3,4,5,6"];
+        let texts = ["2", "50%", "3", "2,2", "1,2,3", "2,30%,1,1", " 2 ", "1,1", "9 %"];
+        let wrong = ["0", "x", "2,", "65536", "1,2,3,4,5,6", "101%", "0%"];
         policy.min_endpoints = Some(choose(tape, &texts, &wrong));
     }
     if tape.chance(if by_keys { 50 } else { 3 }) {
-        let texts = ["5%", "0%", "100%", "0.01%", "33.33%", " 50 %", "0.5%"];
+        let texts = ["5%", "0%", "auto", "0.01%", "33.33%", " 50 %", " auto "];
         policy.spill = Some(choose(tape, &texts, &["101%", "5", "1.234%", ""]));
     }
     if tape.chance(if by_keys { 35 } else { 20 }) {
         policy.weights = Some(weights(tape, &policy).into());
     }
     policy.hints_asked = tape.chance(20);
+    trial(tape, &mut policy, 4);
     let four: IpAddr = Ipv4Addr::new(10, 96, 0, 1).into();
     let six: IpAddr = Ipv6Addr::new(0xfd00, 0x96, 0, 0, 0, 0, 0, 1).into();
     let cluster_ips = match tape.below(4) {
@@ -222,15 +223,26 @@ fn sources(tape: &mut Tape<'_>) -> PolicySources {
         policy.spec_topology_keys = keys(tape);
     }
     if tape.chance(25) {
-        policy.min_endpoints = Some(choose(tape, &["2", "1", "2,2"], &["0", "x"]));
+        policy.min_endpoints = Some(choose(tape, &["2", "34%", "2,2"], &["0", "x"]));
     }
     if tape.chance(25) {
-        policy.spill = Some(choose(tape, &["5%", "100%", "33.33%"], &["101%", ""]));
+        policy.spill = Some(choose(tape, &["5%", "100%", "auto", "33.33%"], &["101%", ""]));
     }
     if tape.chance(15) {
         policy.weights = Some(weights(tape, &policy).into());
     }
+    trial(tape, &mut policy, 15);
     policy
+}
+
+/// Mode and ramp, each in `percent` of cases.
+fn trial(tape: &mut Tape<'_>, policy: &mut PolicySources, percent: usize) {
+    if tape.chance(percent) {
+        policy.mode = Some(choose(tape, &["observe", "enforce", " observe "], &["on", ""]));
+    }
+    if tape.chance(percent) {
+        policy.ramp = Some(choose(tape, &["50%", "75.5%", "0%", "100%"], &["101%", "many"]));
+    }
 }
 
 pub(crate) fn namespace(tape: &mut Tape<'_>, name: &str) -> Namespace {

@@ -28,9 +28,11 @@ struct Seen {
     partly: AtomicU32,
     standing_in: AtomicU32,
     spilling: AtomicU32,
+    crowded: [AtomicU32; 2],
     too_few: AtomicU32,
     weighed: AtomicU32,
     weightless: AtomicU32,
+    on_trial: [AtomicU32; 2],
 }
 
 fn count(counter: &AtomicU32) {
@@ -65,8 +67,10 @@ fn the_engine_agrees_with_a_naive_reading_of_the_rules() {
             ("some but not all chosen", std::slice::from_ref(&seen.partly)),
             ("terminating endpoints chosen", std::slice::from_ref(&seen.standing_in)),
             ("some spill", std::slice::from_ref(&seen.spilling)),
+            ("a crowded tier", &seen.crowded),
             ("a tier has too few", std::slice::from_ref(&seen.too_few)),
             ("several parts by weight", std::slice::from_ref(&seen.weighed)),
+            ("an object on trial", &seen.on_trial),
             ("an endpoint without a weight", std::slice::from_ref(&seen.weightless)),
         ] {
             for (index, count) in
@@ -92,6 +96,7 @@ fn agree(tape: &[u8], seen: &Seen) {
     }
     for port in &service.ports {
         let decision = decisions.next().unwrap();
+        decision.policy.trials.iter().for_each(|it| count(&seen.on_trial[usize::from(it.holds())]));
         let mut selected = BTreeSet::new();
         let mut choices = decision.choices.iter();
         let mut sources = BTreeSet::new();
@@ -212,14 +217,13 @@ fn note(seen: &Seen, answer: &naive::Answer, choice: &Choice<'_>) {
     if choice.parts.len() > 1 {
         count(&seen.weighed);
     }
+    if choice.crowding.is_some() {
+        count(&seen.crowded[usize::from(answer.spill > 0)]);
+    }
     if answer.spill > 0 {
         count(&seen.spilling);
     }
-    if choice
-        .tiers
-        .iter()
-        .any(|tier| (1..usize::from(tier.min_endpoints)).contains(&tier.endpoints))
-    {
+    if choice.tiers.iter().any(|tier| (1..tier.min_endpoints).contains(&tier.endpoints)) {
         count(&seen.too_few);
     }
 }

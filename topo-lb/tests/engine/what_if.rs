@@ -13,7 +13,7 @@ use topo_lb_common::backend::Locality;
 use topo_lb_common::selection::SPILL_ONE;
 
 use crate::made::{
-    Asking, Cluster, H, Otherwise, Z, endpoint, id, keyed, node, of_cluster, policy, service,
+    Asking, Cluster, H, Otherwise, Z, endpoint, id, keyed, node, of_cluster, policy, service, slice,
 };
 use crate::random;
 
@@ -335,45 +335,71 @@ fn assert_near(one: f64, other: f64) {
     assert!((one - other).abs() < 1e-4, "{one} is not {other}");
 }
 
-fn agrees(port: &ServicePort<'_>, state: &State, label: &str, bytes: &BTreeMap<String, u32>) {
+/// One side of a change.
+#[derive(Clone, Copy)]
+enum Side {
+    Before,
+    After,
+}
+
+impl Side {
+    fn of<T>(self, both: &Both<T>) -> &T {
+        match self {
+            Self::Before => &both.before,
+            Self::After => &both.after,
+        }
+    }
+}
+
+/// Whether a side of `port` is what [`by_hand`] says of the cluster of that side, `state`.
+fn agrees(
+    port: &ServicePort<'_>,
+    side: Side,
+    state: &State,
+    label: &str,
+    bytes: &BTreeMap<String, u32>,
+) {
     let own = &state.service(&id("svc")).unwrap().ports;
     let place = own.iter().position(|one| one.port == port.port.port).unwrap();
     let is_own = |family: &Family| port.family == <&str>::from(*family);
     let family = Family::BOTH.into_iter().find(is_own).unwrap();
     let (groups, loads, fates) = by_hand(state, label, family, place);
     if let Some(counted) = &port.bytes {
+        // The bytes of a node that is gone follow the connections of all.
         let sum = |of: fn(&(f64, f64)) -> f64| -> f64 {
-            fates.iter().map(|(node, fate)| f64::from(bytes[node]) * of(fate)).sum()
+            let mean = fates.values().map(of).sum::<f64>() / fates.len().max(1) as f64;
+            let share = |node| fates.get(node).map_or(mean, of);
+            bytes.iter().map(|(node, bytes)| f64::from(*bytes) * share(node)).sum()
         };
         assert_near(counted.moved, bytes.values().copied().map(f64::from).sum());
-        assert_near(counted.crossing.after, sum(|fate| fate.0));
-        assert_near(counted.stopped.after, sum(|fate| fate.1));
+        assert_near(*side.of(&counted.crossing), sum(|fate| fate.0));
+        assert_near(*side.of(&counted.stopped), sum(|fate| fate.1));
     }
 
-    let found = port.groups.iter().filter(|group| group.nodes.after > 0);
+    let found = port.groups.iter().filter(|group| *side.of(&group.nodes) > 0);
     let found: Vec<_> = found.collect();
     assert_eq!(found.len(), groups.len());
     let mut clients = 0;
     for (group, (value, by_hand)) in found.into_iter().zip(groups) {
         assert_eq!(group.value, value.as_deref());
-        assert_eq!(group.nodes.after, by_hand.nodes);
-        assert_eq!(group.refused.after, by_hand.refused);
+        assert_eq!(*side.of(&group.nodes), by_hand.nodes);
+        assert_eq!(*side.of(&group.refused), by_hand.refused);
         let served = by_hand.nodes - by_hand.refused;
-        match group.staying.after {
-            Some(share) => assert_near(share * served as f64, by_hand.staying),
+        match side.of(&group.staying) {
+            Some(share) => assert_near(*share * served as f64, by_hand.staying),
             None => assert_eq!(served, 0),
         }
         clients += served;
     }
 
-    let used = port.endpoints.iter().filter(|one| one.load.after > 0.0);
+    let used = port.endpoints.iter().filter(|one| *side.of(&one.load) > 0.0);
     let used: Vec<_> = used.collect();
     assert_eq!(used.len(), loads.len());
     for (one, (address, load)) in used.iter().zip(&loads) {
         assert_eq!(SocketAddr::new(one.address, one.port), *address);
-        assert_near(one.load.after, *load);
+        assert_near(*side.of(&one.load), *load);
     }
-    let sum = port.endpoints.iter().map(|one| one.load.after).sum::<f64>();
+    let sum = port.endpoints.iter().map(|one| *side.of(&one.load)).sum::<f64>();
     assert_near(sum, clients as f64);
 }
 
@@ -402,7 +428,35 @@ fn bytes_of_a_node_that_nobody_names_follow_all_and_without_the_service_none_flo
     assert_eq!(gone.stopped, Both { before: 0.0, after: 400.0 });
 }
 
-/// Of two random clusters with the same Service, what is `after` agrees with [`by_hand`]: so grouping
+#[test]
+fn bytes_are_of_the_port_s_name_before_and_of_the_family_that_changes() {
+    let text = "topo_lb_tcp_sent_bytes_total{namespace=\"default\",service=\"svc\",port=\"http\",\
+                locality=\"elsewhere\"} 400\n";
+    let one = Scraped { node: None, place: "x".into(), text: text.into() };
+    let figures = Figures::of(&[one]).unwrap();
+    let totals = |before: &Cluster, after: &Cluster| {
+        let [before, after] = [before, after].map(proxied);
+        what_if::compare(&before, &after, Z, &asked(), Some(&figures)).totals.bytes
+    };
+    let mut renamed = with(keyed(Z));
+    renamed.services[0].ports[0].name = "web".into();
+    assert_eq!(totals(&with(service()), &renamed).unwrap().moved, 400.0);
+    assert_eq!(totals(&renamed, &with(service())), None, "http is not there yet");
+
+    // Over IPv6 there is an endpoint in zone a, and then one in b.
+    let dual = |node| {
+        let mut cluster = with(keyed(&format!("{Z},*")));
+        cluster.services[0].cluster_ips.push("fd00::1".parse().unwrap());
+        cluster.slices.push(slice("svc-6", vec![endpoint("fd00::7", node)]));
+        cluster
+    };
+    assert_eq!(totals(&dual("a1"), &dual("a1")), None);
+    let bytes = totals(&dual("a1"), &dual("b1")).unwrap();
+    // Of four nodes, two stay in a before, and one in b after.
+    assert_eq!(bytes.crossing, Both { before: 200.0, after: 300.0 });
+}
+
+/// Of two random clusters with the same Service, both agree with [`by_hand`]: so grouping
 /// changes nothing, and the loads sum to the number of nodes that are served.
 #[test]
 fn loads_are_those_of_each_node_alone_and_sum_to_the_served_nodes() {
@@ -413,15 +467,19 @@ fn loads_are_those_of_each_node_alone_and_sum_to_the_served_nodes() {
         let [before, after] = [one, other].map(|tape| random::cluster(&tape).0);
         let (before, after) = (proxied(&before), proxied(&after));
         let asked = asked();
-        let nodes = after.state().nodes().zip(1..);
+        let nodes = before.state().nodes().zip(1..);
         let bytes: BTreeMap<_, _> = nodes.map(|((node, _), n)| (node.to_owned(), n * n)).collect();
-        let figures = Figures::of(&scraped(after.state(), &bytes)).unwrap();
+        let figures = Figures::of(&scraped(before.state(), &bytes)).unwrap();
         for label in [Z, H, "rack"] {
             let report: Report<'_> =
                 what_if::compare(&before, &after, label, &asked, Some(&figures));
-            for port in report.services.iter().filter(|port| port.served.after.is_some()) {
-                agrees(port, after.state(), label, &bytes);
-                with_bytes.set(with_bytes.get() + usize::from(port.bytes.is_some()));
+            for port in &report.services {
+                for (side, cluster) in [(Side::Before, &before), (Side::After, &after)] {
+                    if side.of(&port.served).is_some() {
+                        agrees(port, side, cluster.state(), label, &bytes);
+                        with_bytes.set(with_bytes.get() + usize::from(port.bytes.is_some()));
+                    }
+                }
             }
         }
         Ok(())

@@ -10,14 +10,13 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
-use super::docker_archive::Image;
 use super::kubernetes;
 use crate::cache;
 use crate::debian::{self, Archive};
 use crate::debian_kubernetes::VERSION;
 use crate::given;
 use crate::libraries;
-use crate::oci::{architecture, copy};
+use crate::oci::{Image, architecture, copy};
 use crate::process::output_of;
 use crate::workspace::Workspace;
 
@@ -38,6 +37,7 @@ const IMAGES: [(&str, Image<'_>); 3] = [
             names: &["k8s.gcr.io/pause:3.2", "registry.k8s.io/pause:3.10"],
             entrypoint: &["/pause"],
             arguments: &[],
+            labels: &[],
         },
     ),
     (
@@ -46,6 +46,7 @@ const IMAGES: [(&str, Image<'_>); 3] = [
             names: &["docker.io/library/busybox:1.29", "docker.io/library/busybox:1.36"],
             entrypoint: &[],
             arguments: &["sh"],
+            labels: &[],
         },
     ),
     (
@@ -58,6 +59,7 @@ const IMAGES: [(&str, Image<'_>); 3] = [
             ],
             entrypoint: &["/agnhost"],
             arguments: &["pause"],
+            labels: &[],
         },
     ),
 ];
@@ -100,7 +102,8 @@ pub(super) fn archives(workspace: &Workspace) -> Result<PathBuf> {
         busybox(&root, &contents.join("busybox"))?;
         agnhost(&root, &programs, &contents.join("agnhost"))?;
         for (name, image) in IMAGES {
-            image.write(workspace, &contents.join(name), &room.join(format!("{name}.tar")))?;
+            let (content, archive) = (contents.join(name), room.join(format!("{name}.tar")));
+            image.write(workspace, &[(architecture(), &content)], &archive)?;
         }
         let archives = room.join("archives");
         fs::create_dir_all(&archives)?;

@@ -3,7 +3,6 @@
 //! compiled or downloaded once into the user's cache.
 
 mod containerd;
-mod docker_archive;
 mod images;
 pub(crate) mod kubernetes;
 

@@ -174,6 +174,71 @@ pub(super) const ROWS: &[Row] = &[
         ],
     },
     Row {
+        title: "Endpoints that are left out",
+        panels: &[
+            Panel {
+                title: "Ejected endpoints",
+                description: "Endpoints that nodes leave out because their connects to them failed \
+                              (topo-lb.io/ejection): the 10 nodes with most of them.",
+                unit: "short",
+                stacked: false,
+                queries: &[query(
+                    "{{node}}",
+                    r#"topk(10, max by (node) (topo_lb_ejected_endpoints{$nodes}))"#,
+                )],
+            },
+            Panel {
+                title: "Ejections and probes",
+                description: "Why endpoints were left out, and what the probes of those have shown; \
+                              docs/metrics.md lists the reasons and outcomes.",
+                unit: "cps",
+                stacked: false,
+                queries: &[
+                    query(
+                        "left out: {{reason}}",
+                        r#"sum by (reason) (rate(topo_lb_ejections_total{$nodes}[$__rate_interval]))"#,
+                    ),
+                    query(
+                        "probe: {{outcome}}",
+                        r#"sum by (outcome) (rate(topo_lb_ejection_probes_total{$nodes}[$__rate_interval]))"#,
+                    ),
+                ],
+            },
+        ],
+    },
+    Row {
+        title: "While agents only observe (--observe)",
+        panels: &[
+            Panel {
+                title: "Share of connections that leave their zone: now, and with topo-lb",
+                description: "Only nodes whose agents observe. Both sides differ in whom they count: \
+                              docs/metrics.md.",
+                unit: "percentunit",
+                stacked: false,
+                queries: &[
+                    query(
+                        "now",
+                        r#"(sum(rate(topo_lb_observed_connections_total{$services,locality=~"region|elsewhere"}[$__rate_interval])) or vector(0)) / sum(rate(topo_lb_observed_connections_total{$services}[$__rate_interval]))"#,
+                    ),
+                    query(
+                        "with topo-lb",
+                        r#"(sum(rate(topo_lb_would_be_connections_total{$services,locality=~"region|elsewhere"}[$__rate_interval])) or vector(0)) / sum(rate(topo_lb_would_be_connections_total{$services}[$__rate_interval]))"#,
+                    ),
+                ],
+            },
+            Panel {
+                title: "Connections that topo-lb would refuse",
+                description: "By Service and reason; docs/metrics.md lists the reasons.",
+                unit: "cps",
+                stacked: false,
+                queries: &[query(
+                    "{{namespace}}/{{service}} {{reason}}",
+                    r#"topk(20, sum by (namespace, service, reason) (rate(topo_lb_would_be_refused_connections_total{$services}[$__rate_interval])))"#,
+                )],
+            },
+        ],
+    },
+    Row {
         title: "Agents",
         panels: &[
             Panel {

@@ -1,9 +1,10 @@
-//! rustfmt, Clippy and cargo-deny.
+//! rustfmt, Clippy, cargo-deny and cargo-auditable.
 
 use super::draft::Draft;
 use super::step::Step;
 
 const DENY_VERSION: &str = "0.20.2";
+const AUDITABLE_VERSION: &str = "0.7.7";
 
 impl Draft<'_> {
     pub(super) fn host_lints(&mut self) {
@@ -25,21 +26,22 @@ impl Draft<'_> {
 
     pub(super) fn deny(&mut self) {
         if !self.machine.deny {
-            let title = format!("cargo-deny {DENY_VERSION}, which checks licences and sources");
-            let command = [
-                "cargo",
-                "install",
-                "cargo-deny",
-                "--version",
-                DENY_VERSION,
-                "--locked",
-                "--debug",
-            ];
-            self.plan.steps.push(
-                Step::new(title, "cargo-deny", &command)
-                    // Compiles faster; debug information is not needed.
-                    .with("CARGO_PROFILE_DEV_DEBUG", "0"),
-            );
+            self.cargo_tool("cargo-deny", DENY_VERSION, "which checks licences and sources");
         }
+    }
+
+    pub(super) fn auditable(&mut self) {
+        if !self.machine.auditable {
+            let purpose = "which lists in a program what it is made of";
+            self.cargo_tool("cargo-auditable", AUDITABLE_VERSION, purpose);
+        }
+    }
+
+    fn cargo_tool(&mut self, name: &'static str, version: &str, purpose: &str) {
+        let title = format!("{name} {version}, {purpose}");
+        let command = ["cargo", "install", name, "--version", version, "--locked", "--debug"];
+        // Compiles faster; debug information is not needed.
+        let step = Step::new(title, name, &command).with("CARGO_PROFILE_DEV_DEBUG", "0");
+        self.plan.steps.push(step);
     }
 }

@@ -29,6 +29,7 @@ pub(crate) fn plan(machine: &Machine, needs: &BTreeSet<Need>) -> Plan {
             Need::ObjectLints => draft.object_lints(),
             Need::HostLints => draft.host_lints(),
             Need::Deny => draft.deny(),
+            Need::Auditable => draft.auditable(),
             Need::Kernel => draft.kernel(),
             Need::Root => draft.root(),
             _ => {}

@@ -29,6 +29,7 @@ fn bare() -> Machine {
         system: None,
         linker: None,
         deny: false,
+        auditable: false,
         mounts: Mounts { bpffs: false, cgroup2: Cgroup2::Free },
     }
 }
@@ -41,6 +42,7 @@ fn complete() -> Machine {
         system: Some(toolchain("/usr/bin", None)),
         linker: Some(linker()),
         deny: true,
+        auditable: true,
         mounts: Mounts { bpffs: true, cgroup2: Cgroup2::At(CGROUPS.into()) },
         ..bare()
     }
@@ -89,6 +91,7 @@ fn a_bare_machine_gets_everything_in_an_order_that_works() {
         "CARGO_PROFILE_DEV_DEBUG=0 cargo install cargo-deny",
         "mount -t bpf bpf /sys/fs/bpf",
         "mount -t cgroup2 none /sys/fs/cgroup",
+        "CARGO_PROFILE_DEV_DEBUG=0 cargo install cargo-auditable",
     ];
     assert_eq!(commands.len(), starts.len(), "{commands:#?}");
     for (command, start) in commands.iter().zip(starts) {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::architecture::Architecture;
 use super::emulator::Emulator;
+use crate::architecture::Architecture;
 use crate::process::to_log;
 use crate::workspace::Workspace;
 

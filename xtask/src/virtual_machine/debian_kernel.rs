@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::architecture::Architecture;
 use super::boot::Cores;
+use crate::architecture::Architecture;
 use crate::cache;
 use crate::debian::{self, Archive, files_ending};
 use crate::process::output_of;
@@ -96,7 +96,7 @@ pub(super) fn ready(workspace: &Workspace, line: Line) -> Result<DebianKernel> {
 /// Downloads and unpacks a line's newest kernel. Returns its folder.
 fn download(workspace: &Workspace, line: Line, room: &Path) -> Result<PathBuf> {
     let suite = line.suite();
-    let architecture = line.architecture().debian();
+    let architecture = line.architecture().name();
     // Depends on the suite's newest small kernel, which is built for virtual machines.
     let meta_package = format!("linux-image-cloud-{architecture}");
     let sources = debian::sources(suite);

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use super::architecture::Architecture;
+use crate::architecture::Architecture;
 use crate::cache;
 use crate::debian::{self, Archive};
 use crate::progress;

@@ -9,12 +9,12 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use super::ALL_JUMPS;
-use super::architecture::Architecture;
 use super::cross;
 use super::debian_kernel::DebianKernel;
 use super::initramfs::Initramfs;
 use super::modules;
 use super::suites::{MPTCP, SUITES, Scope, Suite};
+use crate::architecture::Architecture;
 use crate::libraries;
 use crate::process::{output_of, run_logged};
 use crate::toolchain::Toolchain;
@@ -68,16 +68,16 @@ impl Programs {
             return Ok((without_debug_information(workspace, program)?, libraries.collect()));
         }
         let content = fs::read(program)?;
-        let mut libraries = Libraries::new();
-        let mut open = cross::needed(&content)?;
+        let mut found = Libraries::new();
+        let mut open = libraries::needed(&content)?;
         while let Some(name) = open.pop() {
             let path = cross::find(&cross::debian_tools(workspace)?, &name)?;
             let place = Path::new("/lib").join(&name);
-            if libraries.insert(place, path.clone()).is_none() {
-                open.extend(cross::needed(&fs::read(&path)?)?);
+            if found.insert(place, path.clone()).is_none() {
+                open.extend(libraries::needed(&fs::read(&path)?)?);
             }
         }
-        Ok((content, libraries))
+        Ok((content, found))
     }
 }
 

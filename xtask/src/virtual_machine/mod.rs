@@ -4,7 +4,6 @@
 //! A machine has neither disk nor network; its initramfs has everything. Its first process is the
 //! program `guest` of the package `tests`, which reports on the serial port.
 
-mod architecture;
 mod boot;
 mod counts;
 mod cross;
@@ -28,11 +27,11 @@ use anyhow::{Context as _, Result, bail};
 pub(crate) use debian_kernel::Line;
 pub(crate) use suites::Scope;
 
+use crate::architecture::Architecture;
 use crate::process::caught;
 use crate::progress::{self, Running, clock};
 use crate::toolchain::Toolchain;
 use crate::workspace::Workspace;
-use architecture::Architecture;
 use boot::Machine;
 use counts::Counts;
 use report::Report;

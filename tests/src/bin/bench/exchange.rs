@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -18,8 +19,13 @@ use topo_lb_tests::process::{Running, Worker};
 
 /// The port of the servers, TCP and UDP.
 pub(crate) const PORT: u16 = 9500;
+/// Where the servers' kernel completes connections that nobody accepts. To one address and port a client
+/// finds some 30,000 ports of its own soon, and others late.
+pub(crate) const HELD_PORTS: [u16; 4] = [9501, 9502, 9503, 9504];
+/// How many of these it keeps, if `net.core.somaxconn` allows them.
+pub(crate) const HELD: i32 = 1 << 17;
 /// Bytes of a request, and of its response.
-const BYTES: usize = 64;
+pub(crate) const BYTES: usize = 64;
 /// Datagrams of a burst; the server's socket has room for them.
 pub(crate) const BURST: u8 = 64;
 /// The first byte of a datagram that is counted, and not answered.
@@ -43,6 +49,8 @@ pub(crate) enum Act {
     Peer,
     /// TCP: a request and its response on one connection that stays open.
     Keep,
+    /// TCP: a request, without an answer, through each of so many connections, which are opened first and stay open.
+    Hold,
 }
 
 /// Consecutive addresses, or consecutive ports of one address, to dial.
@@ -138,6 +146,13 @@ pub(crate) fn serve() -> Result<()> {
     let everywhere = SocketAddr::from((Ipv6Addr::UNSPECIFIED, PORT));
     let listener = TcpListener::bind(everywhere).context("cannot listen")?;
     let datagrams = UdpSocket::bind(everywhere).context("cannot listen for datagrams")?;
+    let mut _held = Vec::new();
+    for port in HELD_PORTS {
+        let held = Socket::new(Domain::IPV6, Type::STREAM, Some(Protocol::TCP))?;
+        held.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into())?;
+        held.listen(HELD)?;
+        _held.push(held);
+    }
     println!("listening");
     thread::spawn(move || {
         let mut bytes = [0; BYTES];
@@ -168,16 +183,17 @@ pub(crate) fn serve() -> Result<()> {
 pub(crate) fn dial() -> Result<()> {
     stay()?;
     let mut random = fastrand::Rng::with_seed(1);
+    let mut held = Vec::new();
     for line in stdin().lines() {
         let order: Order = serde_json::from_str(&line?)?;
-        let answer = carry_out(order, &mut random).map_err(|error| format!("{error:#}"));
+        let answer = carry_out(order, &mut random, &mut held).map_err(|error| format!("{error:#}"));
         println!("{}", serde_json::to_string(&answer)?);
         stdout().flush()?;
     }
     Ok(())
 }
 
-fn carry_out(order: Order, random: &mut fastrand::Rng) -> Result<Vec<u64>> {
+fn carry_out(order: Order, random: &mut fastrand::Rng, held: &mut Vec<Socket>) -> Result<Vec<u64>> {
     let Order { act, targets, times } = order;
     let first = targets.at(random.u32(..));
     let mut work: Box<dyn FnMut(SocketAddr) -> io::Result<()>> = match act {
@@ -207,6 +223,19 @@ fn carry_out(order: Order, random: &mut fastrand::Rng) -> Result<Vec<u64>> {
             let mut stream = connect(first).with_context(|| format!("cannot dial {first}"))?;
             stream.set_read_timeout(Some(SILENCE)).context("a socket has a timeout")?;
             Box::new(move |_| request(&mut stream))
+        }
+        Act::Hold => {
+            let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+            setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
+                .context("cannot raise the limit of descriptors")?;
+            while held.len() < times as usize {
+                let socket = connect(first).with_context(|| format!("cannot dial {first}"))?;
+                held.push(socket);
+            }
+            let mut held = held.iter();
+            Box::new(move |_| {
+                held.next().map_or(Ok(()), |mut socket| socket.write_all(&[7; BYTES]))
+            })
         }
     };
     (0..times)

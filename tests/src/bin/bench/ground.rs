@@ -95,6 +95,7 @@ pub(crate) fn within<T>(work: impl FnOnce(&Ground<'_>) -> Result<T>) -> Result<T
 }
 
 fn serve(cluster: &Cluster, pod: &str) -> Result<Running> {
+    cluster.pod(pod)?.netns().set(&[("core/somaxconn", &exchange::HELD.to_string())])?;
     let mut server = cluster.pod(pod)?.spawn(exchange::server()?)?;
     server.wait_for_line("listening").with_context(|| format!("no server in {pod}"))?;
     Ok(server)

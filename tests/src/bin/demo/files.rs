@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use topo_lb_tests::cluster::Cluster;
 use topo_lb_tests::kind::{CONTROL_PLANE, NEIGHBOUR, SVC_UD1};
 use topo_lb_tests::manifest::{KUBERNETES_1_36, Manifests, endpoint, slice};
+use topo_lb_tests::scene::KEYS;
 
 use crate::stage::FOLLOWS;
 use crate::story::SVC_UD1_IPV6;
@@ -93,6 +94,15 @@ impl World for Files {
         for (key, value) in labels {
             self.0.relabel(node, key, value)?;
         }
+        self.0.write()
+    }
+
+    fn set_default(&mut self, keys: Option<&str>) -> Result<()> {
+        let annotations = keys.map(|keys| json!({KEYS: keys}));
+        self.0.put(json!({
+            "apiVersion": "v1", "kind": "Namespace",
+            "metadata": {"name": "default", "annotations": annotations},
+        }));
         self.0.write()
     }
 }

@@ -24,6 +24,7 @@ pub(crate) fn tell(stage: &mut Stage<'_>) -> Result<()> {
     protocols(stage)?;
     outside(stage)?;
     waterfall(stage)?;
+    default(stage)?;
     strictness(stage)?;
     relabelling(stage)
 }
@@ -134,6 +135,31 @@ fn waterfall(stage: &mut Stage<'_>) -> Result<()> {
                 stage.ask(&question)?;
             }
             Ok(format!("New connections followed each change within {} ms.", slowest.as_millis()))
+        },
+    )
+}
+
+fn default(stage: &mut Stage<'_>) -> Result<()> {
+    stage.chapter(
+        "A default for a namespace",
+        "The namespace says: this pool, else anywhere. A Service with a policy of its own keeps it.",
+        |stage| {
+            let twin = SVC_UD1_WITHOUT_TOPOLOGY;
+            let before = question("the twin, before", HANGZHOU_CLIENT, twin, &SERVERS)?;
+            stage.ask(&before)?;
+            stage.change(|world| world.set_default(Some(&format!("{POOL},*"))))?;
+            for (name, from, service, pods) in [
+                ("the twin stays in hangzhou", HANGZHOU_CLIENT, twin, &HANGZHOU[..]),
+                ("the twin stays in shanghai", SHANGHAI_CLIENT, twin, &SHANGHAI),
+                ("beijing has no pod: anywhere", BEIJING_CLIENT, twin, &SERVERS),
+                ("svc-ud1 still refuses", BEIJING_CLIENT, SVC_UD1, &[]),
+            ] {
+                stage.ask_when_programmed(&question(name, from, service, pods)?)?;
+            }
+            stage.change(|world| world.set_default(None))?;
+            let after = question("the twin, afterwards", HANGZHOU_CLIENT, twin, &SERVERS)?;
+            stage.ask_when_programmed(&after)?;
+            Ok("The same for Services chosen by labels: TopologyPolicy, ClusterTopologyPolicy.".into())
         },
     )
 }

@@ -27,4 +27,7 @@ pub(crate) trait World {
 
     /// Sets labels of a node.
     fn relabel(&mut self, node: &str, labels: &[(&str, &str)]) -> Result<()>;
+
+    /// Gives all Services of the namespace these keys, or takes them away.
+    fn set_default(&mut self, keys: Option<&str>) -> Result<()>;
 }

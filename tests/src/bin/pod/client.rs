@@ -90,6 +90,7 @@ impl Sockets {
             }
             Order::Echo(socket, bytes) => json!(self.get(socket)?.echo(bytes)?),
             Order::End(socket, ending) => json!(self.take(socket)?.end(ending)?),
+            Order::Exchange(socket, to, bytes) => json!(self.get(socket)?.exchange(to, &bytes)?),
             Order::Send(socket, to) => json!(self.get(socket)?.send(to)?),
             Order::Receive(socket) => json!(self.get(socket)?.receive()?),
             Order::Scatter(to, sockets) => json!(datagrams::scatter(to, sockets)?),

@@ -91,6 +91,29 @@ impl Open {
         }
     }
 
+    /// Sends these bytes, and receives as many as come in answer.
+    pub(crate) fn exchange(&self, to: SocketAddr, bytes: &[u8]) -> Result<Vec<u8>, Failure> {
+        let mut socket = &self.socket;
+        if self.via == Via::Udp {
+            self.socket.send_to(bytes, &SockAddr::from(to)).map_err(at(Step::Send))?;
+        } else {
+            socket.write_all(bytes).map_err(at(Step::Send))?;
+        }
+        let mut answer = vec![0; 65_536];
+        let length = match self.via {
+            Via::Udp | Via::UdpConnected => socket.read(&mut answer).map_err(at(Step::Receive))?,
+            Via::Http | Via::HttpMptcp => {
+                socket.read_exact(&mut answer[..2]).map_err(at(Step::Receive))?;
+                let length = usize::from(u16::from_be_bytes([answer[0], answer[1]])) + 2;
+                answer.resize(length, 0);
+                socket.read_exact(&mut answer[2..]).map_err(at(Step::Receive))?;
+                length
+            }
+        };
+        answer.truncate(length);
+        Ok(answer)
+    }
+
     /// Sends a request through an unconnected socket.
     pub(crate) fn send(&self, to: SocketAddr) -> Result<(), Failure> {
         self.socket.send_to(b"who?", &SockAddr::from(to)).map_err(at(Step::Send))?;

@@ -13,6 +13,7 @@ pub mod family;
 pub mod far_endpoints;
 pub(crate) mod frontends;
 pub(crate) mod layout;
+pub(crate) mod lease;
 pub(crate) mod mapped;
 pub mod members;
 #[cfg(test)]

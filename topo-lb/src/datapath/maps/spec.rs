@@ -91,6 +91,7 @@ pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
         spec::<ExcludedKey, Excluded>(maps::EXCLUDED, Hash, maps::MOST_EXCLUDED, NO_PREALLOC),
         spec::<u32, Levels>(maps::EXCLUSION, Array, 1, 0),
         spec::<u32, u32>(maps::REVISION, Array, 1, 0),
+        spec::<u32, u64>(maps::LEASE, Array, 1, MMAPABLE),
         spec::<Tuple4, Connection4>(maps::CONNECTIONS4, LruHash, entries, 0),
         spec::<Tuple6, Connection6>(maps::CONNECTIONS6, LruHash, entries, 0),
         spec::<Tuple4, Connection4>(maps::HALF_OPEN4, LruHash, maps::HALF_OPEN, 0),

@@ -94,7 +94,8 @@ impl Drop for Following {
 /// Reads a file or folder like [`read`](super::read), now and after each change.
 ///
 /// Each good reading yields three updates (Nodes, EndpointSlices, Services); `Synced` follows the
-/// first. A bad reading, and each fault of a good one, yields one `Trouble`.
+/// first. A bad reading, and each fault of a good one, yields one `Trouble`; the next good reading
+/// without it, `Mended`.
 ///
 /// # Errors
 /// The path does not exist, is neither a file nor a folder, or cannot be listed; or the system
@@ -324,6 +325,9 @@ impl Follower {
                 self.say(Event::Trouble(warning.clone()))?;
             }
             self.said.insert(warning);
+        }
+        for over in said {
+            self.say(Event::Mended(over))?;
         }
         Ok(())
     }

@@ -364,7 +364,7 @@ async fn until(following: &mut Following, enough: impl Fn(&All) -> bool) {
     while !enough(&all) {
         match next(following).await {
             Event::Update(update) => all.take(update),
-            Event::Synced | Event::Freshness(_) | Event::Pods(_) => {}
+            Event::Synced | Event::Freshness(_) | Event::Pods(_) | Event::Mended(_) => {}
             Event::Trouble(trouble) | Event::Unserved(trouble) => panic!("{trouble}"),
         }
     }
@@ -589,14 +589,15 @@ async fn an_object_that_turns_bad_stays_as_it_was_while_others_change() {
     let path = folder.write("all.yaml", format!("{NODE}---\n{SERVICE}"));
     let mut following = follow_at(folder.path().to_owned(), TOLD).unwrap();
     let mut state = State::default();
-    let mut said = Vec::new();
+    let (mut said, mut mended) = (Vec::new(), Vec::new());
     let bad = SERVICE.replace("80", "eighty");
     // The fault stays while another object changes.
-    for (number, pool) in [(1, "beijing"), (2, "hangzhou"), (3, "shanghai")] {
+    for (number, pool) in [(1, "beijing"), (2, "hangzhou"), (3, "shanghai"), (4, "shanghai")] {
         for event in reading(&mut following, number).await {
             match event {
                 Event::Update(update) => drop(state.apply(update, "n1")),
                 Event::Trouble(trouble) | Event::Unserved(trouble) => said.push(trouble),
+                Event::Mended(sentence) => mended.push(sentence),
                 Event::Synced | Event::Freshness(_) | Event::Pods(_) => {}
             }
         }
@@ -604,9 +605,11 @@ async fn an_object_that_turns_bad_stays_as_it_was_while_others_change() {
         assert_eq!(state.service(&id).unwrap().ports[0].port, 80);
         assert_eq!(&**state.node("n1").unwrap().get("pool").unwrap(), pool);
         let next = if number == 1 { "hangzhou" } else { "shanghai" };
-        fs::write(&path, format!("{}---\n{bad}", NODE.replace("beijing", next))).unwrap();
+        let service = if number == 3 { SERVICE } else { &bad };
+        fs::write(&path, format!("{}---\n{service}", NODE.replace("beijing", next))).unwrap();
     }
     let [trouble] = &*said else { panic!("{said:?}") };
+    assert_eq!(mended, said);
     assert!(trouble.contains("Service default/web: spec.ports[0].port: invalid type"), "{trouble}");
 }
 

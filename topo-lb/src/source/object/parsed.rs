@@ -50,7 +50,7 @@ impl Parsed for cluster::Namespace {
 impl Parsed for cluster::TopologyPolicy {
     fn parsed(object: impl Written, names: &mut Names) -> ParseResult<Self> {
         let policy = object.read::<policy::Fields<TopologyPolicySpec>>();
-        let policy = policy.and_then(|policy| policy.keep(names));
+        let policy = policy.and_then(|policy| policy.keep(names, true));
         Ok((policy.map_err(|error| identified(error, Kind::TopologyPolicy, object))?, None))
     }
 }
@@ -58,7 +58,8 @@ impl Parsed for cluster::TopologyPolicy {
 impl Parsed for cluster::ClusterTopologyPolicy {
     fn parsed(object: impl Written, names: &mut Names) -> ParseResult<Self> {
         let policy = object.read::<policy::Fields<ClusterTopologyPolicySpec>>();
-        let policy = policy.and_then(|policy| policy.keep(names));
+        let policy = policy.and_then(|policy| policy.keep(names, false));
+        let policy = policy.map(cluster::ClusterTopologyPolicy);
         Ok((policy.map_err(|error| identified(error, Kind::ClusterTopologyPolicy, object))?, None))
     }
 }

@@ -8,11 +8,12 @@ use serde_json::Value;
 
 use super::field::{Metadata, or_default};
 use super::{Names, ObjectError};
-use crate::cluster::selector::Selector;
 use crate::cluster::service::PolicySources;
 use crate::cluster::topology_policy::Reported;
-use crate::cluster::{ClusterTopologyPolicy, PolicyId, TopologyPolicy};
-use crate::crd::{ClusterTopologyPolicySpec, PolicyStatus, Rules, TopologyPolicySpec};
+use crate::cluster::{PolicyId, TopologyPolicy};
+use crate::crd::{
+    ClusterTopologyPolicySpec, LabelSelector, PolicyStatus, Rules, TopologyPolicySpec,
+};
 
 #[derive(Deserialize)]
 #[serde(expecting = "an object", bound(deserialize = "S: Default + Deserialize<'de>"))]
@@ -25,30 +26,17 @@ pub(super) struct Fields<S> {
     status: Value,
 }
 
-impl Fields<TopologyPolicySpec> {
-    pub(super) fn keep(self, names: &mut Names) -> Result<TopologyPolicy, ObjectError> {
+impl<S: Into<ClusterTopologyPolicySpec>> Fields<S> {
+    pub(super) fn keep(
+        self,
+        names: &mut Names,
+        has_namespace: bool,
+    ) -> Result<TopologyPolicy, ObjectError> {
         let Self { metadata, spec, status } = self;
+        let spec: ClusterTopologyPolicySpec = spec.into();
+        let namespace = if has_namespace { metadata.namespace() } else { "" };
         Ok(TopologyPolicy {
-            id: PolicyId {
-                namespace: names.share(metadata.namespace()),
-                name: names.share(&metadata.name),
-            },
-            created: metadata.created().map(Into::into),
-            generation: metadata.generation(),
-            precedence: spec.precedence,
-            namespaces: Selector::default(),
-            services: (&spec.service_selector).into(),
-            policy: Arc::new(sources(spec.rules)?),
-            reported: reported(status),
-        })
-    }
-}
-
-impl Fields<ClusterTopologyPolicySpec> {
-    pub(super) fn keep(self, names: &mut Names) -> Result<ClusterTopologyPolicy, ObjectError> {
-        let Self { metadata, spec, status } = self;
-        Ok(ClusterTopologyPolicy(TopologyPolicy {
-            id: PolicyId { namespace: Arc::default(), name: names.share(&metadata.name) },
+            id: PolicyId { namespace: names.share(namespace), name: names.share(&metadata.name) },
             created: metadata.created().map(Into::into),
             generation: metadata.generation(),
             precedence: spec.precedence,
@@ -56,7 +44,14 @@ impl Fields<ClusterTopologyPolicySpec> {
             services: (&spec.service_selector).into(),
             policy: Arc::new(sources(spec.rules)?),
             reported: reported(status),
-        }))
+        })
+    }
+}
+
+impl From<TopologyPolicySpec> for ClusterTopologyPolicySpec {
+    fn from(spec: TopologyPolicySpec) -> Self {
+        let TopologyPolicySpec { service_selector, precedence, rules } = spec;
+        Self { namespace_selector: LabelSelector::default(), service_selector, precedence, rules }
     }
 }
 

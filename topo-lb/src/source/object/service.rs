@@ -48,6 +48,12 @@ pub(super) struct Annotations {
     refusal: Option<Text>,
     #[serde(rename = "topo-lb.io/handle")]
     handle: Option<Text>,
+    #[serde(rename = "topo-lb.io/dns")]
+    dns: Option<Text>,
+    #[serde(rename = "topo-lb.io/mode")]
+    mode: Option<Text>,
+    #[serde(rename = "topo-lb.io/ramp")]
+    ramp: Option<Text>,
     #[serde(rename = "service.kubernetes.io/topology-mode")]
     topology_mode: Option<String>,
     #[serde(rename = "service.kubernetes.io/topology-aware-hints")]
@@ -347,6 +353,7 @@ fn policy(annotations: &Annotations, spec: &Spec, names: &mut Names) -> PolicySo
         openyurt: annotations.openyurt.as_ref().map(|Text(text)| names.share(text)),
         spec_topology_keys: spec.topology_keys.iter().map(|key| names.share(key)).collect(),
         hints_asked: asked_by_field || asked_by_mode,
+        dns: annotations.dns.as_ref().map(|Text(text)| names.share(text)),
         ..annotations.of_namespace(names)
     }
 }
@@ -366,6 +373,8 @@ impl Annotations {
             ejection: shared(&self.ejection),
             refusal: shared(&self.refusal),
             handle: shared(&self.handle),
+            mode: shared(&self.mode),
+            ramp: shared(&self.ramp),
             ..PolicySources::default()
         }
     }

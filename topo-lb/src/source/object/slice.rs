@@ -103,7 +103,7 @@ impl Fields {
     pub(super) fn keep(self, names: &mut Names) -> (Slice, Option<SkippedEndpoints>) {
         let Self { metadata, address_type, endpoints, ports } = self;
         let namespace = names.share(metadata.namespace());
-        let OwnLabels { service, proxy, headless } = &metadata.labels;
+        let OwnLabels { service, proxy } = &metadata.labels;
         let service = service.as_deref().filter(|service| !service.is_empty());
         let triggered = metadata.annotations.triggered.as_str();
         let mut slice = Slice {
@@ -118,7 +118,7 @@ impl Fields {
                 .and_then(|text| text.parse::<Timestamp>().ok())
                 .map(SystemTime::from),
         };
-        if proxy.is_some() || headless.is_some() || matches!(address_type, AddressType::Fqdn) {
+        if proxy.is_some() || matches!(address_type, AddressType::Fqdn) {
             return (slice, None);
         }
         let mut skipped: Option<SkippedEndpoints> = None;

@@ -67,13 +67,13 @@ fn all_of_the_fixtures_is_read() {
     for (name, expected) in [
         (
             "kubernetes-1.36.json",
-            "19 Services, 20 ports, 18 ClusterIPs, 19 slices, 56 endpoints (4 IPv6, 3 unready, \
-             2 terminating, 8 for zones, 4 for nodes), by node [2, 27, 26], by zone [2, 27, 26]",
+            "19 Services, 20 ports, 18 ClusterIPs, 19 slices, 60 endpoints (4 IPv6, 3 unready, \
+             2 terminating, 8 for zones, 4 for nodes), by node [2, 29, 28], by zone [2, 29, 28]",
         ),
         (
             "kubernetes-1.20.json",
-            "18 Services, 19 ports, 16 ClusterIPs, 18 slices, 46 endpoints (0 IPv6, 1 unready, \
-             0 terminating, 0 for zones, 0 for nodes), by node [2, 22, 21], by zone [2, 22, 21]",
+            "18 Services, 19 ports, 16 ClusterIPs, 18 slices, 54 endpoints (4 IPv6, 1 unready, \
+             0 terminating, 0 for zones, 0 for nodes), by node [2, 26, 25], by zone [2, 26, 25]",
         ),
     ] {
         let (services, slices, nodes) = fixture(name);
@@ -253,7 +253,6 @@ fn slices_that_are_not_ours_have_no_endpoints() {
     let labelled = |label: &str| json!({"name": "web-1", "labels": {"kubernetes.io/service-name": "web", label: ""}});
     for fields in [
         json!({"addressType": "FQDN", "endpoints": endpoints}),
-        json!({"metadata": labelled("service.kubernetes.io/headless"), "endpoints": endpoints}),
         json!({"metadata": labelled("service.kubernetes.io/service-proxy-name"),
                "endpoints": endpoints}),
     ] {
@@ -486,7 +485,8 @@ fn no_service_gets_an_address_that_each_host_and_pod_has() {
 fn an_annotation_that_is_no_string_costs_no_more_than_itself() {
     let annotations = json!({
         "topo-lb.io/topology-keys": ["a", "b"], "topo-lb.io/min-endpoints": 2,
-        "topo-lb.io/spill": true, "topo-lb.io/ejection": 3, "openyurt.io/topologyKeys": null, "other": {},
+        "topo-lb.io/spill": true, "topo-lb.io/ejection": 3, "topo-lb.io/ramp": 0.5,
+        "openyurt.io/topologyKeys": null, "topo-lb.io/mode": null, "other": {},
     });
     let metadata = json!({"name": "web", "annotations": annotations});
     let policy = service_with(metadata, json!({"ports": [{"port": 80}]})).policy;
@@ -494,6 +494,7 @@ fn an_annotation_that_is_no_string_costs_no_more_than_itself() {
     assert_eq!(policy.min_endpoints.as_deref(), Some("2"));
     assert_eq!(policy.spill.as_deref(), Some("true"));
     assert_eq!(policy.ejection.as_deref(), Some("3"));
+    assert_eq!((policy.ramp.as_deref(), &policy.mode), (Some("0.5"), &None));
     assert_eq!(policy.openyurt, None);
 }
 

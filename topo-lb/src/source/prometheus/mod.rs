@@ -232,8 +232,7 @@ impl Asked<'_> {
 /// What a sample says of a Service port; `None` if it says nothing of one.
 fn moved(sample: Sample) -> Option<Moved> {
     let Sample { node, service, port, is_near, value } = sample;
-    let bytes = Some(value).filter(|bytes| bytes.is_finite() && *bytes >= 0.0)?;
-    Some(Moved { node, service: service?, port: port?, is_near: is_near?, bytes })
+    Some(Moved { node, service: service?, port: port?, is_near: is_near?, bytes: value })
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@ import { DISTANCES, bar, count, far, html, number, percent, rate, sum, svg } fro
 const NAMED = 8;
 const SHADES = 5;
 const LABELS = 14;
+// The least room of a card, in pixels: beyond it the map is scrolled.
+const COLUMN = 172, ROW = 110;
 const $ = (id) => document.getElementById(id);
 
 let shape = null;      // where the groups are; made again only if they, or the room, change
@@ -30,7 +32,8 @@ export function drawMap(view) {
   if (key !== shapeKey) {
     shapeKey = key;
     shape = layout(groups, room.width, room.height - 30);
-    build(drawing, groups, view.cluster.label, room);
+    $("scroll").classList.toggle("long", shape.height > room.height - 29);
+    build(drawing, groups, view.cluster.label, room.width);
   }
   drawLines(view);
   groups.forEach((group, place) => drawGroup(view, group, place));
@@ -41,9 +44,9 @@ function layout(groups, width, height) {
   const isNamed = most <= NAMED && groups.length <= 8;
   const many = groups.length;
   const onRing = many <= 12;
-  const across = onRing ? Math.min(many, many <= 4 ? 2 : 4) : Math.ceil(Math.sqrt(many * width / height));
+  const across = onRing ? Math.min(many, many <= 4 ? 2 : 4) : Math.min(Math.ceil(Math.sqrt(many * width / height)), Math.max(1, Math.floor(width / COLUMN)));
   const down = onRing ? (many <= 2 ? 1 : 2.6) : Math.ceil(many / across);
-  const area = (width / across) * (height / down) * 0.34;
+  const area = (width / across) * (onRing ? height / down : Math.max(ROW, height / down)) * 0.34;
   const cell = Math.max(3, Math.min(16, Math.floor(Math.sqrt(area / most))));
   const boxes = groups.map((group) => {
     if (isNamed) return { width: Math.min(190, width / across * 0.8), height: 54 + 19 * group.nodes.length };
@@ -52,11 +55,16 @@ function layout(groups, width, height) {
     return { width: Math.max(wide * cell, 60) + 20, height: 62 + cell * Math.ceil(group.nodes.length / Math.max(1, wide)), columns: Math.max(1, wide) };
   });
   const [middle, centre] = [width / 2, height / 2];
+  // Rows of a long map are as high as their cards: it can be scrolled.
+  const rows = Array.from({ length: Math.ceil(many / across) }, (_, row) =>
+    Math.max(...boxes.slice(row * across, (row + 1) * across).map((box) => box.height)) + 18);
+  const spare = Math.max(0, height - sum(rows)) / rows.length;
   boxes.forEach((box, place) => {
     let [x, y] = [middle, centre];
     if (!onRing) {
       x = width * ((place % across) + 0.5) / across;
-      y = height * (Math.floor(place / across) + 0.5) / down;
+      const row = Math.floor(place / across);
+      y = sum(rows.slice(0, row)) + spare * row + (rows[row] + spare) / 2;
     } else if (many === 2) {
       x = width * (place ? 0.78 : 0.22);
     } else if (many === 4) {
@@ -69,11 +77,13 @@ function layout(groups, width, height) {
     }
     Object.assign(box, { x: x - box.width / 2, y: Math.max(4, y - box.height / 2), middle: x, centre: Math.max(4 + box.height / 2, y) });
   });
-  return { boxes, cell, isNamed };
+  return { boxes, cell, isNamed, height: onRing ? height : sum(rows) + spare * rows.length };
 }
 
-function build(drawing, groups, label, room) {
-  drawing.setAttribute("viewBox", `0 0 ${room.width} ${room.height}`);
+function build(drawing, groups, label, width) {
+  const height = shape.height + 30;
+  drawing.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  Object.assign(drawing.style, { width: `${width}px`, height: `${height}px` });
   const cards = groups.map((group, place) => {
     const box = shape.boxes[place];
     const title = group.value ?? (label ? "without the label" : "nodes");
@@ -219,7 +229,7 @@ function tip(event, place) {
   const { cluster, now: { flows }, measure } = latest;
   const group = cluster.groups[place];
   const box = shape.boxes[place];
-  const room = $("map").getBoundingClientRect();
+  const room = $("drawing").getBoundingClientRect();
   const [x, y] = [event.clientX - room.left - box.x - 10, event.clientY - room.top - box.y - 51];
   const index = shape.isNamed ? Math.floor(y / 19) : Math.floor(y / shape.cell) * box.columns + Math.floor(x / shape.cell);
   const isNode = y >= 0 && x >= 0 && index < group.nodes.length && (shape.isNamed || x < box.columns * shape.cell);

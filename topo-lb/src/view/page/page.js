@@ -152,10 +152,12 @@ function drawTime() {
   const span = Math.min(HOUR, Math.max(60, end - (points[0]?.at ?? end)));
   const x = (at) => width * (1 - (end - at) / span);
   const y = (value) => bottom - (bottom - top) * value / largest;
-  // Five seconds without an answer are a gap.
+  // Looks that did not happen are a gap, and one that came late is none.
+  const step = Math.max(5, view.now.interval);
+  const gap = Math.max(30, 1.5 * step + 5);
   const runs = [];
   for (const point of points) {
-    if (runs.length && point.at - runs.at(-1).at(-1).at <= 30) runs.at(-1).push(point); else runs.push([point]);
+    if (runs.length && point.at - runs.at(-1).at(-1).at <= gap) runs.at(-1).push(point); else runs.push([point]);
   }
   for (const run of runs) {
     const base = run.map(() => 0);
@@ -163,15 +165,16 @@ function drawTime() {
       const upper = run.map((point, at) => base[at] + point[view.measure][place]);
       context.beginPath();
       run.forEach((point, at) => context.lineTo(x(point.at), y(upper[at])));
-      context.lineTo(Math.max(x(run.at(-1).at + 5), x(run.at(-1).at) + 2), y(upper.at(-1)));
-      context.lineTo(Math.max(x(run.at(-1).at + 5), x(run.at(-1).at) + 2), y(base.at(-1)));
+      const last = Math.max(x(run.at(-1).at + step), x(run.at(-1).at) + 2);
+      context.lineTo(last, y(upper.at(-1)));
+      context.lineTo(last, y(base.at(-1)));
       for (let at = run.length - 1; at >= 0; at -= 1) context.lineTo(x(run[at].at), y(base[at]));
       context.fillStyle = colour(distance);
       context.fill();
       base.splice(0, base.length, ...upper);
     });
     context.fillStyle = colour("bad");
-    for (const point of run) if (point.refused + point.failed > 0) context.fillRect(x(point.at), 0, Math.max(2, width * 5 / span), 4);
+    for (const point of run) if (point.refused + point.failed > 0) context.fillRect(x(point.at), 0, Math.max(2, width * step / span), 4);
   }
   context.fillStyle = colour("quiet");
   context.strokeStyle = colour("edge");

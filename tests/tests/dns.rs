@@ -1,0 +1,307 @@
+//! The resolver in the agent, as clients in pods see it: names of headless Services by policy, everything
+//! else byte for byte from the cluster DNS, and the cluster DNS itself when the agent is gone.
+
+use std::collections::BTreeSet;
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use hickory_server::proto::op::{Message, MessageType, OpCode, Query};
+use hickory_server::proto::rr::{Name, RecordType};
+use rustix::time::{ClockId, clock_gettime};
+use topo_lb_tests::manifest::{endpoint, service, slice};
+use topo_lb_tests::scene::{FOLLOWS, KEYS, Scene, ZONE, idle, put_endpoints};
+use topo_lb_tests::traffic::{Failure, Socket, Via};
+use topo_lb_tests::wait::until;
+use topo_lb_tests::wiring::node4;
+
+/// The ClusterIP of the cluster DNS.
+const DNS4: &str = "10.96.0.10";
+/// The port of its endpoint.
+const SERVED: u16 = 1053;
+/// The pod that is its endpoint.
+const SERVER: &str = "c";
+/// The programs read the time of the last tick of the kernel, at most 10 ms ago.
+const TICK: Duration = Duration::from_millis(20);
+/// The port of the resolver.
+const RESOLVER: u16 = 10053;
+const NAME: &str = "db.default.svc.cluster.local.";
+const PORTS: [(&str, u16, &str); 2] = [("dns", 53, "UDP"), ("dns-tcp", 53, "TCP")];
+
+fn dns() -> Result<SocketAddr> {
+    Ok(SocketAddr::new(DNS4.parse()?, 53))
+}
+
+/// What the cluster DNS of the lab answers: no DNS, but its own for every query.
+fn echoed(query: &[u8]) -> Vec<u8> {
+    let mut answer = query.to_vec();
+    if let Some(flags) = answer.get_mut(2) {
+        *flags |= 1 << 7;
+    }
+    answer.extend(query.iter().rev());
+    answer
+}
+
+/// Serves the cluster DNS in its pod until the lab ends: the threads end with the process.
+fn serve_cluster_dns(scene: &Scene<'_>) -> Result<()> {
+    let at = (Ipv4Addr::UNSPECIFIED, SERVED);
+    let bind = || Ok((UdpSocket::bind(at)?, TcpListener::bind(at)?));
+    let (datagrams, streams) = scene.cluster.pod(SERVER)?.netns().run(bind)?;
+    thread::spawn(move || {
+        let mut buffer = [0; 65_536];
+        while let Ok((length, from)) = datagrams.recv_from(&mut buffer) {
+            let _ = datagrams.send_to(&echoed(&buffer[..length]), from);
+        }
+    });
+    thread::spawn(move || {
+        for stream in streams.incoming().flatten() {
+            thread::spawn(move || {
+                let mut stream = stream;
+                let mut length = [0; 2];
+                while stream.read_exact(&mut length).is_ok() {
+                    let mut query = vec![0; usize::from(u16::from_be_bytes(length))];
+                    if stream.read_exact(&mut query).is_err() {
+                        return;
+                    }
+                    let _ = stream.write_all(&framed(&echoed(&query)));
+                }
+            });
+        }
+    });
+    Ok(())
+}
+
+fn framed(message: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(message.len()).unwrap_or(u16::MAX);
+    [&length.to_be_bytes()[..], message].concat()
+}
+
+/// A cluster with DNS, a headless Service `db` on all pods, and an agent with a resolver.
+fn play(body: impl FnOnce(&mut Scene<'_>) -> Result<()>) -> Result<()> {
+    idle(|scene| {
+        serve_cluster_dns(scene)?;
+        let mut db = service("db", &[], &[("http", 9376, "TCP")], &[]);
+        db["spec"]["clusterIP"] = "None".into();
+        db["spec"]["clusterIPs"] = ["None"].as_slice().into();
+        let cluster_dns = service("kube-dns", &[DNS4], &PORTS, &[]);
+        let pod = scene.cluster.pod(SERVER)?;
+        let serving = [endpoint(&pod.ipv4.to_string(), &pod.node, SERVER)];
+        let ports = PORTS.map(|(name, _, protocol)| (name, SERVED, protocol));
+        let dns_slice = slice("kube-dns", "IPv4", &ports, &serving);
+        scene.change(|manifests| {
+            for object in [db, cluster_dns, dns_slice] {
+                manifests.put(object);
+            }
+            put_endpoints(manifests, scene.cluster, "db", &["a", "b", "c", "d"])?;
+            manifests.annotate("db", "topo-lb.io/dns", Some("true"))?;
+            manifests.annotate("db", KEYS, Some(ZONE))
+        })?;
+        scene.agent.set("--dns", "");
+        scene.agent.set("--dns-service", "default/kube-dns");
+        scene.agent.resume()?;
+        scene.agent.wait_for_log("DNS is served", FOLLOWS)?;
+        body(scene)
+    })
+}
+
+fn query(id: u16, name: &str, kind: RecordType) -> Result<Vec<u8>> {
+    let mut query = Message::new(id, MessageType::Query, OpCode::Query);
+    query.metadata.recursion_desired = true;
+    query.add_query(Query::query(Name::from_ascii(name)?, kind));
+    Ok(query.to_vec()?)
+}
+
+/// One query through a new socket; the answer without its length.
+fn ask(scene: &mut Scene<'_>, via: Via, query: &[u8]) -> Result<Result<Vec<u8>, Failure>> {
+    match scene.client.open(via, dns()?)? {
+        Ok(socket) => ask_by(scene, via, socket, query),
+        Err(failure) => Ok(Err(failure)),
+    }
+}
+
+fn ask_by(
+    scene: &mut Scene<'_>,
+    via: Via,
+    socket: Socket,
+    query: &[u8],
+) -> Result<Result<Vec<u8>, Failure>> {
+    match via {
+        Via::Http => {
+            let answer = scene.client.exchange(socket, dns()?, &framed(query))?;
+            Ok(answer.map(|answer| answer[2..].to_vec()))
+        }
+        _ => scene.client.exchange(socket, dns()?, query),
+    }
+}
+
+/// The addresses of an answer; `None` if the cluster DNS of the lab gave it.
+fn addresses(query: &[u8], answer: &[u8]) -> Result<Option<BTreeSet<IpAddr>>> {
+    if answer == echoed(query) {
+        return Ok(None);
+    }
+    let message = Message::from_vec(answer).context("no answer of either")?;
+    Ok(Some(message.answers.iter().filter_map(|it| it.data.ip_addr()).collect()))
+}
+
+fn of(scene: &Scene<'_>, pods: &[&str], kind: RecordType) -> Result<BTreeSet<IpAddr>> {
+    let address = |name: &&str| {
+        let pod = scene.cluster.pod(name)?;
+        Ok(if kind == RecordType::A { pod.ipv4.into() } else { pod.ipv6.into() })
+    };
+    pods.iter().map(address).collect()
+}
+
+/// Another node asks the resolver itself: no answer has come when a pod that asked later has its own.
+fn stranger_is_not_heard(scene: &mut Scene<'_>) -> Result<()> {
+    let query = query(11, NAME, RecordType::A)?;
+    let resolver = SocketAddr::new(node4(1).into(), RESOLVER);
+    for _ in 0..3 {
+        let stranger = scene.cluster.node_netns("there")?.run(|| {
+            let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+            socket.send_to(&query, resolver)?;
+            Ok(socket)
+        })?;
+        let socket = scene.client.open(Via::Udp, resolver)??;
+        let answer = scene.client.exchange(socket, resolver, &query)??;
+        ensure!(addresses(&query, &answer)?.is_some(), "a pod of the node is heard");
+        stranger.set_nonblocking(true)?;
+        let heard = stranger.recv(&mut [0; 512]);
+        ensure!(heard.is_err(), "another node was answered");
+    }
+    Ok(())
+}
+
+const EVERY: [Via; 3] = [Via::Udp, Via::UdpConnected, Via::Http];
+
+/// Waits until a name has these pods, by every kind of socket; `None`: until the cluster DNS answers.
+fn wait_for(scene: &mut Scene<'_>, kind: RecordType, pods: Option<&[&str]>) -> Result<()> {
+    let wanted = pods.map(|pods| of(scene, pods, kind)).transpose()?;
+    let query = query(0x1234, NAME, kind)?;
+    until(&format!("{kind} of {pods:?}"), FOLLOWS, || {
+        for via in EVERY {
+            let now = match ask(scene, via, &query)? {
+                Ok(answer) => addresses(&query, &answer)?,
+                Err(failure) => return Ok(Err(format!("{via:?}: {failure}"))),
+            };
+            if now != wanted {
+                return Ok(Err(format!("{via:?}: {now:?}")));
+            }
+        }
+        Ok(Ok(()))
+    })
+    .map(drop)
+}
+
+#[test]
+fn a_headless_name_follows_its_policy_and_everything_else_is_as_the_cluster_dns_says() -> Result<()>
+{
+    play(|scene| {
+        for kind in [RecordType::A, RecordType::AAAA] {
+            wait_for(scene, kind, Some(&["a", "b"]))?;
+        }
+        scene.set_ready("a", false)?;
+        scene.set_ready("b", false)?;
+        wait_for(scene, RecordType::A, Some(&[]))?;
+        scene.change(|manifests| manifests.annotate("db", KEYS, Some(&format!("{ZONE},*"))))?;
+        wait_for(scene, RecordType::A, Some(&["c", "d"]))?;
+
+        let mut others = vec![
+            query(1, "pod-0.db.default.svc.cluster.local.", RecordType::A)?,
+            query(2, NAME, RecordType::SRV)?,
+            query(3, "example.com.", RecordType::A)?,
+            // No DNS at all, and as large as a datagram of these devices can be.
+            b"xyz no query".to_vec(),
+            (0..1_400_u16).map(|byte| byte as u8).collect(),
+        ];
+        others.extend((0..64).map(|id: u16| [id.to_be_bytes().as_slice(), &[0; 10]].concat()));
+        for via in EVERY {
+            for query in &others {
+                let answer = ask(scene, via, query)??;
+                ensure!(answer == echoed(query), "{via:?}: {query:?} was answered {answer:?}");
+            }
+            // Through one socket ours and others, one after the other.
+            let socket = scene.client.open(via, dns()?)??;
+            let ours = query(9, NAME, RecordType::A)?;
+            for _ in 0..3 {
+                let answer = ask_by(scene, via, socket, &ours)??;
+                ensure!(addresses(&ours, &answer)? == Some(of(scene, &["c", "d"], RecordType::A)?));
+                let answer = ask_by(scene, via, socket, &others[0])??;
+                ensure!(answer == echoed(&others[0]), "{via:?}");
+            }
+        }
+        stranger_is_not_heard(scene)?;
+        scene.change(|manifests| manifests.annotate("db", "topo-lb.io/dns", None))?;
+        wait_for(scene, RecordType::A, None)
+    })
+}
+
+#[test]
+fn a_killed_or_hanging_agent_leaves_the_cluster_dns_within_a_second() -> Result<()> {
+    play(|scene| {
+        wait_for(scene, RecordType::A, Some(&["a", "b"]))?;
+        let query = query(7, NAME, RecordType::A)?;
+        for end in ["KILL", "STOP"] {
+            // A socket of before keeps no way to the agent.
+            let socket = scene.client.open(Via::Udp, dns()?)??;
+            let answer = ask_by(scene, Via::Udp, socket, &query)??;
+            ensure!(addresses(&query, &answer)?.is_some(), "the agent does not answer");
+            let id = scene.agent.process_id()?.to_string();
+            signal(end, &id)?;
+            let sent = monotonic();
+            // It ends what it has begun: the lease may be renewed once more.
+            until("the lease to end", FOLLOWS, || {
+                let lease = lease(scene)?;
+                let now = monotonic();
+                Ok(if now > lease + TICK {
+                    Ok(())
+                } else {
+                    Err(format!("{lease:?}, and now is {now:?}"))
+                })
+            })?;
+            let left = lease(scene)?.saturating_sub(sent);
+            ensure!(left < Duration::from_secs(1), "{end}: leased for {left:?}");
+            for via in EVERY {
+                let answer = ask(scene, via, &query)?.with_context(|| format!("{end}: {via:?}"))?;
+                ensure!(answer == echoed(&query), "{end}: {via:?}");
+            }
+            let kept = ask_by(scene, Via::Udp, socket, &query)?;
+            ensure!(
+                kept.context("a socket of before")? == echoed(&query),
+                "{end}: it kept its way"
+            );
+            if end == "KILL" {
+                scene.agent.kill();
+                scene.agent.resume()?;
+            } else {
+                signal("CONT", &id)?;
+            }
+            wait_for(scene, RecordType::A, Some(&["a", "b"]))?;
+        }
+        // One that ends by itself leaves no gap.
+        scene.agent.stop()?;
+        for _ in 0..20 {
+            ensure!(ask(scene, Via::UdpConnected, &query)?? == echoed(&query));
+        }
+        Ok(())
+    })
+}
+
+/// Until when the kernel leads to the agent.
+fn lease(scene: &Scene<'_>) -> Result<Duration> {
+    let dump = scene.dump("lease")?;
+    let end = dump[0]["formatted"]["value"].as_u64().with_context(|| dump.to_string())?;
+    Ok(Duration::from_nanos(end))
+}
+
+fn monotonic() -> Duration {
+    let now = clock_gettime(ClockId::Monotonic);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+fn signal(name: &str, id: &str) -> Result<()> {
+    let status = std::process::Command::new("kill").args(["-s", name, id]).status()?;
+    ensure!(status.success(), "kill -s {name} {id}: {status}");
+    Ok(())
+}

@@ -1,0 +1,246 @@
+//! `cargo xtask release`: all files of a release, in one folder.
+
+mod krew;
+mod provenance;
+mod sbom;
+mod source;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use fs_err as fs;
+
+use crate::architecture::Architecture;
+use crate::archive::{digest, gzip, tar};
+use crate::cluster_tools;
+use crate::image::{self, VERSION, size};
+use crate::install;
+use crate::needs::Need;
+use crate::oci::copy;
+use crate::process::{caught, run_logged};
+use crate::progress;
+use crate::shipped;
+use crate::workspace::{Workspace, find_program};
+use source::Source;
+
+/// Makes all files of a release: programs, the image, the chart, manifests, and what they are made of.
+///
+/// The same commit gives the same files, from any checkout, with the same compiler. The folder appears
+/// whole, or not at all. docs/releases.md says what each file is for, and how to verify it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask release
+  cargo xtask release --arch amd64 --allow-dirty     # one architecture, from what is not committed
+  cargo xtask release --sign-key cosign.key && (cd dist && sha256sum --check SHA256SUMS)")]
+pub(crate) struct Args {
+    /// Only for this architecture (may be given more than once)
+    #[arg(long, value_name = "ARCHITECTURE")]
+    arch: Vec<Architecture>,
+    /// The folder; one that is there is replaced
+    #[arg(long, value_name = "FOLDER", default_value = "dist")]
+    output: PathBuf,
+    /// Sign the checksums by cosign with this key: a file, or what else cosign takes
+    #[arg(long, value_name = "KEY", env = "COSIGN_KEY")]
+    sign_key: Option<String>,
+    /// Also release what is not committed; the provenance then names no commit
+    #[arg(long)]
+    allow_dirty: bool,
+}
+
+/// The overlays of deploy/ that become one file each.
+const OVERLAYS: [&str; 4] = ["all", "cleanup", "kube-proxy-replacement", "opt-in"];
+
+/// The list of the files' checksums, which a signature covers.
+const SUMS: &str = "SHA256SUMS";
+
+pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
+    // First what takes no time, as it can fail.
+    ensure!(
+        args.sign_key.is_none() || find_program("cosign").is_some(),
+        "--sign-key needs cosign, which is not installed: https://docs.sigstore.dev/cosign"
+    );
+    let output = workspace.root.join(&args.output);
+    replaceable(&output)?;
+    let source = Source::find(workspace)?;
+    ensure!(
+        args.allow_dirty || source.commit.is_some(),
+        "a release is made from a commit: {}; commit it, or add --allow-dirty",
+        source.why_no_commit
+    );
+    install::ready(workspace, &[Need::ClusterTools].into())?;
+    let programs = shipped::build(workspace, &args.arch)?;
+
+    // Beside its place: renaming takes one file system. Dropping it removes it.
+    let parent = output.parent().context("the file system's root is no place for a release")?;
+    fs::create_dir_all(parent)?;
+    let draft = tempfile::Builder::new().prefix(".release-").tempdir_in(parent)?;
+    let release = Release { workspace, folder: draft.path().join("dist"), time: source.time };
+    fs::create_dir(&release.folder)?;
+    for (architecture, program) in &programs {
+        release.program(draft.path(), *architecture, program, &source)?;
+    }
+    image::of_shipped(workspace, &programs, &release.place(&format!("topo-lb-{VERSION}-oci.tar")))?;
+    release.deployment(draft.path())?;
+    krew::write(&release, &programs)?;
+    provenance::write(&release, &source)?;
+    release.sums()?;
+    release.sign(args.sign_key.as_deref())?;
+    ensure!(caught() == 0, "interrupted");
+    publish(&release.folder, &output, draft.path())?;
+    for file in files(&output)? {
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        progress::note(&format!("{:>9}  {name}", size(&file)?));
+    }
+    progress::note(&output.display().to_string());
+    Ok(())
+}
+
+/// A release during its making.
+struct Release<'a> {
+    workspace: &'a Workspace,
+    folder: PathBuf,
+    /// The time of the files in archives: seconds since 1970.
+    time: u64,
+}
+
+impl Release<'_> {
+    fn place(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// A compressed archive of these entries of a folder.
+    fn archive(&self, folder: &Path, names: &[&str], name: &str) -> Result<()> {
+        let archive = self.place(name);
+        tar(self.workspace, folder, names, self.time, &archive)?;
+        gzip(self.workspace, &archive)?;
+        // Helm knows a chart by the name without `.tar`.
+        let end = if name.ends_with(".tar") { "tar.gz" } else { "tgz" };
+        Ok(fs::rename(format!("{}.gz", archive.display()), archive.with_extension(end))?)
+    }
+
+    /// The archive of a program with its licences, which `kubectl topo` is, too; and what it is made of.
+    fn program(
+        &self,
+        room: &Path,
+        architecture: Architecture,
+        program: &Path,
+        source: &Source,
+    ) -> Result<()> {
+        let name = archive_name(architecture);
+        let content = room.join(architecture.name());
+        copy(program, &content.join("topo-lb"))?;
+        for licence in ["LICENSE-APACHE", "LICENSE-MIT"] {
+            copy(&self.workspace.root.join(licence), &content.join(licence))?;
+        }
+        let names = ["LICENSE-APACHE", "LICENSE-MIT", "topo-lb"];
+        self.archive(&content, &names, &format!("{name}.tar"))?;
+        let sbom = sbom::of(self.workspace, architecture, program, source)?;
+        Ok(fs::write(self.place(&format!("{name}.spdx.json")), sbom)?)
+    }
+
+    /// The chart, a file per overlay, the custom resources, and deploy/ itself.
+    fn deployment(&self, room: &Path) -> Result<()> {
+        let deploy = self.workspace.root.join("deploy");
+        self.archive(&deploy.join("helm"), &["topo-lb"], &format!("topo-lb-{VERSION}.chart"))?;
+        let whole = format!("topo-lb-{VERSION}-deploy.tar");
+        self.archive(&self.workspace.root, &["deploy"], &whole)?;
+        copy(
+            &deploy.join("crds/topo-lb.io.yaml"),
+            &self.place(&format!("topo-lb-{VERSION}-crds.yaml")),
+        )?;
+        let tools = cluster_tools::programs(self.workspace)?;
+        let kubectl = tools.iter().find(|(variable, _)| variable.ends_with("KUBECTL"));
+        let (_, kubectl) = kubectl.context("no kubectl")?;
+        for overlay in OVERLAYS {
+            // A client without any cluster.
+            let mut render = self.workspace.command(kubectl);
+            render.env("KUBECONFIG", room.join("none")).arg("kustomize");
+            render.arg(deploy.join("overlays").join(overlay)).arg("--output");
+            render.arg(self.place(&format!("topo-lb-{VERSION}-{overlay}.yaml")));
+            let log = self.workspace.log("release-kustomize");
+            run_logged(format!("rendering deploy/overlays/{overlay}"), &mut render, &log)?;
+        }
+        Ok(())
+    }
+
+    /// The names of all files, and their SHA-256.
+    fn digests(&self) -> Result<Vec<(String, String)>> {
+        let name =
+            |file: &Path| file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        files(&self.folder)?.iter().map(|file| Ok((name(file), digest(file)?))).collect()
+    }
+
+    fn sums(&self) -> Result<()> {
+        let lines = self.digests()?.into_iter().map(|(name, sum)| format!("{sum}  {name}\n"));
+        Ok(fs::write(self.place(SUMS), lines.collect::<String>())?)
+    }
+
+    fn sign(&self, key: Option<&str>) -> Result<()> {
+        let Some(key) = key else {
+            progress::note("not signed: --sign-key names no key");
+            return Ok(());
+        };
+        let mut command = self.workspace.command("cosign");
+        command.args(["sign-blob", "--yes", "--key", key, "--bundle"]);
+        command.arg(self.place(&format!("{SUMS}.cosign.json"))).arg(self.place(SUMS));
+        run_logged(format!("signing {SUMS}"), &mut command, &self.workspace.log("release-sign"))
+    }
+}
+
+/// The name of a program's archive, without its end.
+fn archive_name(architecture: Architecture) -> String {
+    format!("topo-lb-{VERSION}-linux-{}", architecture.name())
+}
+
+/// The files of a folder, by name.
+fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = crate::debian::entries(folder)?;
+    files.sort();
+    Ok(files)
+}
+
+/// Refuses to replace a folder that is no release.
+fn replaceable(output: &Path) -> Result<()> {
+    let is_empty = || crate::debian::entries(output).is_ok_and(|entries| entries.is_empty());
+    if output.exists() && !output.join(SUMS).is_file() && !is_empty() {
+        bail!(
+            "{} is no release, and is left alone: name another folder with --output",
+            output.display()
+        );
+    }
+    Ok(())
+}
+
+/// Puts a whole release into its place; one that is there goes to the folder that is removed.
+fn publish(made: &Path, output: &Path, room: &Path) -> Result<()> {
+    if output.exists() {
+        fs::rename(output, room.join("before"))?;
+    }
+    Ok(fs::rename(made, output)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_release_replaces_a_release_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let (room, output) = (folder.path().join("room"), folder.path().join("dist"));
+        fs::create_dir(&room).unwrap();
+        for round in ["first", "second"] {
+            let made = room.join(round);
+            fs::create_dir(&made).unwrap();
+            fs::write(made.join(SUMS), round).unwrap();
+            replaceable(&output).unwrap();
+            publish(&made, &output, &room).unwrap();
+            assert_eq!(fs::read_to_string(output.join(SUMS)).unwrap(), round);
+        }
+        fs::remove_file(output.join(SUMS)).unwrap();
+        replaceable(&output).unwrap();
+        fs::write(output.join("letters"), "").unwrap();
+        let error = replaceable(&output).unwrap_err().to_string();
+        assert!(error.contains("left alone") && output.join("letters").exists(), "{error}");
+    }
+}
