@@ -181,6 +181,11 @@ pub(super) fn is_unintelligible(error: &::kube::Error) -> bool {
     matches!(error, ::kube::Error::SerdeError(_) | ::kube::Error::FromUtf8(_))
 }
 
+/// Whether the server closed an idle connection while a request was written to it.
+pub(super) fn is_hang_up(error: &::kube::Error) -> bool {
+    causes(error).any(|it| it.downcast_ref().is_some_and(hyper::Error::is_incomplete_message))
+}
+
 /// The error in an unsuccessful answer with this text.
 pub(crate) fn refusal(code: StatusCode, text: &[u8]) -> ::kube::Error {
     let status = serde_json::from_slice(text).unwrap_or_else(|_| {

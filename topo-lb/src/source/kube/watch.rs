@@ -10,7 +10,9 @@ use futures::{Stream, StreamExt};
 use tokio::time::{Instant, sleep_until};
 
 use super::backoff::{self, pause, random};
-use super::error::{is_forbidden, is_gone, is_missing, is_passing, is_unintelligible, overload};
+use super::error::{
+    is_forbidden, is_gone, is_hang_up, is_missing, is_passing, is_unintelligible, overload,
+};
 use super::reach::{Nodes, Reach};
 use super::reflect::{Change, Failure, Query, changes};
 use super::resource::{StateKind, Watched};
@@ -282,6 +284,7 @@ impl<T: StateKind> Watch<T> {
             // Normal ends of a watch. If more is wrong, the next attempt fails.
             (Failure::Short, _) => None,
             (Failure::Watch(error), _) if !is_unintelligible(error) => None,
+            (Failure::Begin(error), _) if is_hang_up(error) && self.is_first_failure() => None,
             (_, Some(error)) if is_gone(error) => {
                 // Retrying a watch from an expired version would never succeed.
                 self.begin(false);
@@ -306,6 +309,10 @@ impl<T: StateKind> Watch<T> {
             Some(failing) => self.waiting.push_back(WatchReport::Failing(failing)),
             None => tracing::debug!("watching {} again: {failure:?}", T::resource()),
         }
+    }
+
+    fn is_first_failure(&self) -> bool {
+        matches!(self.attempts, Attempts::Failing { count: 1, .. })
     }
 
     /// Delays the next attempt, at least for as long as the server asks. Returns since when the
