@@ -7,20 +7,17 @@ use core::ffi::c_void;
 use core::ptr::NonNull;
 
 use aya_ebpf::bindings::{
-    BPF_NOEXIST, BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB, BPF_SOCK_OPS_RTO_CB_FLAG,
-    BPF_SOCK_OPS_STATE_CB, BPF_SOCK_OPS_STATE_CB_FLAG, BPF_SOCK_OPS_TCP_CONNECT_CB, BPF_TCP_CLOSE,
-    BPF_TCP_SYN_SENT,
+    BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB, BPF_SOCK_OPS_RTO_CB_FLAG, BPF_SOCK_OPS_STATE_CB,
+    BPF_SOCK_OPS_STATE_CB_FLAG, BPF_SOCK_OPS_TCP_CONNECT_CB, BPF_TCP_CLOSE, BPF_TCP_SYN_SENT,
 };
 use aya_ebpf::programs::SockOpsContext;
 use topo_lb_common::backend::Locality;
-use topo_lb_common::connected::Seen;
-use topo_lb_common::far_endpoints::{FarEndpoint, Moved};
-use topo_lb_common::totals::{Failure, RTT_PLACES, Totals, TotalsKey, rtt_place};
+use topo_lb_common::totals::{Failure, RTT_PLACES, Totals, rtt_place};
 
 use crate::atomic::{add, compare_exchange};
+use crate::dialled::Dialled;
 use crate::ejection;
-use crate::family::{ConnectedOf, Family, V4, V6};
-use crate::maps::{FAR_ENDPOINTS, TOTALS};
+use crate::family::{Family as _, V4, V6};
 use crate::socket::{owner_of, storage};
 use crate::tcp_socket::TcpFigures;
 
@@ -99,7 +96,7 @@ fn end<N: Note>(ctx: &SockOpsContext) {
 
 /// How what is counted already is noted.
 pub(crate) trait Note {
-    /// Raises a word of [`Seen`] to `now`. Returns by how much.
+    /// Raises a word of [`Seen`](topo_lb_common::connected::Seen) to `now`. Returns by how much.
     ///
     /// # Safety
     /// `seen` is in the storage of the socket.
@@ -174,64 +171,6 @@ pub(crate) fn count<N: Note>(dialled: &Dialled, now: &TcpFigures, totals: NonNul
             add(&raw mut (*moved).sent, sent);
             add(&raw mut (*moved).received, received);
         }
-    }
-}
-
-/// What a socket dialled, as its storage has it.
-pub(crate) struct Dialled {
-    pub(crate) key: TotalsKey,
-    pub(crate) endpoint: FarEndpoint,
-    /// The endpoint's port, host order.
-    pub(crate) port: u16,
-    /// How many failures in a row the agent hears of; zero for none, and once the connect has succeeded.
-    pub(crate) failures: u8,
-    /// The same in the socket's storage.
-    pub(crate) stored_failures: *mut u8,
-    seen: *mut Seen,
-    /// Several TCP sockets have this storage: the subflows of MPTCP. Only their ends are counted.
-    is_shared: bool,
-}
-
-impl Dialled {
-    #[inline(always)]
-    pub(crate) fn of<F: Family>(connected: NonNull<ConnectedOf<F>>) -> Self {
-        let connected = connected.as_ptr();
-        // SAFETY: fields of the socket's storage.
-        unsafe {
-            let endpoint = (&raw const (*connected).endpoint).read();
-            let (service, tier) = ((*connected).service, (*connected).tier);
-            let key = TotalsKey::new(service, F::locality(&endpoint), tier);
-            let (address, port) = F::endpoint_parts(&endpoint);
-            let endpoint = FarEndpoint { address: F::mapped(address) };
-            let (stored_failures, seen) =
-                (&raw mut (*connected).failures, &raw mut (*connected).seen);
-            let failures = stored_failures.read();
-            Self { key, endpoint, port, failures, stored_failures, seen, is_shared: false }
-        }
-    }
-
-    /// The entry to count in. If there is no room for one, that of all other Service ports.
-    #[inline(always)]
-    pub(crate) fn totals(&self) -> Option<NonNull<Totals>> {
-        if let Some(found) = TOTALS.get_ptr_mut(self.key) {
-            return NonNull::new(found);
-        }
-        // Another CPU may insert it at the same time.
-        let _ = TOTALS.insert(self.key, Totals::default(), BPF_NOEXIST.into());
-        let others = TotalsKey::others(Locality::from_byte(self.key.locality));
-        NonNull::new(TOTALS.get_ptr_mut(self.key).or_else(|| TOTALS.get_ptr_mut(others))?)
-    }
-
-    /// What connections to the endpoint moved; if there is no room, to all other endpoints.
-    #[inline(always)]
-    fn far_endpoint(&self) -> Option<NonNull<Moved>> {
-        if let Some(found) = FAR_ENDPOINTS.get_ptr_mut(self.endpoint) {
-            return NonNull::new(found);
-        }
-        // Another CPU may insert it at the same time.
-        let _ = FAR_ENDPOINTS.insert(self.endpoint, Moved::default(), BPF_NOEXIST.into());
-        let found = FAR_ENDPOINTS.get_ptr_mut(self.endpoint);
-        NonNull::new(found.or_else(|| FAR_ENDPOINTS.get_ptr_mut(FarEndpoint::OTHERS))?)
     }
 }
 

@@ -1,4 +1,4 @@
-//! The cgroup socket hooks: reading their contexts, and their return values.
+//! The cgroup socket hooks: what each does, and its return values.
 
 use core::ptr::NonNull;
 
@@ -6,21 +6,22 @@ use aya_ebpf::EbpfContext;
 use aya_ebpf::bindings::bpf_sock_addr;
 use aya_ebpf::helpers::{bpf_get_netns_cookie, bpf_set_retval};
 use aya_ebpf::programs::SockAddrContext;
-use topo_lb_common::address::{TCP, UDP, service_protocol};
+use topo_lb_common::address::{TCP, UDP};
 use topo_lb_common::backend::Locality;
 use topo_lb_common::trace::{Hook, Outcome};
 
-use crate::family::{Family, FrontendOf, V4, V6};
+use crate::family::{Family, FrontendOf, V4};
 use crate::flow::Sent;
 use crate::frontend_filter::may_be_frontend;
 use crate::maps::{
     HAS_SET_RETVAL, HOST_NETNS, OBSERVES, SERVES_ALL_FRONTENDS, TCP_PEER_IS_SERVICE,
 };
+use crate::place::{Place, field};
 use crate::resolve::{Resolution, Resolved, resolve};
 use crate::socket::{bound4, peer_port};
-use crate::trace::TellSocket;
+use crate::trace::socket::{TellSocket, tell};
 use crate::words::words;
-use crate::{connected, exclusion, flow, trace};
+use crate::{connected, exclusion, flow, place};
 
 /// Return value: the call goes on.
 pub(crate) const PROCEED: i32 = 1;
@@ -30,109 +31,13 @@ pub(crate) const FAIL: i32 = 0;
 /// PA-RISC, on which topo-lb does not run.
 const ECONNREFUSED: i32 = 111;
 
-/// Which field of a hook's context has the address, and its family.
-pub(crate) trait Place {
-    type Family: Family;
-
-    fn address(ctx: &SockAddrContext) -> <Self::Family as Family>::Address;
-    fn set_address(ctx: &SockAddrContext, address: <Self::Family as Family>::Address);
-}
-
-/// An IPv4 address.
-pub(crate) enum Plain4 {}
-/// An IPv6 address.
-pub(crate) enum Plain6 {}
-/// An IPv4 address inside an IPv6 one (`::ffff:a.b.c.d`).
-pub(crate) enum Mapped {}
-
-/// A field of a context. The verifier allows only accesses to one whole field.
-macro_rules! field {
-    ($ctx:expr, $($field:tt)+) => {
-        (&raw mut (*$ctx.sock_addr).$($field)+)
-    };
-}
-
-impl Place for Plain4 {
-    type Family = V4;
-
-    #[inline(always)]
-    fn address(ctx: &SockAddrContext) -> u32 {
-        // SAFETY: a field of the hook's context.
-        unsafe { field!(ctx, user_ip4).read_volatile() }
-    }
-
-    #[inline(always)]
-    fn set_address(ctx: &SockAddrContext, address: u32) {
-        // SAFETY: a field of the hook's context.
-        unsafe { field!(ctx, user_ip4).write_volatile(address) }
-    }
-}
-
-impl Place for Mapped {
-    type Family = V4;
-
-    #[inline(always)]
-    fn address(ctx: &SockAddrContext) -> u32 {
-        // SAFETY: a field of the hook's context.
-        unsafe { field!(ctx, user_ip6[3]).read_volatile() }
-    }
-
-    #[inline(always)]
-    fn set_address(ctx: &SockAddrContext, address: u32) {
-        // SAFETY: a field of the hook's context; the words before it stay as they are.
-        unsafe { field!(ctx, user_ip6[3]).write_volatile(address) }
-    }
-}
-
-impl Place for Plain6 {
-    type Family = V6;
-
-    #[inline(always)]
-    fn address(ctx: &SockAddrContext) -> [u32; 4] {
-        // SAFETY: fields of the hook's context.
-        unsafe {
-            [
-                field!(ctx, user_ip6[0]).read_volatile(),
-                field!(ctx, user_ip6[1]).read_volatile(),
-                field!(ctx, user_ip6[2]).read_volatile(),
-                field!(ctx, user_ip6[3]).read_volatile(),
-            ]
-        }
-    }
-
-    #[inline(always)]
-    fn set_address(ctx: &SockAddrContext, [a, b, c, d]: [u32; 4]) {
-        // SAFETY: fields of the hook's context.
-        unsafe {
-            field!(ctx, user_ip6[0]).write_volatile(a);
-            field!(ctx, user_ip6[1]).write_volatile(b);
-            field!(ctx, user_ip6[2]).write_volatile(c);
-            field!(ctx, user_ip6[3]).write_volatile(d);
-        }
-    }
-}
-
-/// Whether an IPv6 hook's address is IPv4-mapped, as Java, Go and Node use for IPv4.
-#[inline(always)]
-pub(crate) fn is_mapped(ctx: &SockAddrContext) -> bool {
-    // SAFETY: fields of the hook's context.
-    let head = unsafe {
-        [
-            field!(ctx, user_ip6[0]).read_volatile(),
-            field!(ctx, user_ip6[1]).read_volatile(),
-            field!(ctx, user_ip6[2]).read_volatile(),
-        ]
-    };
-    head == [0, 0, 0xffff_u32.to_be()]
-}
-
 /// `connect`: replaces a frontend with an endpoint.
 #[inline(always)]
 pub(crate) fn connect<P: TellSocket>(ctx: &SockAddrContext) -> i32 {
-    let Some(protocol) = protocol(ctx) else {
+    let Some(protocol) = place::protocol(ctx) else {
         return PROCEED;
     };
-    let (address, port) = (P::address(ctx), port(ctx));
+    let (address, port) = (P::address(ctx), place::port(ctx));
     if !is_for_us::<P>(ctx, address, port) {
         return miss::<P>(ctx, protocol);
     }
@@ -141,7 +46,7 @@ pub(crate) fn connect<P: TellSocket>(ctx: &SockAddrContext) -> i32 {
     let Some(outcome) = outcome::<P>(ctx, address, &resolved) else {
         return miss::<P>(ctx, protocol);
     };
-    trace::socket::<P>(ctx, Hook::Connect, &resolved, outcome);
+    tell::<P>(ctx, Hook::Connect, &resolved, outcome);
     if OBSERVES.load() != 0 {
         return miss::<P>(ctx, protocol);
     }
@@ -232,8 +137,8 @@ fn miss<P: Place>(ctx: &SockAddrContext, protocol: u8) -> i32 {
 /// `sendto` and `sendmsg` with an address: replaces a frontend with an endpoint.
 #[inline(always)]
 pub(crate) fn sendmsg<P: TellSocket>(ctx: &SockAddrContext) -> i32 {
-    let (address, port) = (P::address(ctx), port(ctx));
-    if protocol(ctx) != Some(UDP) || !is_for_us::<P>(ctx, address, port) {
+    let (address, port) = (P::address(ctx), place::port(ctx));
+    if place::protocol(ctx) != Some(UDP) || !is_for_us::<P>(ctx, address, port) {
         return PROCEED;
     }
     let frontend = P::Family::frontend(address, port, UDP);
@@ -256,7 +161,7 @@ pub(crate) fn sendmsg<P: TellSocket>(ctx: &SockAddrContext) -> i32 {
     let Some(outcome) = outcome::<P>(ctx, address, &resolved) else {
         return PROCEED;
     };
-    trace::socket::<P>(ctx, Hook::Send, &resolved, outcome);
+    tell::<P>(ctx, Hook::Send, &resolved, outcome);
     match outcome {
         _ if OBSERVES.load() != 0 => PROCEED,
         Outcome::Bypassed => PROCEED,
@@ -273,7 +178,7 @@ pub(crate) fn sendmsg<P: TellSocket>(ctx: &SockAddrContext) -> i32 {
 /// socket has a storage of ours.
 #[inline(always)]
 pub(crate) fn recvmsg<P: Place>(ctx: &SockAddrContext) -> i32 {
-    let (address, port) = (P::address(ctx), port(ctx));
+    let (address, port) = (P::address(ctx), place::port(ctx));
     // A disconnected socket keeps what it dialled, so that counts only for a connected one. Only an
     // unconnected socket gets replies of several endpoints.
     let frontend = if peer_port(ctx).is_some() {
@@ -290,8 +195,9 @@ pub(crate) fn recvmsg<P: Place>(ctx: &SockAddrContext) -> i32 {
 /// `getpeername`: the peer is the dialled frontend. The kernel allows this hook only to proceed.
 #[inline(always)]
 pub(crate) fn getpeername<P: Place>(ctx: &SockAddrContext) -> i32 {
-    if protocol(ctx).is_some_and(keeps_reverse)
-        && let Some(frontend) = connected::dialled::<P::Family>(ctx, P::address(ctx), port(ctx))
+    if place::protocol(ctx).is_some_and(keeps_reverse)
+        && let Some(frontend) =
+            connected::dialled::<P::Family>(ctx, P::address(ctx), place::port(ctx))
     {
         restore::<P>(ctx, frontend);
     }
@@ -303,28 +209,13 @@ pub(crate) fn getpeername<P: Place>(ctx: &SockAddrContext) -> i32 {
 fn restore<P: Place>(ctx: &SockAddrContext, frontend: NonNull<FrontendOf<P::Family>>) {
     // SAFETY: a field of the socket's storage.
     let frontend = unsafe { words(frontend.as_ptr()) };
-    redirect::<P>(ctx, P::Family::frontend_parts(&frontend));
+    redirect::<P>(ctx, (P::Family::words(frontend.address), frontend.port));
 }
 
 /// Whether connected sockets of a protocol store what they dialled.
 #[inline(always)]
 fn keeps_reverse(protocol: u8) -> bool {
     protocol != TCP || TCP_PEER_IS_SERVICE.load() != 0
-}
-
-/// The Service protocol of the context's socket.
-#[inline(always)]
-pub(crate) fn protocol(ctx: &SockAddrContext) -> Option<u8> {
-    // SAFETY: a field of the hook's context.
-    service_protocol(unsafe { field!(ctx, protocol).read_volatile() })
-}
-
-/// The context's port, in host order.
-#[inline(always)]
-pub(crate) fn port(ctx: &SockAddrContext) -> u16 {
-    // SAFETY: a field of the hook's context: a word with the port in its lower half, in network
-    // order.
-    u16::from_be(unsafe { field!(ctx, user_port).read_volatile() } as u16)
 }
 
 /// Writes an address and a port (host order) into the context.

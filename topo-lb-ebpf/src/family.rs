@@ -26,19 +26,15 @@ use crate::maps::{
 pub(crate) type FrontendOf<F> = Frontend<<F as Family>::Bytes>;
 /// What a connected socket of a family dialled.
 pub(crate) type ConnectedOf<F> = Connected<FrontendOf<F>, <F as Family>::Endpoint>;
-/// A flow of a family.
-pub(crate) type FlowOf<F> = Flow<FrontendOf<F>, <F as Family>::Endpoint>;
 /// The flows of an unconnected socket of a family.
-pub(crate) type FlowsOf<F> = Flows<FlowOf<F>>;
+pub(crate) type FlowsOf<F> = Flows<Flow<FrontendOf<F>, <F as Family>::Endpoint>>;
 /// An entry of a family's table of connections.
 pub(crate) type ConnectionOf<F> = Connection<<F as Family>::Bytes, TupleOf<F>>;
 /// The key of such an entry.
 pub(crate) type TupleOf<F> = Tuple<<F as Family>::Bytes>;
-/// A fragmented datagram of a family.
-pub(crate) type FragmentOf<F> = Fragment<<F as Family>::Bytes>;
-/// The translation of such a datagram.
-pub(crate) type TranslationOf<F> = Translation<<F as Family>::Bytes, FragmentOf<F>>;
-
+/// The translation of a fragmented datagram of a family.
+pub(crate) type TranslationOf<F> =
+    Translation<<F as Family>::Bytes, Fragment<<F as Family>::Bytes>>;
 /// Who may dial a frontend of a family.
 pub(crate) type SourceOf<F> = Source<<F as Family>::Bytes>;
 
@@ -136,12 +132,6 @@ pub(crate) trait Family: Sized + 'static {
     #[inline(always)]
     fn frontend(address: Self::Address, port: u16, protocol: u8) -> FrontendOf<Self> {
         Frontend { address: Self::bytes(address), port, protocol, reserved: 0 }
-    }
-
-    /// Address, and port in host order.
-    #[inline(always)]
-    fn frontend_parts(frontend: &FrontendOf<Self>) -> (Self::Address, u16) {
-        (Self::words(frontend.address), frontend.port)
     }
 
     /// `port` in host order.

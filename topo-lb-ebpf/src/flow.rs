@@ -11,11 +11,14 @@ use aya_ebpf::programs::SockAddrContext;
 use topo_lb_common::flow::{FLOWS, Flow};
 
 use crate::connection::revision;
-use crate::family::{Family, FlowOf, FlowsOf, FrontendOf};
+use crate::family::{Family, FlowsOf, FrontendOf};
 use crate::maps::OBSERVES;
 use crate::resolve::{Resolution, Resolved, look_up, resolve};
 use crate::socket::{socket, storage};
 use crate::words::{are_same, words};
+
+/// A flow of a family.
+type FlowOf<F> = Flow<FrontendOf<F>, <F as Family>::Endpoint>;
 
 /// What to do with a datagram.
 pub(crate) enum Sent<F: Family> {

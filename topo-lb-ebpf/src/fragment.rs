@@ -14,7 +14,7 @@ use topo_lb_common::packets::Outcome;
 
 use crate::access::{ETHERNET, device};
 use crate::clock::now;
-use crate::family::{Family, FragmentOf};
+use crate::family::Family;
 use crate::forward::forward;
 use crate::four_tuple::FourTuple;
 use crate::header::{Header, PacketKind, Read};
@@ -25,7 +25,7 @@ use crate::words::are_same;
 
 /// A fragment's datagram.
 #[inline(always)]
-fn datagram<F: Family>(header: &Header<F>) -> FragmentOf<F> {
+fn datagram<F: Family>(header: &Header<F>) -> Fragment<F::Bytes> {
     Fragment {
         source: F::bytes(header.source),
         destination: F::bytes(header.destination),

@@ -13,7 +13,8 @@ use crate::packets::{Hook, dropped, next};
 use crate::reply_filter::is_no_endpoint;
 use crate::steps::Steps;
 use crate::tc::Translate;
-use crate::trace;
+use crate::trace::note;
+use crate::trace::ring::is_on;
 use crate::transport::split_ports;
 use crate::verdict::Verdict;
 
@@ -48,9 +49,11 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff) -> Verdict {
         verdict = F::forget(skb, Hook::Ingress);
     }
     if verdict == Verdict::ChooseEndpoint {
-        trace::begin(skb);
+        note::begin(skb);
         verdict = F::open(skb);
-        trace::packet::<F>(skb);
+        if is_on() && note::is_noted(skb) {
+            F::tell(skb);
+        }
         if verdict == Verdict::ExpectReplies {
             verdict = F::expect_replies(skb);
         }

@@ -7,7 +7,7 @@ use aya_log_ebpf::{debug, info};
 use topo_lb_common::trace::Outcome;
 
 use crate::family::Family;
-use crate::trace::{Dialled, Words};
+use crate::trace::decision::{Dialled, Words};
 
 /// Says what was decided about a new connection.
 #[inline(always)]

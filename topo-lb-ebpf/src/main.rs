@@ -16,6 +16,7 @@ mod checksum;
 mod clock;
 mod connected;
 mod connection;
+mod dialled;
 mod ejection;
 mod exclusion;
 mod family;
@@ -35,6 +36,7 @@ mod object;
 mod opening;
 mod outside;
 mod packets;
+mod place;
 mod records;
 mod refuse;
 mod reply_filter;
@@ -56,9 +58,9 @@ use aya_ebpf::macros::{cgroup_sock, cgroup_sock_addr, classifier, sock_ops};
 use aya_ebpf::programs::{SockAddrContext, SockContext, SockOpsContext, TcContext};
 
 use crate::accounting::{Alone, Beside};
-use crate::cgroup::{Mapped, Plain4, Plain6, is_mapped};
 use crate::family::{V4, V6};
 use crate::outside::Clients;
+use crate::place::{Mapped, Plain4, Plain6, is_mapped};
 use crate::walk::WalkContext;
 
 /// `connect` of an IPv4 socket.

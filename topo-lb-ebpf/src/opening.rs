@@ -21,7 +21,7 @@ use crate::maps::SERVES_ALL_FRONTENDS;
 use crate::outside::is_of_outside;
 use crate::reply_filter;
 use crate::resolve::{Resolution, resolve};
-use crate::trace;
+use crate::trace::note::note;
 
 /// Source ports to try if the client's own is taken at the endpoint.
 const PORT_ATTEMPTS: u32 = 8;
@@ -85,7 +85,7 @@ pub(crate) fn choose<F: Client>(
             open::<F>(says, key, &resolved.endpoint, new)
         }
     };
-    trace::note::<F>(skb, &resolved, chosen.outcome());
+    note::<F>(skb, &resolved, chosen.outcome());
     chosen
 }
 

@@ -9,8 +9,9 @@ use aya_ebpf::bindings::__sk_buff;
 
 use crate::family::{V4, V6};
 use crate::packets::Hook;
+use crate::trace::packet;
 use crate::verdict::Verdict;
-use crate::{fragment, icmp, refuse, tc, trace};
+use crate::{fragment, icmp, refuse, tc};
 
 macro_rules! steps {
     ($(
@@ -65,7 +66,7 @@ steps! {
     /// Chooses an endpoint for a packet that opens a connection.
     open, open4, open6: tc::open;
     /// Tells a tracer what was decided for a packet.
-    tell, tell_packet4, tell_packet6: trace::of_packet;
+    tell, tell_packet4, tell_packet6: packet::of_packet;
     /// Writes the entry for the replies to a packet after choosing its endpoint.
     expect_replies, expect_replies4, expect_replies6: tc::expect_replies;
     /// Moves the connection of a packet to the established ones.

@@ -27,7 +27,7 @@ use crate::packets::{Hook, count, denied, dropped, limited, next};
 use crate::resolve::{Resolution, Resolved, look_up};
 use crate::rewrite::{Write, rewrite};
 use crate::state;
-use crate::trace;
+use crate::trace::note;
 use crate::transport::{FIN, RST, SYN, Transport, ports_of, split_ports, transport};
 use crate::unreachable::Unreachable;
 use crate::verdict::Verdict;
@@ -231,7 +231,7 @@ pub(crate) fn open<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let frontend = F::frontend(says.destination, says.destination_port, header.protocol);
     let key = client_key(skb, &says, header.protocol);
     if is_outside(skb) && is_denied::<F>(&frontend, says.source) {
-        trace::note::<F>(skb, &Resolved::unknown(Resolution::Drop), Told::Dropped);
+        note::note::<F>(skb, &Resolved::unknown(Resolution::Drop), Told::Dropped);
         return denied(hook);
     }
     match opening::choose::<F>(skb, &says, &key, &frontend, transport.sequence, now()) {

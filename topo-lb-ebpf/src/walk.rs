@@ -7,7 +7,8 @@
 use core::ffi::c_void;
 use core::ptr::NonNull;
 
-use crate::accounting::{Beside, Dialled, count};
+use crate::accounting::{Beside, count};
+use crate::dialled::Dialled;
 use crate::family::{ConnectedOf, Family};
 use crate::tcp_socket::TcpFigures;
 

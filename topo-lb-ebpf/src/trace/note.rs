@@ -1,0 +1,36 @@
+//! What is noted of a decision in a packet's own state.
+
+use aya_ebpf::bindings::__sk_buff;
+use topo_lb_common::trace::{Hook, Outcome};
+
+use super::decision::Words;
+use crate::family::Family;
+use crate::outside::is_outside;
+use crate::resolve::Resolved;
+
+/// Notes that nothing is decided for a packet.
+#[inline(always)]
+pub(crate) fn begin(skb: *mut __sk_buff) {
+    // SAFETY: a field of the hook's context.
+    unsafe { (&raw mut (*skb).cb[1]).write_volatile(0) }
+}
+
+/// Notes in a packet's own state what was decided, for [`of_packet`](super::packet::of_packet): the steps have no room on the stack
+/// for another function. The endpoint is in the new entry.
+#[inline(always)]
+pub(crate) fn note<F: Family>(skb: *mut __sk_buff, resolved: &Resolved<F>, outcome: Outcome) {
+    let hook = if is_outside(skb) { Hook::Outside } else { Hook::Guest };
+    let Words { bytes, .. } = Words::of(resolved, hook, outcome);
+    // SAFETY: fields of the hook's context.
+    unsafe {
+        (&raw mut (*skb).cb[1]).write_volatile(bytes);
+        (&raw mut (*skb).cb[2]).write_volatile(resolved.service);
+    }
+}
+
+/// Whether a decision is noted. No hook of packets is zero.
+#[inline(always)]
+pub(crate) fn is_noted(skb: *mut __sk_buff) -> bool {
+    // SAFETY: a field of the hook's context.
+    unsafe { (&raw const (*skb).cb[1]).read_volatile() != 0 }
+}
