@@ -1,6 +1,8 @@
 //! The last good objects of the cluster, and which Services a change touches. Pure: no I/O and no
 //! clock. Only the fields that topology needs are kept.
 
+use std::collections::HashSet;
+
 pub mod ejection;
 pub mod exposure;
 pub mod frontend;
@@ -111,6 +113,22 @@ impl<T: ClusterObject> Change<T> {
             Self::Applied(object) => vec![object],
             Self::Deleted(_) => Vec::new(),
             Self::Listed(all, _) => all,
+        }
+    }
+
+    /// Which of the `known` objects are gone: one that was deleted, and those that a listing has neither in
+    /// full nor by id.
+    pub fn gone<'a>(&self, known: impl Iterator<Item = &'a T::Id>) -> Vec<T::Id>
+    where
+        T::Id: 'a,
+    {
+        match self {
+            Self::Applied(_) => Vec::new(),
+            Self::Deleted(id) => vec![id.clone()],
+            Self::Listed(all, unread) => {
+                let there: HashSet<_> = all.iter().map(T::id).chain(unread).collect();
+                known.filter(|id| !there.contains(id)).cloned().collect()
+            }
         }
     }
 

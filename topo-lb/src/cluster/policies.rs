@@ -6,7 +6,6 @@ use std::sync::Arc;
 use super::Change;
 use super::namespace::Namespace;
 use super::service::{PolicySources, Service};
-use super::state::missing;
 use super::topology_policy::{PolicyId, TopologyPolicy};
 
 /// The last good Namespaces and policies.
@@ -41,13 +40,8 @@ impl Policies {
     /// Applies a change. Returns the Namespaces whose Services it may change.
     pub(super) fn change_namespaces(&mut self, change: Change<Namespace>) -> Vec<Arc<str>> {
         let has_selectors = self.all.first_key_value().is_some_and(|(id, _)| id.is_of_cluster());
-        let gone = match &change {
-            Change::Applied(_) => Vec::new(),
-            Change::Deleted(name) => vec![Arc::clone(name)],
-            Change::Listed(all, unread) => missing(self.namespaces.keys(), all, unread.clone()),
-        };
         let mut touched = Vec::new();
-        for name in gone {
+        for name in change.gone(self.namespaces.keys()) {
             let before = self.namespaces.remove(&name);
             if before.is_some_and(|it| it.has_policy() || has_selectors) {
                 touched.push(name);
@@ -74,13 +68,7 @@ impl Policies {
         change: Change<TopologyPolicy>,
         is_of_kind: impl Fn(&PolicyId) -> bool,
     ) -> Vec<Arc<TopologyPolicy>> {
-        let gone = match &change {
-            Change::Applied(_) => Vec::new(),
-            Change::Deleted(id) => vec![id.clone()],
-            Change::Listed(all, unread) => {
-                missing(self.all.keys().filter(|id| is_of_kind(id)), all, unread.clone())
-            }
-        };
+        let gone = change.gone(self.all.keys().filter(|id| is_of_kind(id)));
         let mut touched: Vec<_> = gone.iter().filter_map(|id| self.all.remove(id)).collect();
         for new in change.into_objects() {
             let new = Arc::new(new);

@@ -12,7 +12,7 @@ use super::population::Population;
 use super::service::{PolicySources, Service, ServiceId};
 use super::slice::{Endpoint, Slice, SliceId};
 use super::topology_policy::{ClusterTopologyPolicy, PolicyId, TopologyPolicy};
-use super::{Change, ClusterObject, Ejections, KnownNodes, LocalAddresses, Node, Update};
+use super::{Ejections, KnownNodes, LocalAddresses, Node, Update};
 
 /// Services with routes that an update may have changed, including deleted ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -67,29 +67,29 @@ impl State {
         let is_about_policies =
             matches!(update, Update::TopologyPolicy(_) | Update::ClusterTopologyPolicy(_));
         match update {
-            Update::Service(Change::Applied(service)) => self.put_service(service, &mut changed),
-            Update::Service(Change::Deleted(id)) => self.drop_service(&id, &mut changed),
-            Update::Service(Change::Listed(all, unread)) => {
-                for id in missing(self.services.keys(), &all, unread) {
+            Update::Service(change) => {
+                for id in change.gone(self.services.keys()) {
                     self.drop_service(&id, &mut changed);
                 }
-                all.into_iter().for_each(|service| self.put_service(service, &mut changed));
+                for service in change.into_objects() {
+                    self.put_service(service, &mut changed);
+                }
             }
-            Update::Slice(Change::Applied(slice)) => self.put_slice(slice, &mut changed),
-            Update::Slice(Change::Deleted(id)) => self.drop_slice(&id, &mut changed),
-            Update::Slice(Change::Listed(all, unread)) => {
-                for id in missing(self.slices.keys().map(|id| &**id), &all, unread) {
+            Update::Slice(change) => {
+                for id in change.gone(self.slices.keys().map(|id| &**id)) {
                     self.drop_slice(&id, &mut changed);
                 }
-                all.into_iter().for_each(|slice| self.put_slice(slice, &mut changed));
+                for slice in change.into_objects() {
+                    self.put_slice(slice, &mut changed);
+                }
             }
-            Update::Node(Change::Applied(node)) => self.put_node(node, this_node, &mut changed),
-            Update::Node(Change::Deleted(name)) => self.drop_node(&name, this_node, &mut changed),
-            Update::Node(Change::Listed(all, unread)) => {
-                for name in missing(self.nodes.keys(), &all, unread) {
+            Update::Node(change) => {
+                for name in change.gone(self.nodes.keys()) {
                     self.drop_node(&name, this_node, &mut changed);
                 }
-                all.into_iter().for_each(|node| self.put_node(node, this_node, &mut changed));
+                for node in change.into_objects() {
+                    self.put_node(node, this_node, &mut changed);
+                }
             }
             Update::Namespace(change) => {
                 for name in self.policies.change_namespaces(change) {
@@ -353,17 +353,4 @@ impl State {
             }
         }
     }
-}
-
-/// Known objects that a listing has neither in full nor by id.
-pub(super) fn missing<'a, T: ClusterObject>(
-    known: impl Iterator<Item = &'a T::Id>,
-    all: &[T],
-    unread: Vec<T::Id>,
-) -> Vec<T::Id>
-where
-    T::Id: 'a,
-{
-    let there: HashSet<_> = all.iter().map(T::id).chain(&unread).collect();
-    known.filter(|id| !there.contains(id)).cloned().collect()
 }
