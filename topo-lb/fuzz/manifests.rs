@@ -10,8 +10,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use topo_lb::cluster::{ServiceId, State};
-use topo_lb::dns::answer::{Transport, answer};
+use topo_lb::dns::answer::answer;
 use topo_lb::dns::names::Names;
+use topo_lb::dns::transport::Transport;
 use topo_lb::plan::{Capacity, Installed};
 use topo_lb::reconcile::Reconciler;
 use topo_lb::topology::Scope;

@@ -6,6 +6,7 @@ use hickory_proto::op::{Edns, Message, MessageType, Metadata, OpCode};
 use hickory_proto::rr::{DNSClass, RData, Record, RecordType};
 
 use super::names::{Names, pick};
+use super::transport::Transport;
 use crate::cluster::Family;
 
 /// How long a client may keep an answer, in seconds: as CoreDNS answers for a cluster.
@@ -15,15 +16,6 @@ pub const LIFE: u32 = 5;
 const MOST_DATAGRAM: u16 = 1232;
 /// Most bytes over TCP.
 const MOST_STREAM: u16 = u16::MAX;
-
-/// How a query came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
-    /// A datagram.
-    Udp,
-    /// A message of a stream.
-    Tcp,
-}
 
 /// An answer of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,8 +11,9 @@ use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
-use super::answer::{Transport, answer};
-use super::server::Shared;
+use super::answer::answer;
+use super::shared::Shared;
+use super::transport::Transport;
 use crate::admin::door::Room;
 use crate::metrics::dns::DnsOutcome;
 

@@ -7,7 +7,9 @@
 //! | `answer` | a query becomes an answer, or is not ours |
 //! | `lead` | the cluster DNS Service leads to the resolver while that lives |
 //! | `listen` | sockets that hear this node, and nobody else |
+//! | `transport` | how a query came |
 //! | `datagrams`, `streams` | UDP and TCP |
+//! | `shared` | what all tasks use |
 //! | `server` | the thread that serves, and that renews the lease |
 //!
 //! `names`, `answer` and `lead` are pure.
@@ -18,7 +20,9 @@ pub mod lead;
 mod listen;
 pub mod names;
 pub mod server;
+mod shared;
 mod streams;
+pub mod transport;
 
 use crate::cluster::ServiceId;
 

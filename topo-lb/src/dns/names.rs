@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use super::answer::Transport;
+use super::transport::Transport;
 use crate::cluster::ServiceId;
 use crate::topology::named::Named;
 

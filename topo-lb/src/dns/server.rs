@@ -4,7 +4,6 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{self, TryRecvError};
 use std::thread;
 use std::time::Duration;
@@ -16,30 +15,17 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::listen::Outside;
 use super::names::SharedNames;
+use super::shared::Shared;
 use super::{datagrams, streams};
 use crate::cluster::LocalAddresses;
 use crate::datapath::maps::lease::{Lease, RENEWAL};
 use crate::metrics::Figures;
-use crate::metrics::dns::DnsOutcome;
 
 /// How long queries that are on their way may take when the resolver is stopped.
 const FAREWELL: Duration = Duration::from_millis(300);
 
 /// Open files that the agent may need: each query on its way has a socket. Some hosts allow 1,024.
 const FILES: u64 = 4_096;
-
-/// What all tasks of the resolver use.
-#[derive(Default)]
-pub(super) struct Shared {
-    pub(super) names: SharedNames,
-    figures: Arc<Figures>,
-}
-
-impl Shared {
-    pub(super) fn count(&self, outcome: DnsOutcome) {
-        self.figures.dns.queries[outcome as usize].fetch_add(1, Relaxed);
-    }
-}
 
 /// A running resolver. Dropping it ends the lease first, and serves on for a moment.
 pub struct Server {

@@ -10,8 +10,9 @@ use tokio::net::tcp::OwnedWriteHalf;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 
-use super::answer::{Transport, answer};
-use super::server::Shared;
+use super::answer::answer;
+use super::shared::Shared;
+use super::transport::Transport;
 use crate::admin::door::Room;
 use crate::metrics::dns::DnsOutcome;
 

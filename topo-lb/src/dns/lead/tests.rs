@@ -1,7 +1,7 @@
 use super::*;
 use crate::cluster::State;
-use crate::dns::answer::Transport;
 use crate::dns::names::{Names, Upstreams};
+use crate::dns::transport::Transport;
 use crate::plan::Desired;
 use crate::source::file::example::updates;
 use crate::topology::{Scope, routes};
