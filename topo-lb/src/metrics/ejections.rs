@@ -7,7 +7,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 use topo_lb_common::totals::Failure;
 
-use super::scrape::counter;
+use super::sample::counter;
 use crate::ejection::Probed;
 
 /// What the agent counts of ejections.

@@ -7,6 +7,7 @@
 //! | `ejections` | figures of endpoints that are left out |
 //! | `figures` | what the agent's tasks count |
 //! | `refusals` | why connections were refused |
+//! | `sample` | one sample of a family |
 //! | `services` | connections to Service ports |
 //! | `tcp` | what TCP connections moved |
 //! | `zones` | what they moved to each zone |
@@ -17,6 +18,7 @@ pub mod dns;
 pub mod ejections;
 pub mod figures;
 pub mod refusals;
+mod sample;
 pub mod scrape;
 pub(crate) mod services;
 mod tcp;

@@ -11,9 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{
-    DescriptorEncoder, EncodeGaugeValue, EncodeLabelSet, EncodeMetric, MetricEncoder, NoLabelSet,
-};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, EncodeMetric, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
@@ -22,6 +20,7 @@ use topo_lb_common::packets::{Outcome, Packets};
 use super::bounded::{Bounded, Counts, Shown};
 use super::figures::{Figures, PLANNED};
 use super::refusals::Refusals;
+use super::sample::counter;
 use super::zones::{self, FarEndpoints, Matrix};
 use super::{dns, ejections, services, tcp};
 use crate::datapath::attach::walk;
@@ -140,14 +139,6 @@ impl Scrape {
         encode(&mut text, &registry)?;
         Ok(text)
     }
-}
-
-pub(super) fn counter(
-    encoder: &mut MetricEncoder<'_>,
-    labels: &impl EncodeLabelSet,
-    value: u64,
-) -> fmt::Result {
-    encoder.encode_family(labels)?.encode_counter::<NoLabelSet, u64, f64>(&value, None)
 }
 
 /// Writes families, each with its name and help.

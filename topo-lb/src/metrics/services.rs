@@ -7,7 +7,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
 use super::bounded::Shown;
-use super::scrape::counter;
+use super::sample::counter;
 use crate::refusal::Refusal;
 
 /// Encodes all of them. `refusing`: Service ports that refuse now; `observes`: the programs count only.

@@ -9,7 +9,7 @@ use topo_lb_common::backend::Locality;
 use topo_lb_common::totals::{Failure, RTT_LIMITS, Totals};
 
 use super::bounded::Shown;
-use super::scrape::counter;
+use super::sample::counter;
 use super::services::shown_parts;
 use crate::datapath::maps::totals::Group;
 

@@ -14,7 +14,7 @@ use topo_lb_common::far_endpoints::Moved;
 use topo_lb_common::totals::Totals;
 
 use super::bounded::grown;
-use super::scrape::counter;
+use super::sample::counter;
 
 /// A zone without a name. No label's value has parentheses.
 const UNKNOWN: &str = "(unknown)";
