@@ -9,13 +9,11 @@ use kube::api::{Api, ListParams};
 use tokio::time::timeout;
 
 use super::agent::{Agent, LIMIT};
+use super::moment::Doubts;
 use crate::source::kube::{Server, in_words};
 
 /// The label of the agents' Pods, as the manifests set it.
 const LABEL: &str = "app.kubernetes.io/name=topo-lb";
-
-/// Sentences by node.
-pub(super) type Doubts = BTreeMap<Arc<str>, String>;
 
 /// The agents of a cluster. Each is reached through the API server, at its Pod. Only Pods of `namespace`
 /// count: whoever may create Pods elsewhere can give them any label.

@@ -219,7 +219,7 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
-    use super::super::traffic::{Moment, Traffic};
+    use super::super::moment::{Moment, Traffic};
     use super::super::view::Key;
     use super::*;
 

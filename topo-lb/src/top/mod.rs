@@ -1,12 +1,13 @@
 //! `topo-lb top`: which Services have how much traffic, and how much of it leaves its zone. Only reads.
 //!
 //! `source` asks nodes for what they have counted: `agents` says which Pods, `agent` asks one, `scraped`
-//! reads its answer. `traffic` makes rates of two answers; `view` sorts and filters them; `round_trips`
+//! reads its answer, and `moment` is what all of them say. `traffic` makes rates of two moments; `view` sorts and filters them; `round_trips`
 //! has their medians, `zones` what was moved to which zone; `draw` shows them.
 
 mod agent;
 mod agents;
 mod draw;
+mod moment;
 mod round_trips;
 mod scraped;
 mod source;
@@ -27,17 +28,18 @@ use tokio::time::sleep;
 
 pub use agent::metrics;
 use draw::Status;
+#[cfg(test)]
+pub(crate) use moment::{Counter, Series, Traffic};
+pub(crate) use moment::{Moment, Zones};
 use round_trips::{in_words, medians};
 pub use source::From;
 pub(crate) use source::Source;
-#[cfg(test)]
-pub(crate) use traffic::{Counter, Series, Traffic};
-pub(crate) use traffic::{Moment, rates};
+pub(crate) use traffic::rates;
 pub use traffic::{Rate, Row};
 pub use view::Column;
 pub(crate) use view::order;
 use view::{Key, View};
-pub(crate) use zones::{Zones, zone_rates};
+pub(crate) use zones::zone_rates;
 
 use crate::list::{self, Listed, list};
 

@@ -3,13 +3,9 @@
 use topo_lb_common::backend::Locality;
 use topo_lb_common::totals::{RTT_LIMITS, RTT_PLACES};
 
-use super::traffic::{ByLocality, Moment};
+use super::moment::{ByLocality, Moment, RoundTrips};
 
 const MICROS: f64 = 1_000_000.0;
-
-/// Ended connections by their last round trip: as many in each place as
-/// [`Totals::rtt`](topo_lb_common::totals::Totals::rtt) has there.
-pub(crate) type RoundTrips = ByLocality<[f64; RTT_PLACES]>;
 
 /// The upper limit of a place in seconds; the last one has none.
 pub(super) fn limit(place: usize) -> f64 {

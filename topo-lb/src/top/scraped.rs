@@ -5,9 +5,8 @@ use std::sync::Arc;
 use prometheus_parse::{Sample, Scrape, Value};
 use topo_lb_common::backend::Locality;
 
-use super::round_trips::{RoundTrips, limit};
-use super::traffic::{Counter, Series, Totals, Traffic};
-use super::zones::Zones;
+use super::moment::{Counter, RoundTrips, Series, Totals, Traffic, Zones};
+use super::round_trips::limit;
 
 /// Most lines of an agent's metrics: those of some 5,000 Service ports with series of their own.
 const MOST_LINES: usize = 100_000;
@@ -120,7 +119,8 @@ fn service(sample: &Sample) -> Option<Arc<str>> {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use super::super::traffic::{Moment, Rate, rates};
+    use super::super::moment::Moment;
+    use super::super::traffic::{Rate, rates};
     use super::*;
 
     #[test]

@@ -10,10 +10,9 @@ use futures::stream;
 use topo_lb_common::backend::Locality;
 
 use super::agent::{Agent, Answer};
-use super::agents::{Doubts, list};
-use super::round_trips::RoundTrips;
+use super::agents::list;
+use super::moment::{Counter, Doubts, Moment, RoundTrips, Series, Traffic};
 use super::scraped::Scraped;
-use super::traffic::{Counter, Moment, Series, Traffic};
 use crate::datapath::attach::mode;
 use crate::metrics::bounded::Counts;
 use crate::metrics::scrape::Counted;

@@ -3,16 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::traffic::{Moment, grown};
-
-/// Bytes that the clients of one node sent and received by TCP.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Zones {
-    /// The node's own zone.
-    pub own: Arc<str>,
-    /// By the zone of the endpoint.
-    pub to: BTreeMap<Arc<str>, f64>,
-}
+use super::moment::{Moment, Zones};
+use super::traffic::grown;
 
 /// Bytes a second between two moments, of the nodes that measured them at both.
 pub(crate) fn zone_rates(before: &Moment, after: &Moment) -> BTreeMap<Arc<str>, Zones> {

@@ -1,0 +1,110 @@
+//! What nodes had counted at one moment.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher as _};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use topo_lb_common::backend::Locality;
+use topo_lb_common::totals::RTT_PLACES;
+
+/// One number for each [`Locality`], in its order.
+pub(crate) type ByLocality<T> = [T; Locality::ALL.len()];
+
+/// What a counter of a Service counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Counter {
+    /// Connections.
+    Connections(Locality),
+    /// Refused connections.
+    Refused,
+    /// Connections that failed after they got an endpoint.
+    Failed,
+    /// Bytes that clients of this node sent and received by TCP; none where nobody counts them.
+    Bytes(Locality),
+}
+
+/// One counter of a Service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Series {
+    pub(super) counter: Counter,
+    /// A hash of what tells it from others that count the same, such as its port: a thousand nodes may
+    /// have millions of series.
+    labels: u64,
+}
+
+impl Series {
+    pub(crate) fn new(counter: Counter, labels: impl Hash) -> Self {
+        let mut hasher = DefaultHasher::new();
+        labels.hash(&mut hasher);
+        Self { counter, labels: hasher.finish() }
+    }
+}
+
+/// What one Service has counted. Series are not summed before their growth is known: one that ends would
+/// make the sum go back, as if all had begun again.
+pub(crate) type Totals = BTreeMap<Series, f64>;
+
+/// Totals by `namespace/name` of the Service.
+pub(crate) type Traffic = BTreeMap<Arc<str>, Totals>;
+
+/// Ended connections by their last round trip: as many in each place as
+/// [`Totals::rtt`](topo_lb_common::totals::Totals::rtt) has there.
+pub(crate) type RoundTrips = ByLocality<[f64; RTT_PLACES]>;
+
+/// Bytes that the clients of one node sent and received by TCP.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Zones {
+    /// The node's own zone.
+    pub own: Arc<str>,
+    /// By the zone of the endpoint.
+    pub to: BTreeMap<Arc<str>, f64>,
+}
+
+/// Sentences by node.
+pub(super) type Doubts = BTreeMap<Arc<str>, String>;
+
+/// What all nodes had counted at one moment, or why a node could not be asked.
+#[derive(Clone, Debug)]
+pub(crate) struct Moment {
+    /// When the first node was asked.
+    pub at: Instant,
+    /// When nodes answered; without an entry: at once.
+    pub when: BTreeMap<Arc<str>, Instant>,
+    /// By the node's name or its agent's address.
+    pub nodes: BTreeMap<Arc<str>, Result<Traffic, String>>,
+    /// Round trips of the nodes that could be asked.
+    pub round_trips: BTreeMap<Arc<str>, RoundTrips>,
+    /// Bytes by zone of the nodes that measure them.
+    pub zones: BTreeMap<Arc<str>, Zones>,
+    /// What is wrong with nodes even if they could be asked.
+    pub doubts: Doubts,
+    /// How many agents only observe.
+    pub observing: usize,
+}
+
+impl Moment {
+    /// A moment of which nothing is known yet.
+    pub(crate) fn at(at: Instant) -> Self {
+        let (nodes, round_trips, zones) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (when, doubts) = (BTreeMap::new(), Doubts::new());
+        Self { at, when, nodes, round_trips, zones, doubts, observing: 0 }
+    }
+
+    /// What to know of the counts if agents only observe.
+    pub(crate) fn caveat(&self) -> Option<String> {
+        let who = match (self.observing, self.nodes.len()) {
+            (0, _) => return None,
+            (1, 1) => "the agent only observes".to_owned(),
+            (some, all) => format!("{some} of {all} agents only observe"),
+        };
+        Some(format!("{who}: connections and refusals are those that would be"))
+    }
+
+    /// The seconds between a node's answer at an earlier moment and the one now.
+    pub(super) fn seconds_since(&self, before: &Self, node: &str) -> f64 {
+        let when = |moment: &Self| moment.when.get(node).copied().unwrap_or(moment.at);
+        let since = when(self).saturating_duration_since(when(before));
+        since.max(Duration::from_millis(1)).as_secs_f64()
+    }
+}
