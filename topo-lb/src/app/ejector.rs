@@ -18,7 +18,7 @@ use crate::events::concern;
 use crate::metrics::{Figures, count};
 use crate::plan::Installed;
 use crate::rate::Rate;
-use crate::topology::ejection;
+use crate::topology::ejected;
 
 /// Pause between two looks at the ring buffer: endpoints of which none can be left out may fail very
 /// often.
@@ -148,7 +148,7 @@ impl Ejector {
         let Some(service) = service else { return false };
         let reconciler = &state.reconciler;
         let (cluster, node) = (reconciler.state(), reconciler.node());
-        let may = ejection::may_eject(cluster, node, &service, endpoint);
+        let may = ejected::may_eject(cluster, node, &service, endpoint);
         let Some(setting) = may else { return false };
         let due = Due { service, endpoint };
         let Some(time) = self.schedule.fail(&due, setting, why, now()) else { return false };
@@ -179,9 +179,9 @@ impl Ejector {
         let mut differs = false;
         for id in &changed {
             let (cluster, node) = (reconciler.state(), reconciler.node());
-            let setting = ejection::setting(cluster, node, id);
-            let out = ejection::ejected(cluster, node, id);
-            differs |= self.schedule.keep(id, setting, &out, &ejection::ready(cluster, id));
+            let setting = ejected::setting(cluster, node, id);
+            let out = ejected::ejected(cluster, node, id);
+            differs |= self.schedule.keep(id, setting, &out, &ejected::ready(cluster, id));
         }
         if differs {
             self.tell(state);
@@ -194,7 +194,7 @@ impl Ejector {
         for due in self.schedule.due(room, now()) {
             let reconciler = &state.reconciler;
             let (cluster, node) = (reconciler.state(), reconciler.node());
-            let fellow = ejection::fellow(cluster, node, &due.service, due.endpoint);
+            let fellow = ejected::fellow(cluster, node, &due.service, due.endpoint);
             let answers = self.to_answer.clone();
             self.probing += 1;
             tokio::spawn(async move {

@@ -8,7 +8,7 @@ use super::crowding::Crowding;
 use super::ejection::leave_out;
 use super::keys::{Keys, Wider};
 use super::label::Here;
-use super::policy::Rules;
+use super::rules::Rules;
 use super::spill::Share;
 use super::validation::ANY;
 use super::weights::{Part, Weights};

@@ -5,15 +5,18 @@
 //! | `policy` | where a Service's policy comes from |
 //! | `origin` | the objects that can say one |
 //! | `trial` | objects that hold on some nodes only, or on none |
-//! | `validation` | the rules that annotations and fields must keep |
+//! | `field` | annotations and fields that say a part of a policy |
+//! | `validation` | the rules that they must keep |
 //! | `candidate` | the endpoints of a Service port, and which can be used |
 //! | `label` | labels, node pools and distance |
 //! | `label_name` | valid names and values of labels |
 //! | `keys`, `openyurt`, `hints` | the policies |
+//! | `rules` | which of them is asked for |
 //! | `min_endpoints`, `spill` | what refines keys |
 //! | `crowding` | the share that spills with `auto` |
 //! | `weights` | how new connections divide among endpoints |
-//! | `ejection` | endpoints that are left out of a tier, because connects to them failed |
+//! | `ejection` | leaving endpoints out of a tier, because connects to them failed |
+//! | `ejected` | which endpoints a node leaves out, by its decisions |
 //! | `evaluation` | the decision for one Service port and one address family |
 //! | `route` | the datapath's part of a decision |
 //! | `named` | what the name of a headless Service stands for |
@@ -31,9 +34,11 @@ pub mod cause;
 pub mod claim;
 pub mod crowding;
 pub mod decision;
+pub mod ejected;
 pub mod ejection;
 mod evaluation;
 pub mod exposed;
+pub mod field;
 mod hints;
 mod keys;
 pub mod label;
@@ -46,6 +51,7 @@ mod origin;
 mod policy;
 mod reached;
 mod route;
+mod rules;
 pub mod spill;
 pub mod trial;
 pub mod validation;
@@ -235,7 +241,7 @@ fn decide_as<'a>(
     };
     let here = Here::of(state, this_node);
     let mut policy = policy::of(state, seen, service);
-    policy.ignored.extend(ejection::unseen(state, &policy));
+    policy.ignored.extend(ejected::unseen(state, &policy));
     let is_seen = policy.handled && state.ejections().unseen.is_none();
     policy.ejection = policy.ejection.filter(|_| is_seen);
     let bypass = policy.bypass(scope, service);
@@ -294,7 +300,7 @@ pub fn locality(
 pub fn ignored(state: &State, id: &ServiceId) -> Option<String> {
     let service = state.service(id).filter(|service| has_frontends(service))?;
     let mut policy = policy::of(state, Seen::InFull, service);
-    policy.ignored.extend(ejection::unseen(state, &policy));
+    policy.ignored.extend(ejected::unseen(state, &policy));
     let own = policy.ignored.iter().filter(|one| one.origin == Origin::Service);
     let sentences: Vec<_> = own.map(ToString::to_string).collect();
     (!sentences.is_empty()).then(|| sentences.join("; "))

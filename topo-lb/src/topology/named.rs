@@ -9,8 +9,9 @@ use crate::cluster::{Family, Service, ServiceId, State};
 use super::Scope;
 use super::evaluation::Evaluation;
 use super::label::Here;
-use super::policy::{self, Policy, Rules};
+use super::policy::{self, Policy};
 use super::route::of_evaluation;
+use super::rules::Rules;
 use super::trial::Seen;
 use super::validation::quoted;
 

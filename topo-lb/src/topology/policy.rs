@@ -6,26 +6,19 @@ use std::sync::Arc;
 use crate::cluster::service::PolicySources;
 use crate::cluster::{Above, Protocol, Service, State};
 
+use super::field::Field;
 use super::keys::Keys;
 use super::min_endpoints::Least;
-use super::openyurt::Reach;
 use super::origin::Origin;
+use super::rules::Rules;
 use super::spill::Spill;
 use super::trial::{Seen, Trial};
-use super::validation::{ANY, Field, Ignored, Rule, quoted};
+use super::validation::{ANY, Ignored, Rule, quoted};
 use super::weights::Weights;
 use super::{Bypass, PolicySource, Scope, ejection, keys, min_endpoints, openyurt, weights};
 
 /// The value of `topo-lb.io/refusal`.
 const INTENDED: &str = "intended";
-
-/// What annotations and fields ask for. Hints are on slices, and apply only with `None`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Rules<'a> {
-    Keys(Keys<'a>),
-    OpenYurt { value: &'a str, reach: Reach },
-    None,
-}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Policy<'a> {

@@ -9,9 +9,10 @@ use std::fmt;
 
 use topo_lb_common::selection::SPILL_ONE;
 
+use super::field::Field;
 use super::origin::Origin;
 use super::spill::{self, Share};
-use super::validation::{Field, Ignored, Rule, quoted};
+use super::validation::{Ignored, Rule, quoted};
 use crate::cluster::service::PolicySources;
 
 /// Where a policy is seen from.

@@ -19,12 +19,9 @@ use super::candidate::Candidate;
 use super::keys::{Keys, matching};
 use super::label::Here;
 use super::label_name::{is_label_value, label_name};
-use super::policy::Rules;
+use super::rules::Rules;
 use super::spill::{Share, Spill};
-use super::validation::{ANY, MAX_KEYS, Rule, quoted};
-
-/// The largest weight.
-pub const MAX_WEIGHT: u16 = 1_000;
+use super::validation::{ANY, MAX_KEYS, MAX_WEIGHT, Rule, quoted};
 
 /// Valid weights; at least one is above 0.
 #[derive(Clone, Debug, PartialEq, Eq)]

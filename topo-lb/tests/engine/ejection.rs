@@ -11,7 +11,7 @@ use topo_lb::cluster::service::Protocol;
 use topo_lb::cluster::{Ejection, Ejections, ServiceEjections, State, Update};
 use topo_lb::explain;
 use topo_lb::topology::decision::Status;
-use topo_lb::topology::{Route, Scope, Verdict, decide, ejection, ignored, routes};
+use topo_lb::topology::{Route, Scope, Verdict, decide, ejected, ignored, routes};
 use topo_lb_common::totals::Failure;
 
 use crate::made::{Asking as _, Cluster, H, Otherwise as _, Z, endpoint, id, keyed, node, service};
@@ -99,7 +99,7 @@ fn one_more_may_be_left_out_while_the_tier_has_room() {
     let cluster = cluster(&format!("{Z},*"));
     let may = |node, out: &[u8], host: u8| {
         let state = state(&cluster, node, ejections(50, &at(out)));
-        ejection::may_eject(&state, node, &id("svc"), at(&[host])[0]).is_some()
+        ejected::may_eject(&state, node, &id("svc"), at(&[host])[0]).is_some()
     };
     assert!(may("n1", &[], 1) && may("n1", &[2], 1));
     assert!(!may("n1", &[2, 3], 1), "half of the tier is left out");
@@ -108,7 +108,7 @@ fn one_more_may_be_left_out_while_the_tier_has_room() {
     assert!(may("n2", &[1, 2, 3], 5) && !may("n2", &[6], 5), "of two, one");
     let plain = Cluster::of(vec![], service(), vec![endpoint("10.0.0.1", "")]);
     let state = state(&plain, "n1", Ejections::default());
-    assert_eq!(ejection::may_eject(&state, "n1", &id("svc"), at(&[1])[0]), None, "nobody asked");
+    assert_eq!(ejected::may_eject(&state, "n1", &id("svc"), at(&[1])[0]), None, "nobody asked");
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn a_probe_is_compared_with_an_endpoint_that_is_as_near() {
     let cluster = cluster("*");
     let fellow = |out: &[u8], host: u8| {
         let state = state(&cluster, "n1", ejections(100, &at(out)));
-        ejection::fellow(&state, "n1", &id("svc"), at(&[host])[0])
+        ejected::fellow(&state, "n1", &id("svc"), at(&[host])[0])
     };
     assert_eq!(fellow(&[1], 1), Some(at(&[2])[0]));
     assert_eq!(fellow(&[5], 5), Some(at(&[6])[0]));
@@ -130,9 +130,9 @@ fn an_endpoint_that_is_not_ready_is_not_among_those_that_are_left_out() {
     let one = &mut cluster.slices[0].endpoints[1];
     *one = one.clone().unready();
     let state = state(&cluster, "n1", ejections(50, &at(&[2, 3])));
-    let out = ejection::ejected(&state, "n1", &id("svc"));
+    let out = ejected::ejected(&state, "n1", &id("svc"));
     assert_eq!(out, at(&[3]).into_iter().collect());
-    assert!(!ejection::ready(&state, &id("svc")).contains(&at(&[2])[0]));
+    assert!(!ejected::ready(&state, &id("svc")).contains(&at(&[2])[0]));
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn where_failures_are_not_seen_the_annotation_is_ignored_and_that_is_said() {
     let changed = state.apply(Update::Ejections(unseen), "n1");
     assert_eq!(changed.services, [id("svc")].into());
     assert_eq!(route(&state, "n1").failures, 0);
-    assert_eq!(ejection::setting(&state, "n1", &id("svc")), None);
+    assert_eq!(ejected::setting(&state, "n1", &id("svc")), None);
     let wanted = "annotation topo-lb.io/ejection is ignored: this node does not see that connects \
                   fail: --accounting off";
     assert_eq!(ignored(&state, &cluster.services[0].id).as_deref(), Some(wanted));

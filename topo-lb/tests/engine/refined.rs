@@ -1,7 +1,8 @@
 //! The refinements of keys: `topo-lb.io/min-endpoints` and `topo-lb.io/spill`.
 
 use topo_lb::cluster::{Endpoint, Node, Service};
-use topo_lb::topology::validation::{Field, Rule};
+use topo_lb::topology::field::Field;
+use topo_lb::topology::validation::Rule;
 use topo_lb::topology::{self, Scope, Verdict};
 use topo_lb_common::selection::SPILL_ONE;
 

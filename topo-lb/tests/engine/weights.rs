@@ -3,7 +3,7 @@
 use topo_lb::cluster::{Clients, Endpoint, Node, Service};
 use topo_lb::lint::{self, Severity};
 use topo_lb::topology::decision::Status;
-use topo_lb::topology::validation::Field;
+use topo_lb::topology::field::Field;
 use topo_lb::topology::{self, Scope, Verdict};
 
 use crate::made::{Asking, Cluster, H, Otherwise, Z, endpoint, id, keyed, node, service};

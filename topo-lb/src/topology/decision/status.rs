@@ -7,7 +7,7 @@ use crate::cluster::{Ejection, Family, Service, State};
 use crate::topology::cause::Cause;
 use crate::topology::evaluation::{CandidateStatus, Evaluation};
 use crate::topology::label::{Absent, Site};
-use crate::topology::policy::Rules;
+use crate::topology::rules::Rules;
 
 /// Which rule selected or excluded an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
