@@ -6,6 +6,7 @@ mod check;
 mod dns;
 mod exclusive;
 mod frontends;
+mod healthz;
 mod lint;
 mod migrate;
 pub mod name;
@@ -18,24 +19,17 @@ mod view;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use topo_lb_common::maps;
 
-use crate::admin::Listen;
 use crate::admin::probe::Probe;
 use crate::datapath::attach::mode;
-use crate::datapath::attach::pin::TcAttach;
-use crate::datapath::inspect::tolerated::Tolerated;
-use crate::datapath::programs::object::TcpPeer;
-use crate::device::Pattern;
-use crate::exclusion::Namespace;
 use crate::list::View;
-use crate::plan::WhenFull;
 use crate::topology::Scope;
-pub use agent::node_name;
+pub use agent::{AgentArgs, node_name};
 pub use agents::AgentsArgs;
 pub use check::CheckArgs;
 pub use dns::DnsArgs;
 pub use frontends::{FrontendArgs, Frontends};
+pub use healthz::HealthzArgs;
 pub use lint::LintArgs;
 pub use migrate::MigrateArgs;
 pub use plan::PlanArgs;
@@ -241,128 +235,6 @@ impl PinArgs {
              translated",
         )
     }
-}
-
-/// Where load balancers ask whether this node forwards.
-#[derive(Debug, Args)]
-pub struct HealthzArgs {
-    /// With --kube-proxy-replacement: answer load balancers here, at /healthz and /livez, as kube-proxy
-    /// does. 0.0.0.0 and :: are all addresses of both families. Empty or `off`: nowhere
-    #[arg(long, value_name = "ADDRESS:PORT", env = "TOPO_LB_HEALTHZ_BIND_ADDRESS",
-          default_value_t = Listen::HEALTHZ)]
-    pub healthz_bind_address: Listen,
-}
-
-/// `topo-lb agent`.
-#[derive(Debug, Args)]
-pub struct AgentArgs {
-    #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened: SourceArgs says what it is")]
-    pub source: SourceArgs,
-    /// This node's name; else $NODE_NAME
-    #[arg(long, value_name = "NAME", env = "TOPO_LB_NODE_NAME")]
-    pub node_name: Option<String>,
-    /// Which Services are handled
-    #[arg(long, value_enum, default_value_t, env = "TOPO_LB_SCOPE")]
-    pub scope: Scope,
-    #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened: FrontendArgs says what it is")]
-    pub frontends: FrontendArgs,
-    #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened: HealthzArgs says what it is")]
-    pub healthz: HealthzArgs,
-    #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened: DnsArgs says what it is")]
-    pub dns: DnsArgs,
-    /// The cgroup (v2) whose processes topo-lb serves
-    #[arg(long, value_name = "PATH", env = "TOPO_LB_CGROUP_ROOT", default_value = CGROUP_ROOT)]
-    pub cgroup_root: PathBuf,
-    #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened: PinArgs says what it is")]
-    pub pin: PinArgs,
-    /// Folder for the saved state of the cluster: the agent starts from it while no API server
-    /// answers. Default: none
-    #[arg(long, value_name = "PATH", env = "TOPO_LB_STATE_DIR")]
-    pub state_dir: Option<PathBuf>,
-    /// Exclude all Pods of these namespaces: their connections are not translated, as a service mesh
-    /// needs it. Separated by commas
-    #[arg(
-        long,
-        value_name = "NAMESPACES",
-        env = "TOPO_LB_EXCLUDE_NAMESPACES",
-        value_delimiter = ','
-    )]
-    pub exclude_namespaces: Vec<Namespace>,
-    /// Exclude Pods with the annotation `topo-lb.io/exclude: "true"`
-    #[arg(long, env = "TOPO_LB_EXCLUDE_ANNOTATED_PODS")]
-    pub exclude_annotated_pods: bool,
-    /// Translate nothing: only count what would be done, beside what happens
-    #[arg(long, env = "TOPO_LB_OBSERVE")]
-    pub observe: bool,
-    /// What getpeername returns for a TCP connection to a Service
-    #[arg(long, value_enum, default_value_t, env = "TOPO_LB_TCP_PEER")]
-    pub tcp_peer: TcpPeer,
-    /// Count what TCP connections to Services move, their round trips and failures, without work per
-    /// packet. It takes a kernel with BTF, Linux 5.9 or later; see `topo-lb check`
-    #[arg(long, value_enum, default_value_t, env = "TOPO_LB_ACCOUNTING")]
-    pub accounting: Switch,
-    /// End TCP connections whose endpoint is gone. Connected UDP sockets are always ended. Not with
-    /// `--tcp-peer endpoint`, which does not record what was dialled
-    #[arg(long, env = "TOPO_LB_TERMINATE_TCP")]
-    pub terminate_tcp: bool,
-    /// Room in the maps: frontends per address family, and Service ports in all
-    #[arg(long, value_name = "N", env = "TOPO_LB_MAX_SERVICES", default_value_t = maps::DEFAULT_SERVICES,
-          value_parser = clap::value_parser!(u32).range(1..=4_194_304))]
-    pub max_services: u32,
-    /// Room in the maps, per address family: so many endpoints of Services with more than 6 (4 over IPv6), and so
-    /// many of UDP Services and Services with session affinity
-    #[arg(long, value_name = "N", env = "TOPO_LB_MAX_ENDPOINTS", default_value_t = maps::DEFAULT_SLOTS,
-          value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
-    pub max_endpoints: u32,
-    /// What to do with Services without room in the maps. A policy is strict if it can leave a node
-    /// without an endpoint: keys without `*`, OpenYurt's, `internalTrafficPolicy: Local`
-    #[arg(long, value_enum, default_value_t, env = "TOPO_LB_WHEN_FULL")]
-    pub when_full: WhenFull,
-    /// Room in the maps, per address family: clients with session affinity
-    #[arg(long, value_name = "N", env = "TOPO_LB_MAX_FLOWS", default_value_t = maps::DEFAULT_FLOWS,
-          value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
-    pub max_flows: u32,
-    /// Devices of the host whose packets are translated, for clients without a socket on this node:
-    /// virtual machines, Kata, gVisor. For KubeVirt and Kata name the host's ends of the Pods' veth
-    /// pairs: veth*, cali*, lxc*. Names, with * for any text, separated by commas. Default: none
-    #[arg(long, value_name = "PATTERNS", env = "TOPO_LB_TC_DEVICES", value_delimiter = ',')]
-    pub tc_devices: Vec<Pattern>,
-    /// How to attach programs to these devices
-    #[arg(long, value_enum, default_value_t, env = "TOPO_LB_TC_ATTACH")]
-    pub tc_attach: TcAttach,
-    /// Room in the maps, per address family: connections of such clients
-    #[arg(long, value_name = "N", env = "TOPO_LB_MAX_CONNECTIONS", default_value_t = maps::DEFAULT_CONNECTIONS,
-          value_parser = clap::value_parser!(u32).range(1..=8_388_608))]
-    pub max_connections: u32,
-    /// Foreign programs that may run before topo-lb's, because they only filter: names as `bpftool
-    /// prog` prints them, with * for any text, or ids such as id:42; separated by commas. Without
-    /// CAP_SYS_ADMIN the kernel tells the agent no names: then only ids, and a lone `*` for all, have
-    /// an effect. A program gets another id each time it is loaded
-    #[arg(long, value_name = "PATTERNS", env = "TOPO_LB_TOLERATE_PROGRAMS", value_delimiter = ',')]
-    pub tolerate_programs: Vec<Tolerated>,
-    /// Serve /metrics, /healthz, /livez, /readyz, /explain and /state here over HTTP, to everybody who
-    /// can connect. Port 0: any free port. `off`: nowhere
-    #[arg(long, value_name = "ADDRESS:PORT", env = "TOPO_LB_LISTEN", default_value_t = Listen::DEFAULT)]
-    pub listen: Listen,
-    /// Serve only /metrics here too, for a Prometheus elsewhere. `off`: nowhere
-    #[arg(long, value_name = "ADDRESS:PORT", env = "TOPO_LB_METRICS_LISTEN", default_value_t = Listen::Off)]
-    pub metrics_listen: Listen,
-    /// Most Service ports with metrics of their own; all others share series with `(others)` in place of
-    /// their names
-    #[arg(long, value_name = "N", env = "TOPO_LB_METRICS_SERVICES", default_value_t = 500,
-          value_parser = clap::value_parser!(u32).range(..=65_536))]
-    pub metrics_services: u32,
-    /// Unix socket for `topo-lb probe`. Only the agent's own user can connect. Default: none
-    #[arg(long, value_name = "PATH", env = "TOPO_LB_PROBE_SOCKET")]
-    pub probe_socket: Option<PathBuf>,
-    /// Format of the log. RUST_LOG sets its level
-    #[arg(long, value_enum, default_value_t, env = "TOPO_LB_LOG_FORMAT")]
-    pub log_format: LogFormat,
 }
 
 /// `topo-lb explain`.

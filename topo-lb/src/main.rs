@@ -1,19 +1,18 @@
 //! The `topo-lb` command: reads the command line, calls the library, prints.
 
 use std::collections::BTreeSet;
-use std::io::{IsTerminal as _, Read as _, Write as _};
+use std::io::{IsTerminal as _, Read as _};
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
-use serde::Serialize;
 use tokio::runtime::{Builder, Runtime};
 use topo_lb::admin::probe;
 use topo_lb::app;
 use topo_lb::cli::{
-    AgentArgs, CheckArgs, CleanupArgs, Command, ExplainArgs, LintArgs, ListArgs, LogFormat,
-    MigrateArgs, Output, PlanArgs, ProbeArgs, SourceArgs, TopArgs, TraceArgs, TryArgs, ViewArgs,
-    kube_target, name, node_name,
+    AgentArgs, CheckArgs, CleanupArgs, Command, ExplainArgs, LintArgs, ListArgs, MigrateArgs,
+    Output, PlanArgs, ProbeArgs, SourceArgs, TopArgs, TraceArgs, TryArgs, ViewArgs, kube_target,
+    name, node_name,
 };
 use topo_lb::cluster::{ServiceId, State, Update};
 use topo_lb::datapath::attach::cleanup::cleanup;
@@ -24,6 +23,10 @@ use topo_lb::what_if::{self, Figures, Proxied};
 use topo_lb::{
     check, crd, explain, heap, lint, list, migrate, name_service, source, top, trace, try_out, view,
 };
+
+mod printing;
+
+use printing::{colours, print, start_logging, write};
 
 fn main() -> ExitCode {
     name_service::keep_to_own();
@@ -367,42 +370,4 @@ fn service_id(text: &str, state: &State) -> anyhow::Result<ServiceId> {
         bail!("there is no Service {id}; without names, explain shows every Service there is");
     }
     Ok(id)
-}
-
-fn print(
-    output: Output,
-    value: &impl Serialize,
-    table: impl FnOnce() -> String,
-) -> anyhow::Result<()> {
-    let text = match output {
-        Output::Json => serde_json::to_string_pretty(value)?,
-        Output::Table => table(),
-    };
-    write(&text)
-}
-
-fn write(text: &str) -> anyhow::Result<()> {
-    match writeln!(std::io::stdout(), "{}", text.trim_end()) {
-        // `topo-lb explain | head` is no error.
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        result => result.context("cannot write the result"),
-    }
-}
-
-/// Colours are for a terminal, unless NO_COLOR is set (https://no-color.org).
-fn colours() -> bool {
-    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
-}
-
-fn start_logging(format: LogFormat) {
-    // `kube_client` logs each failed attempt; the agent logs each problem once.
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| "info,kube_client=off".into());
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    match format {
-        LogFormat::Text => {
-            logs.with_target(false).with_ansi(std::io::stderr().is_terminal()).init();
-        }
-        LogFormat::Json => logs.json().flatten_event(true).init(),
-    }
 }
