@@ -3,22 +3,25 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::extract::{Query, State as Shared};
 use axum::http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
 use axum::serve::ListenerExt as _;
-use futures::{future, stream};
+use futures::stream;
 use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
+
+mod watches;
+
+use watches::Watch;
 
 /// The path of all Nodes.
 pub const NODES: &str = "/api/v1/nodes";
@@ -265,15 +268,8 @@ async fn answer(
         state.finished = Some(Instant::now());
         return json_response(200, body.into());
     }
-    state.watches += 1;
-    let watch = Watch {
-        path: path.to_owned(),
-        name: selected.map(str::to_owned),
-        next: Next::Change(from),
-        changed: inner.changed.subscribe(),
-        broken: inner.broken.subscribe(),
-        inner: Arc::clone(&inner),
-    };
+    drop(state);
+    let watch = Watch::begin(&inner, path, selected, from);
     let lines = stream::unfold(watch, async |mut watch| Some((watch.next().await?, watch)));
     json_response(200, Body::from_stream(lines))
 }
@@ -322,87 +318,4 @@ fn page(
 /// Whether this is the name after the namespace.
 fn is_named(full: &str, name: &str) -> bool {
     full.rsplit_once('/').is_some_and(|(_, own)| own == name)
-}
-
-/// An open watch.
-struct Watch {
-    inner: Arc<Inner>,
-    path: String,
-    /// The only object that it is about.
-    name: Option<String>,
-    next: Next,
-    changed: watch::Receiver<()>,
-    broken: watch::Receiver<()>,
-}
-
-/// What a watch sends next.
-#[derive(Clone, Copy)]
-enum Next {
-    /// The changes from this index on.
-    Change(usize),
-    /// Nothing, but the connection stays open.
-    Stall,
-    /// Its end.
-    End,
-}
-
-impl Watch {
-    async fn next(&mut self) -> Option<io::Result<Bytes>> {
-        loop {
-            if let Some(line) = self.line() {
-                return Some(Ok(line));
-            }
-            let changed = match self.next {
-                Next::Change(_) => future::Either::Left(self.changed.changed()),
-                Next::Stall => future::Either::Right(future::pending()),
-                Next::End => return None,
-            };
-            tokio::select! {
-                _ = changed => {}
-                _ = self.broken.changed() => return Some(Err(io::Error::other("hung up"))),
-            }
-        }
-    }
-
-    /// What can be sent now.
-    fn line(&mut self) -> Option<Bytes> {
-        let Next::Change(from) = self.next else { return None };
-        let mut state = self.inner.state();
-        if state.ends_watches {
-            self.next = Next::End;
-            return None;
-        }
-        if state.stalled {
-            self.next = Next::Stall;
-            return None;
-        }
-        if from < state.oldest {
-            self.next = Next::End;
-            let event = json!({"type": "ERROR", "object": status(EXPIRED)});
-            return Some(format!("{event}\n").into());
-        }
-        let is_meant = |change: &Changed| {
-            let name = self.name.as_deref();
-            change.path == self.path && name.is_none_or(|name| is_named(&change.name, name))
-        };
-        let Some(found) = state.log.iter().skip(from).position(is_meant) else {
-            self.next = Next::Change(state.log.len());
-            return None;
-        };
-        let line = state.log[from + found].line.as_bytes();
-        let (line, next) = match state.sends_half {
-            true => (&line[..line.len() / 2], Next::Stall),
-            false => (line, Next::Change(from + found + 1)),
-        };
-        let line = Bytes::copy_from_slice(line);
-        (self.next, state.sends_half) = (next, false);
-        state.watched += line.len() as u64;
-        Some(line)
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        self.inner.state().watches -= 1;
-    }
 }
