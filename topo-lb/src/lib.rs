@@ -8,8 +8,10 @@
 //! ```
 
 pub mod admin;
+pub mod agent_metrics;
 pub mod agent_state;
 pub mod app;
+pub mod called;
 pub mod check;
 pub mod cli;
 pub mod cluster;

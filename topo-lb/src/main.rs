@@ -21,7 +21,8 @@ use topo_lb::list::Listed;
 use topo_lb::source::Listing;
 use topo_lb::what_if::{self, Figures, Proxied};
 use topo_lb::{
-    check, crd, explain, heap, lint, list, migrate, name_service, source, top, trace, try_out, view,
+    agent_metrics, check, crd, explain, heap, lint, list, migrate, name_service, source, top,
+    trace, try_out, view,
 };
 
 mod printing;
@@ -212,7 +213,7 @@ fn figures(args: &PlanArgs, before: &State) -> anyhow::Result<(Option<Figures>, 
     } else if args.metrics.is_empty() {
         return Ok((None, Vec::new()));
     } else {
-        let scraped = block_on(source::metrics::read(&args.metrics))?.context("--metrics")?;
+        let scraped = block_on(agent_metrics::read(&args.metrics))?.context("--metrics")?;
         let figures = Figures::of(&scraped).context("--metrics")?;
         let doubts = figures.doubts(before);
         ("--metrics", figures, doubts)

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::Output;
-use crate::source::metrics::Origin;
+use crate::agent_metrics::Origin;
 use crate::source::prometheus::{Over, Prometheus};
 use crate::topology::Scope;
 use crate::topology::label::ZONE;

@@ -11,17 +11,13 @@ mod attribution;
 mod conntrack;
 mod listener;
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use topo_lb_common::backend::Locality;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use attribution::attribute;
 pub use conntrack::Connection;
 pub use listener::{ListenError, Listener};
 
-/// Connections by Service port, as `namespace/name:port`, and by locality of their endpoint.
-pub type ByServicePort = BTreeMap<(Arc<str>, Locality), u64>;
+use crate::metrics::bounded::ByServicePort;
 
 /// What the agent has observed since it started. Written by the agent task once a second, read by scrapes.
 #[derive(Debug, Default)]

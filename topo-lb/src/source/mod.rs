@@ -3,7 +3,6 @@
 mod beside;
 pub mod file;
 pub mod kube;
-pub mod metrics;
 pub mod object;
 pub mod prometheus;
 pub mod saved;

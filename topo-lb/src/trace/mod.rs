@@ -24,7 +24,7 @@ use topo_lb_common::counters::Name;
 use topo_lb_common::maps;
 use topo_lb_common::trace::Decision;
 
-use crate::cli::name;
+use crate::called::called;
 use crate::datapath::attach::mode::observes;
 use crate::datapath::maps::encode::read_text;
 use crate::datapath::maps::pinned::{Hash, Raw, found, open};
@@ -182,7 +182,7 @@ impl Tracer {
                 errors,
                 "{}: the agent only observes (--observe): the outcomes are what topo-lb would do, and \
                  another proxy decides",
-                name::called()
+                called()
             )?;
         }
         Ok(())
@@ -221,7 +221,7 @@ impl Tracer {
             writeln!(
                 errors,
                 "{}: {lost} connections are not shown: a larger --buffer has room for more",
-                name::called()
+                called()
             )?;
             if self.options.is_json {
                 let line = json!({ "time": Timestamp::now(), "lost": lost });
