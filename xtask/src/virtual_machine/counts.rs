@@ -83,10 +83,15 @@ impl Counts {
         lines
     }
 
+    /// The kernels of this run of which the repository has no counts.
+    pub(super) fn unknown(&self) -> Vec<&str> {
+        self.seen.keys().filter(|it| !self.known.contains_key(*it)).map(String::as_str).collect()
+    }
+
     /// One sentence for each count that differs too much.
     pub(super) fn drifts(&self) -> Vec<String> {
         let mut drifts = Vec::new();
-        for kernel in self.seen.keys() {
+        for kernel in self.seen.keys().filter(|it| self.known.contains_key(*it)) {
             for row in rows(&[&self.seen, &self.known]) {
                 let (before, now) =
                     (count(&self.known, kernel, row), count(&self.seen, kernel, row));
@@ -237,6 +242,8 @@ mod tests {
         counts.known = std::mem::take(&mut counts.seen);
         counts.set("6.1", of(&known));
         assert!(counts.drifts().is_empty(), "a kernel that was not run is not compared");
+        counts.set("arm64", of(&known));
+        assert_eq!((counts.unknown(), counts.drifts()), (vec!["arm64"], Vec::new()));
         let now = [("grown", 10_501), ("shrunk", 9_499), ("little", 150), ("new", 5)];
         counts.set("6.1", of(&now));
         let expected = [

@@ -12,19 +12,21 @@ use crate::architecture::Architecture;
 use crate::cache;
 use crate::debian::{self, Archive};
 use crate::process::run_logged;
+use crate::shipped;
 use crate::static_program;
 use crate::suites;
 use crate::toolchain::Toolchain;
-use crate::workspace::Workspace;
+use crate::workspace::{Profile, Workspace};
 
 /// The line of kernels that these programs run on.
 const LINE: Line = Line::Arm64;
 
-/// The programs that the machine needs besides the suites.
-const BINARIES: [&str; 3] = ["topo-lb", "guest", "pod"];
+/// The programs that the machine needs besides the suites and the agent.
+const BINARIES: [&str; 2] = ["guest", "pod"];
 
-/// Compiles the suites and [`BINARIES`]. Returns Cargo's messages.
+/// Compiles the agent as for a release, the suites and [`BINARIES`]. Returns Cargo's messages.
 pub(super) fn build(workspace: &Workspace, compiler: &Toolchain) -> Result<String> {
+    shipped::build(workspace, &[Architecture::Arm64])?;
     let build = suites::cargo_for(workspace, "build", SUITES.map(|suite| suite.name));
     let arguments: Vec<&str> = build.get_args().filter_map(|it| it.to_str()).collect();
     let program = compiler.bin.join("cargo");
@@ -38,9 +40,10 @@ pub(super) fn build(workspace: &Workspace, compiler: &Toolchain) -> Result<Strin
     Ok(fs::read_to_string(&log)?)
 }
 
-/// The path of one of [`BINARIES`].
+/// The path of the agent, or of one of [`BINARIES`].
 pub(super) fn binary(workspace: &Workspace, name: &str) -> PathBuf {
-    static_program::folder(workspace, Architecture::Arm64, "debug").join(name)
+    let profile = if BINARIES.contains(&name) { "debug" } else { Profile::Deployed.name() };
+    static_program::folder(workspace, Architecture::Arm64, profile).join(name)
 }
 
 /// A folder with Debian's `ip` and its libraries. Downloads them if necessary.

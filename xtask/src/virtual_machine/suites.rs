@@ -31,7 +31,7 @@ pub(super) struct Suite {
 pub(super) const MPTCP: &str = "mptcp";
 
 /// In the order of execution. `tc_packets` is last: its old connections need some uptime.
-pub(super) const SUITES: [Suite; 9] = [
+pub(super) const SUITES: [Suite; 10] = [
     Suite { name: "verifier", short: &[], skipped: &[], has_mptcp: false },
     Suite { name: "records", short: &[], skipped: &[], has_mptcp: false },
     Suite {
@@ -66,6 +66,12 @@ pub(super) const SUITES: [Suite; 9] = [
             "retransmissions_are_counted_as_segments_and_not_as_bytes",
         ],
         has_mptcp: true,
+    },
+    Suite {
+        name: "try_out",
+        short: &["every_connection_goes_where_it_should_and_standard_output_is_json_alone"],
+        skipped: &[],
+        has_mptcp: false,
     },
     // These kernels do not order programs: the agent must report which one decides.
     Suite {
