@@ -28,10 +28,19 @@ pub fn helm() -> Result<PathBuf> {
 const UNNAMED: &str = "TOPO_LB_KUBECTL and TOPO_LB_HELM do not name kubectl and Helm: \
                        `cargo xtask test --only control-plane` fetches both, and sets them";
 
-/// A path below deploy/.
+/// A path below deploy/: the checkout's, or that of a release, which `TOPO_LB_DEPLOY` names.
 #[must_use]
 pub fn deploy(place: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(place)
+    let of_release = std::env::var_os("TOPO_LB_DEPLOY").map(PathBuf::from);
+    let own = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
+    of_release.unwrap_or_else(own).join(place)
+}
+
+/// The Helm chart: its folder, or the package of a release, which `TOPO_LB_CHART` names.
+#[must_use]
+pub fn chart_place() -> PathBuf {
+    let of_release = std::env::var_os("TOPO_LB_CHART").map(PathBuf::from);
+    of_release.unwrap_or_else(|| deploy("helm/topo-lb"))
 }
 
 /// The objects of an overlay, in the order of creation.

@@ -61,6 +61,15 @@ pub(crate) fn needed(program: &[u8]) -> Result<Vec<String>> {
     Ok(names)
 }
 
+/// Whether an ELF program has a section of this name that is not empty.
+pub(crate) fn has_section(program: &[u8], name: &[u8]) -> Result<bool> {
+    let program = Builder::read(program).context("it is no ELF program")?;
+    let mut sections = program.sections.iter();
+    Ok(sections.any(|it| {
+        it.name[..] == *name && matches!(&it.data, SectionData::Data(it) if !it.is_empty())
+    }))
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

@@ -50,6 +50,11 @@ pub(crate) fn build(
         run_logged(title, command.args(["--bin", "topo-lb"]), &log)?;
         let program = static_program::folder(workspace, architecture, profile).join("topo-lb");
         is_static(&program)?;
+        ensure!(
+            libraries::has_section(&fs::read(&program)?, b".dep-v0")?,
+            "{} does not list its libraries: cargo-auditable has not",
+            program.display()
+        );
         Ok((architecture, program))
     };
     wanted.into_iter().map(build).collect()

@@ -23,6 +23,7 @@ use crate::plan::object_tools;
 use crate::process::{run_logged, run_visible, to_log};
 use crate::progress::{self, Running};
 use crate::prometheus;
+use crate::release::proof::{self, Dist};
 use crate::suites;
 use crate::summary::Outcome;
 use crate::virtual_machine::{self, Counting, Line, Scope};
@@ -55,6 +56,9 @@ pub(crate) enum Stage {
     Fuzz,
     /// The datapath's suites on Debian's kernels, under QEMU
     Kernels,
+    /// A release, made twice and compared; installed on a real cluster from its files alone. Runs only if
+    /// it is named
+    Release,
 }
 
 /// The limit for fetching the advisories: without a network, some machines retry for ever.
@@ -81,6 +85,7 @@ impl Stage {
             Self::Unit => "unit tests",
             Self::Lab => "lab",
             Self::Kernels => "kernels",
+            Self::Release => "release",
             Self::ControlPlane => "control plane",
             Self::Cluster => "cluster",
             Self::Fuzz => "fuzzing",
@@ -107,7 +112,7 @@ impl Stage {
                 Need::ClusterTools,
                 Need::Prometheus,
             ],
-            Self::Cluster => &[
+            Self::Cluster | Self::Release => &[
                 Need::Object,
                 Need::Kernel,
                 Need::Lab,
@@ -143,7 +148,7 @@ impl Stage {
             Self::Docs => docs(workspace)?,
             Self::Unit => unit(workspace)?,
             Self::Kernels => return kernels(workspace, machine, named, counting),
-            Self::Lab | Self::ControlPlane | Self::Cluster | Self::Fuzz => {
+            Self::Lab | Self::ControlPlane | Self::Cluster | Self::Fuzz | Self::Release => {
                 return in_lanes(&[self], workspace);
             }
         }
@@ -154,7 +159,8 @@ impl Stage {
     fn suites(self, workspace: &Workspace) -> Result<(Vec<Suite>, Outcome)> {
         match self {
             Self::Lab => lab(workspace),
-            Self::Cluster => on_cluster(workspace),
+            Self::Cluster => on_cluster(workspace, None),
+            Self::Release => on_cluster(workspace, Some(&proof::run(workspace)?)),
             Self::ControlPlane => Ok((against_control_plane(workspace)?, Outcome::Passed(None))),
             Self::Fuzz => Ok((vec![fuzz::suite(workspace)?], Outcome::Passed(None))),
             _ => bail!("{} has no suites for lanes", self.title()),
@@ -308,11 +314,14 @@ fn against_control_plane(workspace: &Workspace) -> Result<Vec<Suite>> {
     }))
 }
 
-/// The suites on a real cluster, and with its kube-proxy.
-fn on_cluster(workspace: &Workspace) -> Result<(Vec<Suite>, Outcome)> {
+/// The suites on a real cluster, and with its kube-proxy: from the checkout, or from a release alone.
+fn on_cluster(workspace: &Workspace, dist: Option<&Dist>) -> Result<(Vec<Suite>, Outcome)> {
     let parts = Parts::get(workspace)?;
     let agent = suites::agent(workspace)?;
-    let image = image::for_cluster(workspace, &agent)?;
+    let image = match dist {
+        Some(dist) => dist.image(),
+        None => image::for_cluster(workspace, &agent)?,
+    };
     let release = LastRelease::find(workspace);
     let earlier = release.as_ref().map(|it| it.image(workspace)).transpose()?;
     let mut compile = suites::cargo_for(workspace, "test", suites::CLUSTER);
@@ -321,6 +330,9 @@ fn on_cluster(workspace: &Workspace) -> Result<(Vec<Suite>, Outcome)> {
     let suites = of_the_lab(workspace, suites::CLUSTER.map(str::to_owned), &agent, |command| {
         parts.name_in(command);
         command.env(cluster::IMAGE, &image);
+        if let Some(dist) = dist {
+            command.env("TOPO_LB_DEPLOY", &dist.deploy).env("TOPO_LB_CHART", dist.chart());
+        }
         command.envs(earlier.iter().map(|path| (last_release::IMAGE, path)));
     });
     Ok((suites, last_release::outcome(release.as_ref())))

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use rustix::thread::{CapabilitySet, capability_is_in_bounding_set};
 use topo_lb_tests::cgroup;
-use topo_lb_tests::deployment::{NAME, deploy, helm};
+use topo_lb_tests::deployment::{NAME, chart_place, helm};
 use topo_lb_tests::kubernetes::worker::Worker;
 use topo_lb_tests::kubernetes::{Kubernetes, LAST_RELEASE, VERSION};
 use topo_lb_tests::objects::Objects;
@@ -141,7 +141,7 @@ pub(crate) fn the_chart_does_the_same(stage: &mut Stage<'_>) -> Result<()> {
     let kubernetes = &stage.kubernetes;
     kubernetes.kubectl(&["-n", NAME, "delete", "daemonset,serviceaccount", NAME])?;
     kubernetes.kubectl(&["delete", "clusterrole,clusterrolebinding", NAME])?;
-    let chart = deploy("helm/topo-lb").display().to_string();
+    let chart = chart_place().display().to_string();
     let root = format!("cgroupRoot={}", cgroup::root()?.display());
     let values = ["--set", &root, "--set", "scope=all", "--set", "mountBpffs=true"];
     let words = [&["install", NAME, &chart, "-n", NAME][..], &values].concat();

@@ -1,6 +1,7 @@
 //! `cargo xtask release`: all files of a release, in one folder.
 
 mod krew;
+pub(crate) mod proof;
 mod provenance;
 mod sbom;
 mod source;
@@ -9,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use fs_err as fs;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use crate::architecture::Architecture;
 use crate::archive::{digest, gzip, tar};
@@ -74,7 +76,9 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     // Beside its place: renaming takes one file system. Dropping it removes it.
     let parent = output.parent().context("the file system's root is no place for a release")?;
     fs::create_dir_all(parent)?;
-    let draft = tempfile::Builder::new().prefix(".release-").tempdir_in(parent)?;
+    sweep(parent)?;
+    let prefix = format!("{DRAFT}{}-", std::process::id());
+    let draft = tempfile::Builder::new().prefix(&prefix).tempdir_in(parent)?;
     let release = Release { workspace, folder: draft.path().join("dist"), time: source.time };
     fs::create_dir(&release.folder)?;
     for (architecture, program) in &programs {
@@ -87,7 +91,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     release.sums()?;
     release.sign(args.sign_key.as_deref())?;
     ensure!(caught() == 0, "interrupted");
-    publish(&release.folder, &output, draft.path())?;
+    publish(&release.folder, &output)?;
     for file in files(&output)? {
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
         progress::note(&format!("{:>9}  {name}", size(&file)?));
@@ -212,17 +216,48 @@ fn replaceable(output: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Puts a whole release into its place; one that is there goes to the folder that is removed.
-fn publish(made: &Path, output: &Path, room: &Path) -> Result<()> {
-    if output.exists() {
-        fs::rename(output, room.join("before"))?;
+/// Puts a whole release into its place, in one step. One that is there goes to the folder that is removed.
+fn publish(made: &Path, output: &Path) -> Result<()> {
+    if !output.exists() {
+        return Ok(fs::rename(made, output)?);
     }
-    Ok(fs::rename(made, output)?)
+    let exchanged = renameat_with(CWD, made, CWD, output, RenameFlags::EXCHANGE);
+    exchanged.with_context(|| format!("cannot put the release into {}", output.display()))
+}
+
+/// The begin of the name of a folder in which a release is made; the process id follows.
+const DRAFT: &str = ".release-";
+
+/// Removes the folders of releases that were killed.
+fn sweep(parent: &Path) -> Result<()> {
+    for entry in crate::debian::entries(parent)? {
+        let name = entry.file_name().unwrap_or_default().to_string_lossy();
+        let process = name.strip_prefix(DRAFT).and_then(|rest| rest.split('-').next());
+        let is_alive = |process: &str| Path::new("/proc").join(process).exists();
+        if process.is_some_and(|it| it.parse::<u32>().is_ok() && !is_alive(it)) {
+            fs::remove_dir_all(&entry)?;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_killed_release_left_goes_with_the_next() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = format!("{DRAFT}{}-a", std::process::id());
+        for name in [&*own, ".release-4194304-b", ".release-notes", "dist"] {
+            fs::create_dir_all(folder.path().join(name).join("below")).unwrap();
+        }
+        sweep(folder.path()).unwrap();
+        let left = crate::debian::entries(folder.path()).unwrap();
+        let mut left: Vec<_> = left.iter().filter_map(|it| it.file_name()?.to_str()).collect();
+        left.sort_unstable();
+        assert_eq!(left, [&*own, ".release-notes", "dist"]);
+    }
 
     #[test]
     fn a_release_replaces_a_release_and_nothing_else() {
@@ -234,7 +269,7 @@ mod tests {
             fs::create_dir(&made).unwrap();
             fs::write(made.join(SUMS), round).unwrap();
             replaceable(&output).unwrap();
-            publish(&made, &output, &room).unwrap();
+            publish(&made, &output).unwrap();
             assert_eq!(fs::read_to_string(output.join(SUMS)).unwrap(), round);
         }
         fs::remove_file(output.join(SUMS)).unwrap();
