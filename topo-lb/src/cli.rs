@@ -11,6 +11,7 @@ mod lint;
 mod migrate;
 pub mod name;
 mod plan;
+mod pod;
 mod source;
 mod top;
 mod trace;
@@ -33,6 +34,7 @@ pub use healthz::HealthzArgs;
 pub use lint::LintArgs;
 pub use migrate::MigrateArgs;
 pub use plan::PlanArgs;
+pub use pod::PodTask;
 pub use source::{SourceArgs, kube_target};
 pub use top::TopArgs;
 pub use trace::TraceArgs;
@@ -175,6 +177,9 @@ Examples:
   topo-lb probe livez                    # exec probe of a container with TOPO_LB_PROBE_SOCKET
   topo-lb probe readyz --probe-socket /run/topo-lb/probes/socket")]
     Probe(ProbeArgs),
+    /// What containers of deploy/ do besides the agent
+    #[command(hide = true, subcommand)]
+    Pod(PodTask),
     /// What `check` runs in a cgroup of its own
     #[command(hide = true)]
     SelfProbe {

@@ -38,6 +38,7 @@ mod netlink;
 mod nftables;
 pub mod observe;
 pub mod plan;
+pub mod pod;
 pub mod policy_status;
 pub mod rate;
 pub mod readiness;

@@ -11,8 +11,8 @@ use topo_lb::admin::probe;
 use topo_lb::app;
 use topo_lb::cli::{
     AgentArgs, CheckArgs, CleanupArgs, Command, ExplainArgs, LintArgs, ListArgs, MigrateArgs,
-    Output, PlanArgs, ProbeArgs, SourceArgs, TopArgs, TraceArgs, TryArgs, ViewArgs, kube_target,
-    name, node_name,
+    Output, PlanArgs, PodTask, ProbeArgs, SourceArgs, TopArgs, TraceArgs, TryArgs, ViewArgs,
+    kube_target, name, node_name,
 };
 use topo_lb::cluster::{ServiceId, State, Update};
 use topo_lb::datapath::attach::cleanup::cleanup;
@@ -21,7 +21,7 @@ use topo_lb::list::Listed;
 use topo_lb::source::Listing;
 use topo_lb::what_if::{self, Figures, Proxied};
 use topo_lb::{
-    agent_metrics, check, crd, explain, heap, lint, list, migrate, name_service, source, top,
+    agent_metrics, check, crd, explain, heap, lint, list, migrate, name_service, pod, source, top,
     trace, try_out, view,
 };
 
@@ -46,6 +46,7 @@ fn main() -> ExitCode {
         Command::Crds => run_crds(),
         Command::Cleanup(args) => run_cleanup(&args),
         Command::Probe(args) => run_probe(&args),
+        Command::Pod(task) => run_pod(task),
         Command::SelfProbe { address } => {
             check::probe_child(address).map(|()| ExitCode::SUCCESS).map_err(Into::into)
         }
@@ -303,6 +304,19 @@ fn run_probe(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
     let answer = block_on(probe::ask(&args.probe_socket, args.what))??;
     write(&answer.sentence)?;
     Ok(if answer.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn run_pod(task: PodTask) -> anyhow::Result<ExitCode> {
+    match task {
+        PodTask::MountBpffs { place } => pod::mount_bpffs(&place)?,
+        PodTask::Done => block_on(pod::done())??,
+        PodTask::Test(args) => {
+            let (service, port) = (args.service(), args.endpoint_port);
+            let answered = block_on(pod::test(args.trace.options(false), service, port))??;
+            write(&format!("{answered} connections to the Service at {service} were answered"))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The current state of the cluster; with Namespaces and Pods if `with_clients` is set.

@@ -26,7 +26,7 @@ pub(super) const VARIABLE: &str = "TOPO_LB_IMAGES";
 /// The archives.
 const ARCHIVES: [&str; 3] = ["pause.tar", "busybox.tar", "agnhost.tar"];
 
-/// What is in the archives, by their names without an end. deploy/ names some of these images, too.
+/// What is in the archives, by their names without an end.
 ///
 /// agnhost has the names of all images of the tests that are about Services: those of DNS call only
 /// `dig` and `getent` of jessie-dnsutils, and those of EndpointSlices only want nginx to run.
@@ -43,7 +43,7 @@ const IMAGES: [(&str, Image<'_>); 3] = [
     (
         "busybox",
         Image {
-            names: &["docker.io/library/busybox:1.29", "docker.io/library/busybox:1.36"],
+            names: &["docker.io/library/busybox:1.29"],
             entrypoint: &[],
             arguments: &["sh"],
             labels: &[],
