@@ -223,9 +223,12 @@ fn what_is_given_to_the_chart_gets_to_the_agent() -> Result<()> {
 fn a_node_without_kube_proxy_is_not_sent_to_a_cluster_ip() -> Result<()> {
     let alone = chart(&["kubeProxyReplacement=true"]).err().context("no address was taken")?;
     ensure!(format!("{alone:#}").contains("needs k8sServiceHost"), "{alone:#}");
-    let hub = chart(&["kubeProxyReplacement=true", "apiServer=http://127.0.0.1:10261"])?;
+    let hub =
+        chart(&["kubeProxyReplacement=true", "apiServer=http://127.0.0.1:10261\\,in-cluster"])?;
     let container = &one(&hub, "DaemonSet")?["spec"]["template"]["spec"]["containers"][0];
     ensure!(variable(container, "TOPO_LB_SCOPE") == Some("all"), "{container:#}");
+    let servers = variable(container, "TOPO_LB_API_SERVER");
+    ensure!(servers == Some("http://127.0.0.1:10261,in-cluster"), "{servers:?}");
     Ok(())
 }
 

@@ -236,7 +236,7 @@ fn run_list(args: &ListArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn run_top(args: &TopArgs) -> anyhow::Result<ExitCode> {
-    let options = args.options(kube_target(args.kubeconfig.as_deref(), None));
+    let options = args.options(kube_target(args.kubeconfig.as_deref(), &[]));
     let is_once = args.once || args.output == Output::Json || !std::io::stdout().is_terminal();
     if !is_once {
         top::watch(&options, colours())?;

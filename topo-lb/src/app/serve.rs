@@ -28,13 +28,13 @@ pub(super) fn serve(
         // Nobody is refused.
         _ if observed.is_some() => EventPublisher::silent(Arc::clone(&figures)),
         // Without credentials, nobody may write Events.
-        Source::Manifests(_) | Source::Kube(KubeTarget::Server(_)) => {
-            EventPublisher::silent(Arc::clone(&figures))
-        }
-        Source::Kube(target) => {
-            has_listener = true;
-            EventPublisher::start(target.clone(), Arc::clone(&config.node), Arc::clone(&figures))
-        }
+        source => match written_to(source) {
+            None => EventPublisher::silent(Arc::clone(&figures)),
+            Some(target) => {
+                has_listener = true;
+                EventPublisher::start(target, Arc::clone(&config.node), Arc::clone(&figures))
+            }
+        },
     };
     let mut telemetry = Telemetry::new(Arc::clone(&figures), publisher.clone());
     if observed.is_some() {
@@ -60,10 +60,8 @@ pub(super) fn serve(
         let pin_dir = config.datapath.pin_dir.clone();
         tokio::spawn(counted::follow(telemetry.state_query(), pin_dir));
     }
-    if let Source::Kube(target @ (KubeTarget::Kubeconfig(_) | KubeTarget::Inferred)) =
-        &config.source
-    {
-        let (target, node) = (target.clone(), Arc::clone(&config.node));
+    if let Some(target) = written_to(&config.source) {
+        let node = Arc::clone(&config.node);
         policy_status::start(target.clone(), Arc::clone(&node), telemetry.state_query());
         events::node::start(target, node, telemetry.readiness(), Arc::clone(&figures));
     }
@@ -78,4 +76,12 @@ pub(super) fn serve(
     };
     let socket_file = admin::start(&config.admin, sources).context("cannot serve HTTP")?;
     Ok((telemetry, socket_file))
+}
+
+/// The API server that may be written to, if there is one.
+fn written_to(source: &Source) -> Option<KubeTarget> {
+    match source {
+        Source::Manifests(_) => None,
+        Source::Kube(target) => target.with_credentials(),
+    }
 }

@@ -8,6 +8,9 @@ use clap::Args;
 use super::name;
 use crate::source::kube::KubeTarget;
 
+/// In place of a URL: the API server of this Pod.
+const IN_CLUSTER: &str = "in-cluster";
+
 /// Where the cluster is described.
 #[derive(Debug, Args)]
 #[group(id = "source", multiple = false)]
@@ -19,26 +22,33 @@ pub struct SourceArgs {
     /// Kubeconfig file. Without any source: the in-cluster config, then $KUBECONFIG
     #[arg(long, value_name = "PATH", env = "TOPO_LB_KUBECONFIG")]
     pub kubeconfig: Option<PathBuf>,
-    /// Address of an API server that needs no credentials, such as an edge node's cache
-    #[arg(long, value_name = "URL", env = "TOPO_LB_API_SERVER")]
-    pub api_server: Option<String>,
+    /// Address of an API server that needs no credentials, such as an edge node's cache. Several, separated
+    /// by commas: the first that can be reached is asked, and the first of all again once a minute.
+    /// `in-cluster` is that of this Pod, with its credentials
+    #[arg(long, value_name = "URL", env = "TOPO_LB_API_SERVER", value_delimiter = ',')]
+    pub api_server: Vec<String>,
 }
 
 impl SourceArgs {
     /// The API server, for a source that is no manifests.
     #[must_use]
     pub fn target(&self) -> KubeTarget {
-        kube_target(self.kubeconfig.as_deref(), self.api_server.as_deref())
+        kube_target(self.kubeconfig.as_deref(), &self.api_server)
     }
 }
 
 /// The API server that flags name. Without any, that of the cluster around this process, or kubectl's own.
 #[must_use]
-pub fn kube_target(kubeconfig: Option<&Path>, api_server: Option<&str>) -> KubeTarget {
-    match (kubeconfig, api_server) {
+pub fn kube_target(kubeconfig: Option<&Path>, api_servers: &[String]) -> KubeTarget {
+    let server = |text: &String| match text.as_str() {
+        IN_CLUSTER => KubeTarget::Inferred,
+        url => KubeTarget::Server(url.to_owned()),
+    };
+    match (kubeconfig, api_servers) {
         (Some(path), _) => KubeTarget::Kubeconfig(path.to_owned()),
-        (None, Some(url)) => KubeTarget::Server(url.to_owned()),
-        (None, None) => kubectls_own().map_or(KubeTarget::Inferred, KubeTarget::Kubeconfig),
+        (None, []) => kubectls_own().map_or(KubeTarget::Inferred, KubeTarget::Kubeconfig),
+        (None, [one]) => server(one),
+        (None, several) => KubeTarget::InOrder(several.iter().map(server).collect()),
     }
 }
 

@@ -46,7 +46,7 @@ impl ViewArgs {
     #[must_use]
     pub fn options(self) -> Options {
         let SourceArgs { manifests, kubeconfig, api_server } = &self.source;
-        let is_named = kubeconfig.is_some() || api_server.is_some();
+        let is_named = kubeconfig.is_some() || !api_server.is_empty();
         let target = self.source.target();
         // Agents alone can be shown without a cluster; one that happens to be around may be another.
         let named = self.agents.named();

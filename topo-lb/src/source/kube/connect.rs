@@ -8,12 +8,13 @@ use super::KubeError;
 use super::session::Session;
 use super::target::{KubeTarget, config, url};
 use super::timing::Timing;
+use super::upstream::Upstream;
 use crate::cluster::Update;
 
 /// Identifies a cluster as far as possible without a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// The URL of the API server.
+    /// The URL of the API server; of several, all.
     pub server: String,
     /// CRC-32 of each trusted authority's certificate; empty without TLS or with the system's.
     pub authorities: Vec<u32>,
@@ -60,7 +61,7 @@ impl Server {
 
     /// Updates the routes to the server from saved objects: `default/kubernetes` and its slices.
     pub fn observe(&self, update: &Update) {
-        self.session.routes.observe(update);
+        self.session.observe(update);
     }
 }
 
@@ -87,9 +88,14 @@ pub async fn connect_to_show(target: &KubeTarget) -> Result<Server, KubeError> {
 }
 
 pub(super) async fn connect_with(target: &KubeTarget, timing: Timing) -> Result<Server, KubeError> {
-    let config = config(target).await?;
-    let server = url(&config);
-    let authorities = config.root_cert.iter().flatten().map(|one| crc32fast::hash(one)).collect();
-    let session = Session::new(target.clone(), timing, config)?;
-    Ok(Server { client: session.client(), session, identity: Identity { server, authorities } })
+    let (mut upstreams, mut urls, mut authorities) = (Vec::new(), Vec::new(), Vec::new());
+    for target in target.each() {
+        let config = config(target).await?;
+        urls.push(url(&config));
+        authorities.extend(config.root_cert.iter().flatten().map(|one| crc32fast::hash(one)));
+        upstreams.push(Upstream::new(target.clone(), timing, config)?);
+    }
+    let identity = Identity { server: urls.join(", "), authorities };
+    let session = Session::new(upstreams, timing);
+    Ok(Server { client: session.client(), session, identity })
 }

@@ -17,6 +17,7 @@ pub(super) const TIMING: Timing = Timing {
     read: Duration::from_secs(1),
     settling: Duration::from_millis(300),
     grace: Duration::from_millis(600),
+    back: Duration::from_millis(100),
     renewal: Duration::ZERO,
     absent: Timing::DEFAULT.absent,
     deletion: Duration::from_millis(100),

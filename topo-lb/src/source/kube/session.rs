@@ -1,68 +1,53 @@
-//! Requests to an API server with the current route and credentials.
+//! Requests to the API servers of a cluster: the first that can be reached, with its current route and
+//! credentials.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ::kube::Client;
-use ::kube::client::{Body, ClientBuilder, ConfigExt as _};
-use ::kube::config::Config;
+use ::kube::client::{Body, ClientBuilder};
 use http::header::RETRY_AFTER;
 use http::{Request, Response, StatusCode, Uri};
 use http_body_util::BodyExt as _;
-use hyper_timeout::TimeoutConnector;
-use hyper_util::rt::TokioExecutor;
-use tower::{BoxError, ServiceBuilder, service_fn};
+use tower::{BoxError, service_fn};
+use tracing::info;
 
-use super::backoff::random;
-use super::bootstrap::Routes;
-use super::dial::Dial;
-use super::target::{KubeTarget, config, url};
+use super::error;
+use super::order::Order;
 use super::timing::Timing;
+use super::upstream::Upstream;
 use super::watch_health::{Open, WatchHealth};
-use super::{KubeError, error};
+use crate::cluster::Update;
 use crate::source::object::Kind;
 
-/// One API server: routes, credentials, and the health of its watches. Clones share all of it.
+/// The API servers of one cluster, in order, and the health of its watches. Clones share all of it.
 #[derive(Clone)]
 pub(super) struct Session {
-    target: KubeTarget,
     pub(super) timing: Timing,
-    pub(super) routes: Routes,
     pub(super) watch_health: WatchHealth,
-    current: Arc<Mutex<Current>>,
+    /// At least one.
+    upstreams: Arc<[Upstream]>,
+    state: Arc<Mutex<State>>,
 }
 
-/// The pauses that the last answers asked for, by kind.
-type RetryAfter = BTreeMap<Kind, Duration>;
-
-struct Current {
-    /// Has the credentials of its creation; a ServiceAccount's token is read again every minute.
-    client: Client,
-    made: Instant,
-    retry_after: RetryAfter,
+struct State {
+    order: Order,
+    /// The pauses that the last answers asked for, by kind.
+    retry_after: BTreeMap<Kind, Duration>,
 }
 
 impl Session {
-    pub(super) fn new(
-        target: KubeTarget,
-        timing: Timing,
-        config: Config,
-    ) -> Result<Self, KubeError> {
-        let server = &config.cluster_url;
-        let default = if server.scheme_str() == Some("http") { 80 } else { 443 };
-        let routes = Routes::new(
-            server.host().unwrap_or_default(),
-            server.port_u16().unwrap_or(default),
-            random(),
-        );
-        let client = plain_client(config, &timing, &routes)?;
-        let current = Arc::new(Mutex::new(Current {
-            client,
-            made: Instant::now(),
-            retry_after: RetryAfter::new(),
-        }));
-        Ok(Self { target, timing, routes, watch_health: WatchHealth::new(timing.grace), current })
+    pub(super) fn new(upstreams: Vec<Upstream>, timing: Timing) -> Self {
+        let order = Order::new(upstreams.len(), timing.back, Instant::now());
+        let state = Arc::new(Mutex::new(State { order, retry_after: BTreeMap::new() }));
+        let watch_health = WatchHealth::new(timing.grace);
+        Self { timing, watch_health, upstreams: upstreams.into(), state }
+    }
+
+    /// Updates the routes to all servers.
+    pub(super) fn observe(&self, update: &Update) {
+        self.upstreams.iter().for_each(|it| it.routes.observe(update));
     }
 
     /// A client for requests by this session.
@@ -90,8 +75,7 @@ impl Session {
     ) -> Result<(Response<Body>, Option<Open>), ::kube::Error> {
         let kind = kind(request.uri());
         let watched = kind.filter(|_| is_watch(request.uri()));
-        let client = self.lock().client.clone();
-        let answer = client.send(request).await;
+        let answer = self.send(request).await;
         if let Some(kind) = kind {
             let wait = answer.as_ref().ok().and_then(retry_after);
             let all = &mut self.lock().retry_after;
@@ -100,24 +84,58 @@ impl Session {
                 None => all.remove(&kind),
             };
         }
-        match answer {
-            Ok(response) if response.status() == StatusCode::UNAUTHORIZED => {
-                self.renew().await;
-                Ok((response, None))
-            }
-            Ok(response) => {
-                let began = watched.filter(|_| response.status().is_success());
-                Ok((response, began.map(|kind| self.watch_health.open(kind))))
-            }
-            Err(failure) => {
-                self.routes.turn(Instant::now());
-                if error::is_insecure(&failure) {
-                    // A client certificate may have expired.
-                    self.renew().await;
-                }
-                Err(failure)
+        let response = answer?;
+        let began = watched.filter(|_| response.status().is_success());
+        Ok((response, began.map(|kind| self.watch_health.open(kind))))
+    }
+
+    /// Sends a request to the first server that can be reached.
+    async fn send(&self, request: Request<Body>) -> Result<Response<Body>, ::kube::Error> {
+        let (parts, body) = request.into_parts();
+        // Requests are small; answers are not.
+        let body = body.collect().await?.to_bytes().to_vec();
+        let (first, others) = self.lock().order.next(Instant::now());
+        let ask = async |place: usize| {
+            let request = Request::from_parts(parts.clone(), body.clone().into());
+            self.ask(place, request).await
+        };
+        let failure = match ask(first).await {
+            Ok(response) => return Ok(response),
+            Err(failure) => failure,
+        };
+        for place in others {
+            if let Ok(response) = ask(place).await {
+                return Ok(response);
             }
         }
+        Err(failure)
+    }
+
+    async fn ask(
+        &self,
+        place: usize,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, ::kube::Error> {
+        let upstream = &self.upstreams[place];
+        let answer = upstream.client().send(request).await;
+        match &answer {
+            Ok(response) => {
+                if response.status() == StatusCode::UNAUTHORIZED {
+                    upstream.renew().await;
+                }
+                if self.lock().order.answered(place) {
+                    info!("the API server at {} is asked from now on", upstream.url);
+                }
+            }
+            Err(failure) => {
+                upstream.routes.turn(Instant::now());
+                if error::is_insecure(failure) {
+                    // A client certificate may have expired.
+                    upstream.renew().await;
+                }
+            }
+        }
+        answer
     }
 
     /// How long the last answer about `kind` asks to wait before the next request.
@@ -125,58 +143,10 @@ impl Session {
         self.lock().retry_after.get(&kind).copied()
     }
 
-    /// Reads the credentials again, for the next requests.
-    async fn renew(&self) {
-        if self.lock().made.elapsed() < self.timing.renewal {
-            return;
-        }
-        let config = config(&self.target).await;
-        match config.and_then(|config| plain_client(config, &self.timing, &self.routes)) {
-            Ok(client) => {
-                let mut current = self.lock();
-                (current.client, current.made) = (client, Instant::now());
-            }
-            Err(error) => tracing::debug!("the credentials stay as they are: {error}"),
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Current> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         // No code panics while it holds the lock.
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Like [`Client::try_from`], but connects by `routes`.
-fn plain_client(mut config: Config, timing: &Timing, routes: &Routes) -> Result<Client, KubeError> {
-    config.connect_timeout = Some(timing.connect);
-    config.read_timeout = Some(timing.read);
-    config.reset_reader_on_write = true;
-    let server = url(&config);
-    let client = if config.proxy_url.is_some() {
-        // A configured proxy is the only way.
-        Client::try_from(config)
-    } else {
-        build(&config, routes)
-    };
-    client.map_err(|error| KubeError::Client { url: server, reason: error.to_string() })
-}
-
-fn build(config: &Config, routes: &Routes) -> ::kube::Result<Client> {
-    let https = config.rustls_https_connector_with_connector(Dial::new(routes.clone()))?;
-    let mut connector = TimeoutConnector::new(https);
-    connector.set_connect_timeout(config.connect_timeout);
-    connector.set_read_timeout(config.read_timeout);
-    connector.set_write_timeout(config.write_timeout);
-    connector.set_reset_reader_on_write(config.reset_reader_on_write);
-    let client: hyper_util::client::legacy::Client<_, Body> =
-        hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(connector);
-    let service = ServiceBuilder::new()
-        .layer(config.base_uri_layer())
-        .option_layer(config.auth_layer()?)
-        .layer(config.extra_headers_layer()?)
-        .map_err(BoxError::from)
-        .service(client);
-    Ok(ClientBuilder::new(service, &*config.default_namespace).build())
 }
 
 fn is_watch(uri: &Uri) -> bool {
@@ -205,3 +175,6 @@ fn retry_after(response: &Response<Body>) -> Option<Duration> {
     let value = response.headers().get(RETRY_AFTER).filter(|_| is_refusal)?;
     value.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
 }
+
+#[cfg(test)]
+mod tests;

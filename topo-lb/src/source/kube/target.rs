@@ -16,6 +16,30 @@ pub enum KubeTarget {
     Server(String),
     /// The cluster of this Pod; outside of a Pod, `$KUBECONFIG`.
     Inferred,
+    /// Several servers of one cluster: the first that can be reached is asked. None of them is several.
+    InOrder(Vec<Self>),
+}
+
+impl KubeTarget {
+    /// The servers, in order.
+    pub(super) fn each(&self) -> &[Self] {
+        match self {
+            Self::InOrder(all) => all,
+            one => std::slice::from_ref(one),
+        }
+    }
+
+    /// Those that get credentials, and so may be written to; `None`: no server.
+    #[must_use]
+    pub fn with_credentials(&self) -> Option<Self> {
+        let all = self.each().iter().filter(|it| !matches!(it, Self::Server(_)));
+        let mut all: Vec<_> = all.cloned().collect();
+        match all.len() {
+            0 => None,
+            1 => all.pop(),
+            _ => Some(Self::InOrder(all)),
+        }
+    }
 }
 
 /// The configuration for `target`, with the current credentials.
@@ -28,6 +52,8 @@ pub(super) async fn config(target: &KubeTarget) -> Result<Config, KubeError> {
         }
         KubeTarget::Server(url) => plain(url),
         KubeTarget::Inferred => inferred().await,
+        // Each has a configuration of its own.
+        KubeTarget::InOrder(_) => Err(KubeError::Nowhere),
     }
 }
 

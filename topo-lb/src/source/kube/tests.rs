@@ -466,7 +466,7 @@ async fn a_token_that_was_renewed_in_its_file_is_used() {
     );
     std::fs::write(&kubeconfig, text).unwrap();
     let target = KubeTarget::Kubeconfig(kubeconfig);
-    let patient = Timing { settling: Duration::from_secs(30), ..TIMING };
+    let patient = Timing { settling: Duration::from_secs(30), ..PATIENT };
     let server = connect_with(&target, patient).await.unwrap();
     let mut events = follow(server);
     assert_eq!(some(&mut events, 4).await, ["0 nodes", "0 services", "0 slices", "synced"]);

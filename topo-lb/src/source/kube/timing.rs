@@ -15,6 +15,8 @@ pub(super) struct Timing {
     pub(super) settling: Duration,
     /// A watch that is closed for less than this still counts as open.
     pub(super) grace: Duration,
+    /// How long another server serves before the first one is asked again.
+    pub(super) back: Duration,
     /// Shortest interval between readings of the credentials.
     pub(super) renewal: Duration,
     /// Pause if the server does not have an optional kind, or does not allow to read it. Up to a tenth more,
@@ -31,6 +33,7 @@ impl Timing {
         read: Duration::from_secs(90),
         settling: Duration::from_secs(20),
         grace: Duration::from_secs(10),
+        back: Duration::from_secs(60),
         renewal: Duration::from_secs(5),
         absent: Duration::from_secs(60),
         deletion: Duration::from_secs(5),
