@@ -13,7 +13,7 @@ use super::cross;
 use super::debian_kernel::DebianKernel;
 use super::initramfs::Initramfs;
 use super::modules;
-use super::suites::{MPTCP, SUITES, Scope, Suite};
+use super::suites::{self, MPTCP, SUITES, Scope, Suite};
 use crate::architecture::Architecture;
 use crate::libraries;
 use crate::process::{output_of, run_logged};
@@ -147,7 +147,7 @@ pub(super) fn pack(
     for tool in TOOLS {
         program(&mut inside, format!("/bin/{tool}"), &programs.tool(workspace, tool)?)?;
     }
-    for suite in SUITES {
+    for suite in suites::of(scope) {
         program(&mut inside, format!("/suites/{}", suite.name), programs.suite(suite.name)?)?;
     }
     for (place, library) in &libraries {
@@ -192,7 +192,7 @@ fn plan(modules: &[PathBuf], scope: Scope, all_jumps: bool) -> Value {
             "TOPO_LB_PATIENCE": PATIENCE.to_string(),
             ALL_JUMPS: all_jumps.to_string(),
         },
-        "suites": SUITES.map(suite),
+        "suites": suites::of(scope).into_iter().map(suite).collect::<Vec<_>>(),
     })
 }
 

@@ -35,7 +35,6 @@ use crate::workspace::Workspace;
 use boot::Machine;
 use counts::Counts;
 use report::Report;
-use suites::SUITES;
 
 /// The variable that has the suite `verifier` search all pending jumps: `true` or `false`.
 const ALL_JUMPS: &str = "TOPO_LB_ALL_JUMPS";
@@ -201,7 +200,7 @@ fn judge(machine: &Machine<'_>, scope: Scope, ended: Result<()>) -> Result<Repor
     for text in report.lines() {
         progress::note(&format!("  {text}"));
     }
-    if let Err(error) = ended.and_then(|()| suites::judge(&SUITES, scope, &report)) {
+    if let Err(error) = ended.and_then(|()| suites::judge(&suites::of(scope), scope, &report)) {
         for text in report::excerpt(&said) {
             progress::note(&format!("│ {text}"));
         }

@@ -30,6 +30,12 @@ pub(super) struct Suite {
 /// See [`Suite::has_mptcp`].
 pub(super) const MPTCP: &str = "mptcp";
 
+/// The suites of this extent. `try_out` is part of the whole: in the lab it runs with every test.
+pub(super) fn of(scope: Scope) -> Vec<Suite> {
+    let is_short = |suite: &Suite| suite.name != "try_out";
+    SUITES.into_iter().filter(|suite| scope == Scope::Whole || is_short(suite)).collect()
+}
+
 /// In the order of execution. `tc_packets` is last: its old connections need some uptime.
 pub(super) const SUITES: [Suite; 10] = [
     Suite { name: "verifier", short: &[], skipped: &[], has_mptcp: false },
@@ -67,12 +73,7 @@ pub(super) const SUITES: [Suite; 10] = [
         ],
         has_mptcp: true,
     },
-    Suite {
-        name: "try_out",
-        short: &["every_connection_goes_where_it_should_and_standard_output_is_json_alone"],
-        skipped: &[],
-        has_mptcp: false,
-    },
+    Suite { name: "try_out", short: &[], skipped: &[], has_mptcp: false },
     // These kernels do not order programs: the agent must report which one decides.
     Suite {
         name: "foreign",
@@ -192,6 +193,14 @@ mod tests {
             }
             assert_eq!(text.contains("HttpMptcp"), suite.has_mptcp, "{}", suite.name);
         }
+    }
+
+    #[test]
+    fn the_whole_has_one_suite_more() {
+        assert_eq!(
+            [of(Scope::Short).len(), of(Scope::Whole).len()],
+            [SUITES.len() - 1, SUITES.len()]
+        );
     }
 
     #[test]
