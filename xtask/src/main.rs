@@ -23,6 +23,8 @@ mod dashboard;
 mod debian;
 mod debian_kubernetes;
 mod demo;
+#[cfg(test)]
+mod docs;
 mod e2e;
 mod external_matrix;
 mod fuzz;

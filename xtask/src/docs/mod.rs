@@ -1,0 +1,4 @@
+//! The documentation: links that lead somewhere.
+
+mod links;
+mod page;
