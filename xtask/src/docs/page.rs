@@ -1,6 +1,7 @@
 //! A page in Markdown: its title, anchors, links and blocks of code.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::LazyLock;
 
 use anyhow::{Context as _, Result};
@@ -27,14 +28,16 @@ pub(super) struct Page {
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) target: String,
+    /// Where the whole link is in the text.
+    pub(super) place: Range<usize>,
     pub(super) line: usize,
+    pub(super) is_picture: bool,
 }
 
 /// A fenced block of code.
 #[derive(Debug)]
 pub(super) struct Block {
     pub(super) language: String,
-    pub(super) text: String,
     pub(super) line: usize,
     /// The comment on the line before it, without `<!--` and `-->`.
     pub(super) comment: Option<String>,
@@ -66,8 +69,8 @@ impl Page {
         let mut page = Self { path, ..Self::default() };
         let line = |at: usize| text[..at].matches('\n').count() + 1;
         let mut times = BTreeMap::new();
-        // What is being read: the words of a heading, a block of code.
-        let (mut heading, mut block) = (None::<String>, None::<Block>);
+        // The words of the heading that is being read.
+        let mut heading = None::<String>;
         // The comment that was read last, and where it ends.
         let mut comment = (String::new(), 0);
         let undefined = |link: pulldown_cmark::BrokenLink<'_>| {
@@ -89,19 +92,17 @@ impl Page {
                 }
                 Event::Start(Tag::Link { ref dest_url, .. } | Tag::Image { ref dest_url, .. }) => {
                     let (target, line) = (dest_url.to_string(), line(place.start));
-                    page.links.push(Link { target, line });
+                    let is_picture = matches!(event, Event::Start(Tag::Image { .. }));
+                    page.links.push(Link { target, place, line, is_picture });
                 }
                 Event::Start(Tag::CodeBlock(CodeBlockKind::Fenced(language))) => {
                     let is_before = text[comment.1..place.start].trim().is_empty();
                     let comment = (is_before && !comment.0.is_empty()).then(|| comment.0.clone());
-                    let (language, text) = (language.to_string(), String::new());
-                    block = Some(Block { language, text, line: line(place.start), comment });
+                    let (language, line) = (language.to_string(), line(place.start));
+                    page.blocks.push(Block { language, line, comment });
                 }
-                Event::End(TagEnd::CodeBlock) => page.blocks.extend(block.take()),
                 Event::Text(words) | Event::Code(words) => {
-                    if let Some(block) = &mut block {
-                        block.text.push_str(&words);
-                    } else if let Some(heading) = &mut heading {
+                    if let Some(heading) = &mut heading {
                         heading.push_str(&words);
                     }
                 }
@@ -185,6 +186,5 @@ mod tests {
             (19, "sh", Some("two")),
         ];
         assert_eq!(found, wanted);
-        assert_eq!([&page.blocks[0].text, &page.blocks[3].text], ["ls -l\n", "ls\n"]);
     }
 }
