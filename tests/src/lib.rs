@@ -57,6 +57,7 @@ pub mod netns;
 pub mod node;
 pub mod objects;
 pub mod packets;
+pub mod page;
 pub mod paint;
 pub mod permit;
 pub mod pod;

@@ -111,12 +111,24 @@ fn leaves(schema: &Value, values: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::image::VERSION;
+    use crate::release::PLACE;
 
     #[test]
     fn the_readme_of_the_chart_has_its_values() {
         let workspace = Workspace::find().unwrap();
         let text = fs::read_to_string(workspace.root.join(CHART).join("README.md")).unwrap();
         assert!(text == readme(&workspace).unwrap(), "out of date: cargo xtask chart");
+    }
+
+    #[test]
+    fn the_chart_has_the_version_of_this_source_and_what_a_registry_shows() {
+        let path = Workspace::find().unwrap().root.join(CHART).join("Chart.yaml");
+        let chart: Value = serde_saphyr::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+        assert_eq!([&chart["version"], &chart["appVersion"]], [VERSION, VERSION]);
+        assert_eq!(chart["home"], PLACE);
+        assert!(chart["maintainers"][0]["name"].is_string(), "{chart}");
+        assert_eq!(chart["kubeVersion"], ">=1.20.0-0", "docs/releases.md says so, too");
     }
 
     #[test]

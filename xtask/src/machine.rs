@@ -38,6 +38,8 @@ pub(crate) struct Machine {
     pub(crate) deny: bool,
     /// Whether `cargo-auditable` is installed.
     pub(crate) auditable: bool,
+    /// Whether `mdbook` is installed.
+    pub(crate) mdbook: bool,
     pub(crate) mounts: Mounts,
 }
 
@@ -71,6 +73,7 @@ impl Machine {
             linker: find_cargo_program("bpf-linker").and_then(|path| Linker::inspect(&path)),
             deny: find_cargo_program("cargo-deny").is_some(),
             auditable: find_cargo_program("cargo-auditable").is_some(),
+            mdbook: find_cargo_program("mdbook").is_some(),
             mounts: Mounts::find(),
         }
     }

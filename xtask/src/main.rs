@@ -23,6 +23,7 @@ mod dashboard;
 mod debian;
 mod debian_kubernetes;
 mod demo;
+mod docs;
 mod e2e;
 mod external_matrix;
 mod fuzz;
@@ -86,6 +87,7 @@ enum Command {
     Dashboard(dashboard::Args),
     Chart(chart::Args),
     Pictures(pictures::Args),
+    Docs(docs::Args),
 }
 
 fn main() -> ExitCode {
@@ -107,6 +109,7 @@ fn main() -> ExitCode {
         Command::Dashboard(args) => dashboard::run(&workspace, &args),
         Command::Chart(args) => chart::run(&workspace, &args),
         Command::Pictures(args) => pictures::run(&workspace, &args),
+        Command::Docs(args) => docs::run(&workspace, &args),
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -47,6 +47,8 @@ pub(crate) enum Need {
     Cluster,
     /// cargo-auditable.
     Auditable,
+    /// mdbook.
+    Book,
     /// Kernels, and QEMU to boot them.
     VirtualMachine,
     /// The same for 64-bit ARM.
@@ -74,6 +76,8 @@ pub(crate) struct Item {
 pub(crate) const ITEMS: &[Item] = &[
     program(Need::Lab, "ip", "iproute2"),
     program(Need::Lab, "bpftool", "bpftool"),
+    program(Need::Lab, "curl", "curl"),
+    program(Need::Lab, "python3", "python3"),
     program(Need::Peers, "nft", "nftables"),
     program(Need::Browser, "chromium", "chromium"),
     program(Need::Iptables, "iptables", "iptables"),

@@ -13,10 +13,11 @@ use crate::process::run_logged;
 use crate::workspace::{Profile, Workspace};
 
 /// Suites that need a control plane or Prometheus; plain `cargo test` excludes them by `test = false`.
-pub(crate) const CONTROL_PLANE: [&str; 8] = [
+pub(crate) const CONTROL_PLANE: [&str; 9] = [
     "control_plane",
     "api",
     "changes",
+    "commands_api_server",
     "demo_api_server",
     "telling",
     "autonomy",
@@ -125,7 +126,10 @@ mod tests {
     fn every_suite_is_in_one_list() {
         let workspace = Workspace::find().unwrap();
         let unprivileged = without_privileges(&workspace).unwrap();
-        assert_eq!(unprivileged, ["engine", "explain_golden", "lint_command", "plan_command"]);
+        assert_eq!(
+            unprivileged,
+            ["engine", "explain_golden", "lint_command", "migrate_command", "plan_command"]
+        );
         let lab = in_lab(&workspace).unwrap();
         assert!(["connect", "tc_packets"].iter().all(|name| lab.contains(&(*name).to_owned())));
         for name in CONTROL_PLANE.into_iter().chain(CLUSTER) {

@@ -30,6 +30,7 @@ pub(crate) fn plan(machine: &Machine, needs: &BTreeSet<Need>) -> Plan {
             Need::HostLints => draft.host_lints(),
             Need::Deny => draft.deny(),
             Need::Auditable => draft.auditable(),
+            Need::Book => draft.book(),
             Need::Kernel => draft.kernel(),
             Need::Root => draft.root(),
             _ => {}

@@ -30,6 +30,7 @@ fn bare() -> Machine {
         linker: None,
         deny: false,
         auditable: false,
+        mdbook: false,
         mounts: Mounts { bpffs: false, cgroup2: Cgroup2::Free },
     }
 }
@@ -43,6 +44,7 @@ fn complete() -> Machine {
         linker: Some(linker()),
         deny: true,
         auditable: true,
+        mdbook: true,
         mounts: Mounts { bpffs: true, cgroup2: Cgroup2::At(CGROUPS.into()) },
         ..bare()
     }
@@ -92,6 +94,7 @@ fn a_bare_machine_gets_everything_in_an_order_that_works() {
         "mount -t bpf bpf /sys/fs/bpf",
         "mount -t cgroup2 none /sys/fs/cgroup",
         "CARGO_PROFILE_DEV_DEBUG=0 cargo install cargo-auditable",
+        "CARGO_PROFILE_DEV_DEBUG=0 cargo install mdbook",
     ];
     assert_eq!(commands.len(), starts.len(), "{commands:#?}");
     for (command, start) in commands.iter().zip(starts) {

@@ -23,6 +23,7 @@ use crate::process::{caught, run_logged};
 use crate::progress;
 use crate::shipped;
 use crate::workspace::{Workspace, find_program};
+pub(crate) use sbom::PLACE;
 use source::Source;
 
 /// Makes all files of a release: programs, the image, the chart, manifests, and what they are made of.
@@ -58,8 +59,9 @@ const SUMS: &str = "SHA256SUMS";
 
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     // First what takes no time, as it can fail.
+    let cosign = find_program("cosign");
     ensure!(
-        args.sign_key.is_none() || find_program("cosign").is_some(),
+        args.sign_key.is_none() || cosign.is_some(),
         "--sign-key needs cosign, which is not installed: https://docs.sigstore.dev/cosign"
     );
     let output = workspace.root.join(&args.output);
@@ -89,7 +91,10 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     krew::write(&release, &programs)?;
     provenance::write(&release, &source)?;
     release.sums()?;
-    release.sign(args.sign_key.as_deref())?;
+    match (&args.sign_key, cosign) {
+        (Some(key), Some(cosign)) => release.sign(&cosign, key)?,
+        _ => progress::note("not signed: --sign-key names no key"),
+    }
     ensure!(caught() == 0, "interrupted");
     publish(&release.folder, &output)?;
     for file in files(&output)? {
@@ -146,7 +151,7 @@ impl Release<'_> {
     /// The chart, a file per overlay, the custom resources, and deploy/ itself.
     fn deployment(&self, room: &Path) -> Result<()> {
         let deploy = self.workspace.root.join("deploy");
-        self.archive(&deploy.join("helm"), &["topo-lb"], &format!("topo-lb-{VERSION}.chart"))?;
+        self.chart()?;
         let whole = format!("topo-lb-{VERSION}-deploy.tar");
         self.archive(&self.workspace.root, &["deploy"], &whole)?;
         copy(
@@ -168,6 +173,19 @@ impl Release<'_> {
         Ok(())
     }
 
+    /// The chart as `helm package` packs it, with the time of the commit.
+    fn chart(&self) -> Result<()> {
+        let helm = self.workspace.root.join("deploy/helm");
+        let ignored = ignored(&fs::read_to_string(helm.join("topo-lb/.helmignore"))?)?;
+        let names = files(&helm.join("topo-lb"))?.into_iter().filter_map(|path| {
+            let name = path.file_name()?.to_str()?.to_owned();
+            (!ignored.contains(&name)).then(|| format!("topo-lb/{name}"))
+        });
+        let names: Vec<_> = names.collect();
+        let names: Vec<_> = names.iter().map(String::as_str).collect();
+        self.archive(&helm, &names, &format!("topo-lb-{VERSION}.chart"))
+    }
+
     /// The names of all files, and their SHA-256.
     fn digests(&self) -> Result<Vec<(String, String)>> {
         let name =
@@ -180,12 +198,9 @@ impl Release<'_> {
         Ok(fs::write(self.place(SUMS), lines.collect::<String>())?)
     }
 
-    fn sign(&self, key: Option<&str>) -> Result<()> {
-        let Some(key) = key else {
-            progress::note("not signed: --sign-key names no key");
-            return Ok(());
-        };
-        let mut command = self.workspace.command("cosign");
+    /// Signs the checksums, and so all files: docs/releases.md says why nothing else is signed.
+    fn sign(&self, cosign: &Path, key: &str) -> Result<()> {
+        let mut command = self.workspace.command(cosign);
         command.args(["sign-blob", "--yes", "--key", key, "--bundle"]);
         command.arg(self.place(&format!("{SUMS}.cosign.json"))).arg(self.place(SUMS));
         run_logged(format!("signing {SUMS}"), &mut command, &self.workspace.log("release-sign"))
@@ -195,6 +210,22 @@ impl Release<'_> {
 /// The name of a program's archive, without its end.
 fn archive_name(architecture: Architecture) -> String {
     format!("topo-lb-{VERSION}-linux-{}", architecture.name())
+}
+
+/// What a .helmignore names: entries of the chart's folder, without patterns.
+fn ignored(text: &str) -> Result<Vec<String>> {
+    let lines =
+        text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let name = |line: &str| {
+        let name = line.trim_end_matches('/');
+        let is_plain = |it: char| it.is_ascii_alphanumeric() || "-_.".contains(it);
+        ensure!(
+            name.chars().all(is_plain),
+            ".helmignore says `{line}`: a release understands only names of the chart's own entries"
+        );
+        Ok(name.to_owned())
+    };
+    lines.map(name).collect()
 }
 
 /// The files of a folder, by name.
@@ -242,40 +273,4 @@ fn sweep(parent: &Path) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_killed_release_left_goes_with_the_next() {
-        let folder = tempfile::tempdir().unwrap();
-        let own = format!("{DRAFT}{}-a", std::process::id());
-        for name in [&*own, ".release-4194304-b", ".release-notes", "dist"] {
-            fs::create_dir_all(folder.path().join(name).join("below")).unwrap();
-        }
-        sweep(folder.path()).unwrap();
-        let left = crate::debian::entries(folder.path()).unwrap();
-        let mut left: Vec<_> = left.iter().filter_map(|it| it.file_name()?.to_str()).collect();
-        left.sort_unstable();
-        assert_eq!(left, [&*own, ".release-notes", "dist"]);
-    }
-
-    #[test]
-    fn a_release_replaces_a_release_and_nothing_else() {
-        let folder = tempfile::tempdir().unwrap();
-        let (room, output) = (folder.path().join("room"), folder.path().join("dist"));
-        fs::create_dir(&room).unwrap();
-        for round in ["first", "second"] {
-            let made = room.join(round);
-            fs::create_dir(&made).unwrap();
-            fs::write(made.join(SUMS), round).unwrap();
-            replaceable(&output).unwrap();
-            publish(&made, &output).unwrap();
-            assert_eq!(fs::read_to_string(output.join(SUMS)).unwrap(), round);
-        }
-        fs::remove_file(output.join(SUMS)).unwrap();
-        replaceable(&output).unwrap();
-        fs::write(output.join("letters"), "").unwrap();
-        let error = replaceable(&output).unwrap_err().to_string();
-        assert!(error.contains("left alone") && output.join("letters").exists(), "{error}");
-    }
-}
+mod tests;

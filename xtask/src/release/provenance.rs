@@ -5,9 +5,8 @@ use anyhow::Result;
 use fs_err as fs;
 use serde_json::json;
 
-use super::Release;
-use super::sbom::PLACE;
 use super::source::Source;
+use super::{PLACE, Release};
 use crate::archive::digest;
 use crate::image::VERSION;
 

@@ -14,8 +14,8 @@ use crate::image::VERSION;
 use crate::process::{display, output_of};
 use crate::workspace::Workspace;
 
-/// Where releases are.
-pub(super) const PLACE: &str = "https://example.com/topo-lb";
+/// Where the repository and its releases are.
+pub(crate) const PLACE: &str = "https://example.com/topo-lb";
 
 /// The document for a program.
 pub(super) fn of(
