@@ -15,7 +15,7 @@ use topo_lb::topology::{Scope, decide};
 use topo_lb_common::backend::Locality;
 
 use crate::fake_api::{FakeApi, NODES, SERVICES, SLICES};
-use crate::population::update;
+use crate::population::{Population, update};
 
 /// The path of the agents' Pods.
 pub const PODS: &str = "/api/v1/namespaces/topo-lb/pods";
@@ -97,6 +97,31 @@ pub fn cluster(objects: Vec<Value>, demands: &[Demand]) -> Result<FakeApi> {
         Some(metrics(own, seconds + 1.6 * (seconds / 4.0).sin() + 0.9 * (seconds / 2.3).cos()))
     });
     Ok(api)
+}
+
+/// Starts a cluster of so many Nodes and Services, as [`cluster`]. Clients of each Node dial ten Services.
+///
+/// # Errors
+/// As [`cluster`].
+pub fn large(nodes: u32, services: u32) -> Result<FakeApi> {
+    let objects: Vec<_> = Population::new("node-00000", nodes, services, 4).objects().collect();
+    let name = |object: &Value, field: &str| {
+        object["metadata"][field].as_str().unwrap_or_default().to_owned()
+    };
+    let of_kind = |kind| objects.iter().filter(move |object| object["kind"] == kind);
+    let services: Vec<_> =
+        of_kind("Service").map(|it| (name(it, "namespace"), name(it, "name"))).collect();
+    let demands: Vec<_> = of_kind("Node")
+        .enumerate()
+        .flat_map(|(place, node)| (0..10).map(move |number| (place * 10 + number, node)))
+        .map(|(number, node)| Demand {
+            node: name(node, "name"),
+            service: services[number * 7 % services.len()].clone(),
+            connections: (number % 13) as f64,
+            bytes: 5e4,
+        })
+        .collect();
+    cluster(objects, &demands)
 }
 
 /// The bytes a second of these demands, by distance, at the mean of what changes from second to second.

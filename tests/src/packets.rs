@@ -123,7 +123,8 @@ const FIXED: [&str; 18] = [
 ];
 
 /// The object file that the agent embeds; that of the stress test is beside it.
-pub(crate) fn object_path() -> PathBuf {
+#[must_use]
+pub fn object_path() -> PathBuf {
     match env::var_os("TOPO_LB_EBPF_OBJECT") {
         Some(path) => path.into(),
         None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/bpf/topo-lb.o"),

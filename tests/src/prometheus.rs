@@ -104,8 +104,26 @@ impl<'a> Prometheus<'a> {
     /// # Errors
     /// Prometheus refuses the query.
     pub fn query(&self, query: &str) -> Result<Vec<Value>> {
+        self.result("query", query, "")
+    }
+
+    /// The samples of a query from `begin` to `end`, in seconds since 1970, every `step` seconds: labels,
+    /// times, and values as text.
+    ///
+    /// # Errors
+    /// Prometheus refuses the query.
+    pub fn query_range(
+        &self,
+        query: &str,
+        (begin, end): (f64, f64),
+        step: f64,
+    ) -> Result<Vec<Value>> {
+        self.result("query_range", query, &format!("&start={begin}&end={end}&step={step}"))
+    }
+
+    fn result(&self, what: &str, query: &str, more: &str) -> Result<Vec<Value>> {
         let encoded: String = query.bytes().map(|byte| format!("%{byte:02X}")).collect();
-        let found = self.get(&format!("/api/v1/query?query={encoded}"))?;
+        let found = self.get(&format!("/api/v1/{what}?query={encoded}{more}"))?;
         found["result"].as_array().cloned().with_context(|| format!("{query}: {found}"))
     }
 

@@ -69,6 +69,14 @@ pub fn last_release() -> Result<Option<PathBuf>> {
     named("TOPO_LB_LAST_RELEASE_AGENT")
 }
 
+/// An agent whose programs log, if `TOPO_LB_LOG_AGENT` names it. `cargo xtask test` does.
+///
+/// # Errors
+/// There is no such file.
+pub fn agent_that_logs() -> Result<Option<PathBuf>> {
+    named("TOPO_LB_LOG_AGENT")
+}
+
 /// The file that a variable names, if it is set.
 ///
 /// # Errors

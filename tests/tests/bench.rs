@@ -69,6 +69,9 @@ fn a_quick_run_finds_every_figure_and_its_report_alone_makes_the_page() -> Resul
         "tc_other_x",
         "services_write_ms",
         "services_memory_mb",
+        "view_first_paint_ms",
+        "view_longest_frame_ms",
+        "view_updates_per_second",
     ] {
         ensure!(names.contains(name), "no {name} among {names:?}");
     }

@@ -36,7 +36,7 @@ Examples:
   cargo xtask bench --write-docs --from docs/performance/report.json
                                                  # writes these again, and measures nothing")]
 pub(crate) struct Args {
-    /// Only these parts: connect, external, accounting, kernel, probes, control-plane, first-contact, rollout
+    /// Only these parts: connect, external, accounting, kernel, probes, control-plane, first-contact, view, rollout
     #[arg(long, value_name = "PART")]
     part: Vec<String>,
     /// Few sizes and few rounds
@@ -62,12 +62,17 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         "docs/performance.md tells all parts: leave out --part, or give --from the report with the others"
     );
     let measures = args.from.is_none() || !args.part.is_empty();
-    let connects = args.part.is_empty()
-        || args.part.iter().any(|part| matches!(&**part, "connect" | "external"));
-    let with_kube_proxy = measures && connects && (!args.quick || kube_proxy::found().is_some());
+    let measures_one = |of: &[&str]| {
+        measures && (args.part.is_empty() || args.part.iter().any(|part| of.contains(&&**part)))
+    };
+    let with_kube_proxy =
+        measures_one(&["connect", "external"]) && (!args.quick || kube_proxy::found().is_some());
     let mut needs = Vec::new();
     if measures {
         needs.extend([Need::Kernel, Need::Lab, Need::Peers, Need::Root]);
+    }
+    if measures_one(&["view"]) {
+        needs.push(Need::Browser);
     }
     if with_kube_proxy {
         needs.extend([Need::KubeProxy, Need::Iptables]);

@@ -48,17 +48,19 @@ const PROFILE: &str = "bpf";
 
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let machine = ready(workspace, &[])?;
-    let object = if args.log { with_log(workspace, &machine)? } else { workspace.object() };
+    let mut object = workspace.object();
+    if args.log {
+        with_log(workspace, &machine)?;
+        object = workspace.log_object();
+    }
     progress::note(&object.display().to_string());
     Ok(())
 }
 
-/// Builds the object whose programs say what they decide; returns its path.
-pub(crate) fn with_log(workspace: &Workspace, machine: &Machine) -> Result<PathBuf> {
-    let place = workspace.object().with_file_name("topo-lb-log.o");
+/// Builds the object whose programs say what they decide.
+pub(crate) fn with_log(workspace: &Workspace, machine: &Machine) -> Result<()> {
     let built = compile(workspace, machine, "eBPF object that logs", LOG)?;
-    publish_built(&built.join(PACKAGE), &place)?;
-    Ok(place)
+    publish_built(&built.join(PACKAGE), &workspace.log_object())
 }
 
 /// Prepares the machine for the needs, and builds the object.

@@ -37,8 +37,8 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let mut build = workspace.cargo("build");
     build.args(["--release", "--package", "topo-lb"]);
     if args.log {
-        let object = build_ebpf::with_log(workspace, &machine)?;
-        build.args(["--features", "log"]).env("TOPO_LB_EBPF_OBJECT", object);
+        build_ebpf::with_log(workspace, &machine)?;
+        build.args(["--features", "log"]).env("TOPO_LB_EBPF_OBJECT", workspace.log_object());
     }
     run_logged("agent", &mut build, &workspace.log("build-agent"))?;
 

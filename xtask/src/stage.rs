@@ -34,7 +34,7 @@ use crate::workspace::{Workspace, cargo_home, find_cargo_program};
 pub(crate) enum Stage {
     /// The layout of the source
     Format,
-    /// The eBPF object compiles
+    /// The eBPF objects compile: the agent's, and the one that logs
     Object,
     /// Clippy for this machine's code, warnings as errors
     Clippy,
@@ -141,7 +141,10 @@ impl Stage {
     ) -> Result<Outcome> {
         match self {
             Self::Format => format(workspace)?,
-            Self::Object => build_ebpf::build(workspace, machine)?,
+            Self::Object => {
+                build_ebpf::build(workspace, machine)?;
+                build_ebpf::with_log(workspace, machine)?;
+            }
             Self::Clippy => clippy(workspace)?,
             Self::ClippyEbpf => build_ebpf::lint(workspace, machine)?,
             Self::Deny => return deny(workspace),
@@ -255,7 +258,9 @@ fn lab(workspace: &Workspace) -> Result<(Vec<Suite>, Outcome)> {
     let agent = suites::compile_lab(workspace)?;
     let release = LastRelease::find(workspace);
     let earlier = release.as_ref().map(|it| it.agent(workspace)).transpose()?;
+    let logs = suites::agent_that_logs(workspace)?;
     let suites = of_the_lab(workspace, suites::in_lab(workspace)?, &agent, |command| {
+        command.env(suites::LOG_AGENT, &logs);
         command.envs(earlier.iter().map(|path| (last_release::AGENT, path)));
     });
     Ok((suites, last_release::outcome(release.as_ref())))

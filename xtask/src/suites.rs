@@ -86,6 +86,22 @@ pub(crate) fn agent(workspace: &Workspace) -> Result<PathBuf> {
     program(workspace, "agent", "topo-lb")
 }
 
+/// The variable that names the agent whose programs log.
+pub(crate) const LOG_AGENT: &str = "TOPO_LB_LOG_AGENT";
+
+/// Compiles the agent with the object whose programs log, and returns its path.
+pub(crate) fn agent_that_logs(workspace: &Workspace) -> Result<PathBuf> {
+    let mut build = cargo_for(workspace, "build", [CONTROL_PLANE[0]]);
+    build.args(["--bin", "topo-lb", "--features", "topo-lb/log"]);
+    // The program has a folder of its own; all that is compiled for it is beside what other builds need, too.
+    let folder = workspace.target.join("log");
+    build.args(["--config", &format!("build.build-dir={:?}", workspace.target)]);
+    build.env("CARGO_TARGET_DIR", &folder).env("TOPO_LB_EBPF_OBJECT", workspace.log_object());
+    let log = workspace.log("build-topo-lb-log");
+    run_logged("compiling the agent that logs", &mut build, &log)?;
+    Ok(folder.join("debug/topo-lb"))
+}
+
 /// Compiles a program with the features that the suites have, and returns its path.
 pub(crate) fn program(workspace: &Workspace, title: &str, name: &str) -> Result<PathBuf> {
     // Without a test, Cargo would omit features that only tests request.

@@ -71,6 +71,11 @@ impl Workspace {
         self.object().with_file_name("topo-lb-reads.o")
     }
 
+    /// The eBPF object whose programs say what they decide, beside the agent's.
+    pub(crate) fn log_object(&self) -> PathBuf {
+        self.object().with_file_name("topo-lb-log.o")
+    }
+
     /// The path of a compiled program.
     pub(crate) fn program(&self, profile: Profile, name: &str) -> PathBuf {
         let folder = match profile {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
 use fs_err as fs;
@@ -13,10 +13,12 @@ use topo_lb_tests::binary::Binary;
 use topo_lb_tests::client::Client;
 use topo_lb_tests::cluster::Cluster;
 use topo_lb_tests::control_plane::ControlPlane;
+use topo_lb_tests::dashboard::{self, Dashboard, Panel, STEP};
 use topo_lb_tests::deployment::deploy;
 use topo_lb_tests::lab::within;
 use topo_lb_tests::manifest::{endpoint, node, service, slice};
 use topo_lb_tests::node::NodePlan;
+use topo_lb_tests::pictures;
 use topo_lb_tests::prometheus::Prometheus;
 use topo_lb_tests::requirements;
 use topo_lb_tests::scene::{HERE, KEYS, REGION, ZONE, at};
@@ -25,6 +27,14 @@ use topo_lb_tests::wait::until;
 use topo_lb_tests::wiring::node4;
 
 use crate::rules::{rendered, rules};
+
+/// The dashboard's variables, as a reader may choose them.
+const VARIABLES: [(&str, &str); 4] = [
+    ("$__rate_interval", "20s"),
+    ("$namespace", "default"),
+    ("$service", "web|strict|closed"),
+    ("$node", "here|there|beyond"),
+];
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -89,38 +99,26 @@ fn agent<'a>(
     Ok(agent)
 }
 
-/// A query of the dashboard.
+/// A query, of the dashboard or of a page.
 struct Query {
     panel: String,
-    /// With values for the dashboard's variables.
     expr: String,
     /// The labels that its legend shows.
     labels: Vec<String>,
 }
 
 /// All queries of the dashboard.
-fn queries() -> Result<Vec<Query>> {
-    let text = fs::read_to_string(deploy("grafana/topo-lb.json"))?;
-    let dashboard: Value = serde_json::from_str(&text)?;
-    let panels = dashboard["panels"].as_array().context("the dashboard has panels")?;
-    let mut all = Vec::new();
-    for panel in panels {
-        for target in panel["targets"].as_array().into_iter().flatten() {
-            let mut expr = target["expr"].as_str().context("a query")?.to_owned();
-            for (variable, value) in [
-                ("$__rate_interval", "20s"),
-                ("$namespace", "default"),
-                ("$service", "web|strict|closed"),
-                ("$node", "here|there|beyond"),
-            ] {
-                expr = expr.replace(variable, value);
-            }
-            ensure!(!expr.contains('$'), "an unknown variable: {expr}");
-            let legend = target["legendFormat"].as_str().context("a legend")?.split("{{").skip(1);
-            let labels = legend.filter_map(|it| Some(it.split_once("}}")?.0.to_owned())).collect();
-            all.push(Query { panel: panel["title"].to_string(), expr, labels });
-        }
-    }
+fn queries(dashboard: &Dashboard) -> Result<Vec<Query>> {
+    let of_panel = |panel: &Panel| {
+        let title = panel.title.clone();
+        let query = move |query: dashboard::Query| Query {
+            panel: title.clone(),
+            labels: query.labels().map(str::to_owned).collect(),
+            expr: query.expr,
+        };
+        panel.queries.clone().into_iter().map(query)
+    };
+    let all: Vec<_> = dashboard.panels.iter().flat_map(of_panel).collect();
     ensure!(all.len() > 10, "the dashboard has only {} queries", all.len());
     Ok(all)
 }
@@ -188,6 +186,42 @@ fn without_data(prometheus: &Prometheus<'_>, queries: &[Query]) -> Result<Option
     Ok(None)
 }
 
+/// A picture of the dashboard, with a curve in every graph: of the last seconds or, for the documentation, of two
+/// minutes. In the second one, `web` keeps its clients in their zone.
+fn expect_a_picture(
+    plane: &ControlPlane<'_>,
+    prometheus: &Prometheus<'_>,
+    dashboard: &Dashboard,
+    mut act: impl FnMut() -> Result<()>,
+) -> Result<()> {
+    let mut span = Duration::from_secs(20);
+    if pictures::folder().is_some() {
+        let part = Duration::from_secs(60);
+        for policy in [None, Some("topology.kubernetes.io/zone,*")] {
+            plane.annotate("web", KEYS, policy)?;
+            let begin = Instant::now();
+            while begin.elapsed() < part {
+                act()?;
+            }
+        }
+        span = 2 * part;
+    }
+    let end = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    let times = ((end - span).as_secs_f64(), end.as_secs_f64());
+    let mut found = Vec::new();
+    for panel in &dashboard.panels {
+        let mut lines = Vec::new();
+        for query in &panel.queries {
+            lines.extend(query.series(&prometheus.query_range(&query.expr, times, STEP)?));
+        }
+        ensure!(lines.iter().any(|it| it.points.len() > 1), "{}: {lines:?}", panel.title);
+        found.push(lines);
+    }
+    let picture = dashboard.picture(&found, times);
+    ensure!(!picture.contains("NaN") && !picture.contains("inf"), "{picture}");
+    pictures::keep("dashboard.svg", picture)
+}
+
 /// The names of metrics that a text mentions.
 fn mentioned(text: &str) -> BTreeSet<&str> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
@@ -228,7 +262,8 @@ fn expect_a_plan_with_bytes(cluster: &Cluster, binary: &Binary) -> Result<()> {
 
 #[test]
 fn every_query_of_the_dashboard_and_every_rule_finds_the_metrics_of_real_agents() -> Result<()> {
-    let (rules, monitor, mut queries) = (rules()?, rendered("PodMonitor")?, queries()?);
+    let dashboard = Dashboard::read(&VARIABLES)?;
+    let (rules, monitor, mut queries) = (rules()?, rendered("PodMonitor")?, queries(&dashboard)?);
     queries.extend(queries_of_pages()?);
     let binary = Binary::new(requirements::agent()?);
     let pods = [
@@ -289,6 +324,9 @@ fn every_query_of_the_dashboard_and_every_rule_finds_the_metrics_of_real_agents(
             let found = alerts.any(|alert| alert["annotations"]["summary"] == summary);
             Ok(if found { Ok(()) } else { Err(format!("{groups:#}")) })
         })?;
-        Ok(())
+
+        expect_a_picture(&plane, &prometheus, &dashboard, || {
+            act(&plane, &mut client, &mut observed, &mut ready)
+        })
     })
 }

@@ -3,37 +3,25 @@
 mod real;
 mod shop;
 
-use std::env;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use fs_err as fs;
 use serde_json::{Value, json};
 use topo_lb_tests::browser::Browser;
 use topo_lb_tests::counting::{self, Demand, PODS};
 use topo_lb_tests::fake_api::{FakeApi, NODES, SERVICES, SLICES};
-use topo_lb_tests::population::Population;
+use topo_lb_tests::pictures;
 use topo_lb_tests::served::View;
 use topo_lb_tests::terminal::Terminal;
+use topo_lb_tests::view_page::{self, COUNTED};
 use topo_lb_tests::wait::until;
 
-/// Names the folder for pictures.
-const WRITE: &str = "TOPO_LB_WRITE_PICTURES";
-
-/// Where pictures go: into the documentation if `TOPO_LB_WRITE_PICTURES` names its folder.
+/// Keeps a picture of the page for the documentation.
 fn keep(name: &str, picture: &[u8]) -> Result<()> {
     ensure!(picture.starts_with(b"\x89PNG"), "{name} is no PNG");
     ensure!((20_000..200_000).contains(&picture.len()), "{name} has {} bytes", picture.len());
-    if let Some(folder) = env::var_os(WRITE) {
-        fs::write(PathBuf::from(folder).join(name), picture)?;
-    }
-    Ok(())
+    pictures::keep(name, picture)
 }
-
-/// The page has rates.
-const COUNTED: &str = "document.getElementById('sum-all').textContent.includes('B/s') && \
-                       document.getElementById('sum-all').textContent !== '0 B/s'";
 
 /// The page of the shop, with rates.
 fn shop() -> Result<(FakeApi, View, Browser)> {
@@ -423,65 +411,32 @@ fn a_page_that_was_away_gets_the_newest_state() -> Result<()> {
     no_complaints(&browser)
 }
 
-/// Prints the times of a cluster of this size. Nothing is asserted about them: tests do not compare times.
 #[test]
 fn a_thousand_nodes_and_ten_thousand_services_are_drawn() -> Result<()> {
-    let population = Population::new("node-00000", 1_000, 10_000, 4);
-    let objects: Vec<_> = population.objects().collect();
-    let name = |object: &Value, field: &str| {
-        object["metadata"][field].as_str().unwrap_or_default().to_owned()
-    };
-    let of_kind = |kind| objects.iter().filter(move |object| object["kind"] == kind);
-    let services: Vec<_> =
-        of_kind("Service").map(|it| (name(it, "namespace"), name(it, "name"))).collect();
-    let demands: Vec<_> = of_kind("Node")
-        .enumerate()
-        .flat_map(|(place, node)| (0..10).map(move |number| (place * 10 + number, node)))
-        .map(|(number, node)| Demand {
-            node: name(node, "name"),
-            service: services[number * 7 % services.len()].clone(),
-            connections: (number % 13) as f64,
-            bytes: 5e4,
-        })
-        .collect();
-    let api = counting::cluster(objects.clone(), &demands)?;
+    let api = counting::large(1_000, 10_000)?;
     let view = View::start(&["--api-server", &api.url(), "--interval", "2"])?;
     let mut browser = Browser::start(1300, 800)?;
     browser.open(&view.url)?;
-    browser.until(COUNTED)?;
-    let all = "1,000 of 1,000 agents count · 10,000 Services";
-    browser.until(&format!("document.getElementById('status').textContent.includes('{all}')"))?;
-    browser.until("document.getElementById('sentences').children.length === 0")?;
-    browser.until("document.getElementById('unknown').hidden")?;
+    view_page::complete(&mut browser, "1,000", "10,000")?;
     keep("view-large.png", &browser.picture()?)?;
-    let painted = "performance.getEntriesByName('topo-lb painted')[0]?.startTime";
-    let mut firsts = Vec::new();
-    for _ in 0..5 {
-        browser.open("about:blank")?;
-        browser.open(&view.url)?;
-        firsts.push(browser.until(painted)?.as_f64().context("a time")?);
-    }
-    println!("first paint with all groups, nodes and rates, in ms: {firsts:.0?}");
-    let frames = browser.run(FRAMES)?;
-    println!("50 updates, 10 a second: {frames}");
     // However slow the machine is: never an old picture after a newer one, and the newest at the end.
+    let frames = browser.run(FRAMES)?;
     ensure!(frames["shown"] == "100 MB/s" && frames["isInOrder"] == true, "{frames}");
     no_complaints(&browser)
 }
 
-/// Gives the page 50 pictures, ten a second, with other rates in each, and measures the time from frame to
-/// frame.
+/// Gives the page 50 pictures, ten a second, with other rates in each, and looks at each frame.
 const FRAMES: &str = r"(async () => {
     const page = await import('/page.js');
     const picture = await (await fetch('/picture')).json();
     // A hidden page asks for no pictures of its own.
     Object.defineProperty(document, 'hidden', { value: true, configurable: true });
     document.dispatchEvent(new Event('visibilitychange'));
-    const gaps = [], sums = [];
+    const sums = [];
     const shown = () => document.getElementById('sum-all').textContent;
-    let last = performance.now(), isOver = false;
-    const frame = (now) => {
-        gaps.push(now - last); sums.push(parseFloat(shown())); last = now;
+    let isOver = false;
+    const frame = () => {
+        sums.push(parseFloat(shown()));
         if (!isOver) requestAnimationFrame(frame);
     };
     for (let update = 1; update <= 50; update += 1) {
@@ -501,9 +456,7 @@ const FRAMES: &str = r"(async () => {
     await new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)));
     isOver = true;
     const isInOrder = sums.every((sum, place) => place === 0 || sums[place - 1] <= sum);
-    gaps.sort((a, b) => a - b);
-    const at = (share) => Math.round(10 * gaps[Math.floor(share * (gaps.length - 1))]) / 10;
-    return { shown: shown(), isInOrder, frames: gaps.length, medianMs: at(0.5), p99Ms: at(0.99), longestMs: at(1) };
+    return { shown: shown(), isInOrder };
 })()";
 
 /// Real connections, real agents. Where every byte went is measured, and the page takes it from there.
@@ -517,7 +470,7 @@ fn pictures_for_the_documentation() -> Result<()> {
         browser
             .until("document.getElementById('status').textContent.startsWith('17 of 17 agents')")?;
         // Enough of the time line to see it.
-        if env::var_os(WRITE).is_some() {
+        if pictures::folder().is_some() {
             browser.until("import('/page.js').then((page) => page.shown().history.length > 11)")?;
         }
         keep("view-light.png", &browser.picture()?)?;
@@ -541,9 +494,7 @@ fn of_top(mut top: Terminal) -> Result<()> {
     top.press("\x1b[B")?;
     top.press("\r")?;
     top.until("nodes of a Service", |text| text.contains("FROM NODE") && has_rates(text))?;
-    if let Some(folder) = env::var_os(WRITE) {
-        fs::write(PathBuf::from(folder).join("top.svg"), top.picture())?;
-    }
+    pictures::keep("top.svg", top.picture())?;
     top.press("q")?;
     top.ended()
 }

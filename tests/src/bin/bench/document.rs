@@ -44,7 +44,7 @@ fn made_from(report: &str) -> Result<BTreeMap<PathBuf, String>> {
 }
 
 /// The parts of the page: title, text, names of the figures.
-const PARTS: [(&str, &str, &[&str]); 5] = [
+const PARTS: [(&str, &str, &[&str]); 7] = [
     (
         "Connect path",
         "Connect, 64 bytes to the server, 64 bytes back, close: between two pods of one node, both \
@@ -66,6 +66,17 @@ const PARTS: [(&str, &str, &[&str]); 5] = [
          any number. topo-lb runs beside a kube-proxy in a cluster: where that one is in this mode, \
          what topo-lb has translated is no Service's to it, and takes what its *direct* says.",
         &["connect_ratio", "other_traffic_ratio", "exchange_us"],
+    ),
+    (
+        "Accounting",
+        "Short connections (connect, 64 bytes to the server, 64 bytes back, close) to one of 100 Services, \
+         with the program that counts bytes and round trips attached, and without it, in turns of 2,000. \
+         *accounting_processor_ratio* is the processor time of the whole node with the program by that \
+         without it in the same round: client, server, and the kernel's work for both. \
+         *accounting_exchange_ratio* is the same of the median time of a connection. *walk_100k_ms* is the \
+         processor time of the walk over open connections that a scrape makes; each of them has moved \
+         bytes since the last walk.",
+        &["accounting_processor_ratio", "accounting_exchange_ratio", "walk_100k_ms"],
     ),
     (
         "Clients outside",
@@ -158,6 +169,16 @@ const PARTS: [(&str, &str, &[&str]); 5] = [
          (state, topology, plan) is run for some of the nodes; the sum is for all of them.",
         &["rollout_event_ms", "rollout_node_seconds", "rollout_cluster_seconds"],
     ),
+    (
+        "The page of `topo-lb view`",
+        "In headless Chromium without a GPU. The API server and the answers of all agents are made up, and \
+         their server, `topo-lb view` and the browser share the machine. *view_first_paint_ms*: from opening \
+         the page to all groups, nodes and rates, with a look at all agents every two seconds. \
+         *view_longest_frame_ms*: the longest time between two frames of the browser while 50 updates come \
+         by the page's own stream, with `--interval 0.1`; *view_updates_per_second* is how many of them \
+         the machine achieves. The server sends at most ten.",
+        &["view_first_paint_ms", "view_longest_frame_ms", "view_updates_per_second"],
+    ),
 ];
 
 fn page(report: &Report) -> Result<String> {
@@ -172,7 +193,7 @@ fn page(report: &Report) -> Result<String> {
         report.machine.command(),
         report.machine.sentence()
     );
-    if let Some(later) = &report.later {
+    for later in &report.later {
         let names: Vec<String> = later.names.iter().map(|name| format!("*{name}*")).collect();
         let _ = writeln!(
             text,

@@ -5,6 +5,9 @@ use std::thread;
 
 use serde::{Deserialize, Serialize};
 
+/// Of a bench that is compiled without optimization.
+const SLOW: &str = "not optimized";
+
 /// The machine, as far as it affects the figures.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Machine {
@@ -16,7 +19,7 @@ pub(crate) struct Machine {
     pub(crate) kernel: String,
     /// The load average of the last minute before the run.
     pub(crate) load: f64,
-    /// `quick` or `full`.
+    /// `quick` or `full`, and whether the bench is compiled without optimization.
     pub(crate) run: String,
 }
 
@@ -39,18 +42,23 @@ impl Machine {
                 .next()
                 .and_then(|it| it.parse().ok())
                 .unwrap_or(0.0),
-            run: run.into(),
+            run: if cfg!(debug_assertions) { format!("{run}, {SLOW}") } else { run.into() },
         }
     }
 
     /// The command of the run.
     pub(crate) fn command(&self) -> &'static str {
-        if self.run == "quick" { "cargo xtask bench --quick" } else { "cargo xtask bench" }
+        if self.run.starts_with("quick") {
+            "cargo xtask bench --quick"
+        } else {
+            "cargo xtask bench"
+        }
     }
 
     pub(crate) fn sentence(&self) -> String {
+        let slow = if self.run.ends_with(SLOW) { "; compiled without optimization" } else { "" };
         format!(
-            "{}, {} cores, {} GiB, {}, load {} before the run.",
+            "{}, {} cores, {} GiB, {}, load {} before the run{slow}.",
             self.processor, self.cores, self.memory, self.kernel, self.load
         )
     }

@@ -23,6 +23,7 @@ mod rounds;
 mod sample;
 mod store;
 mod test_run;
+mod view;
 mod xdp;
 
 use std::fs;
@@ -96,6 +97,8 @@ enum Part {
     ControlPlane,
     /// From the agent's start to the first translated connection, with a real API server
     FirstContact,
+    /// The page of `topo-lb view` in Chromium
+    View,
     /// A rolling update on 5,000 nodes
     Rollout,
 }
@@ -118,7 +121,7 @@ fn run(arguments: &Arguments) -> Result<()> {
             let report = read.and_then(|text| Report::read(&text));
             let mut report = report.with_context(|| format!("cannot read {}", file.display()))?;
             if !arguments.part.is_empty() {
-                report.replace(measure()?)?;
+                report.replace(measure()?);
             }
             report
         }
@@ -148,7 +151,7 @@ fn measure(effort: Effort, parts: &[Part]) -> Result<Report> {
     let wanted = |part| parts.is_empty() || parts.contains(&part);
     let mut results: Vec<Figure> = Vec::new();
     type Measure = fn(&Ground<'_>, Effort, &dyn Fn(&str)) -> Result<Vec<Figure>>;
-    let parts: [(Part, Measure); 7] = [
+    let parts: [(Part, Measure); 8] = [
         (Part::Connect, connect::measure),
         (Part::Accounting, accounting::measure),
         (Part::External, external::measure),
@@ -156,6 +159,7 @@ fn measure(effort: Effort, parts: &[Part]) -> Result<Report> {
         (Part::Probes, probes::measure),
         (Part::ControlPlane, control_plane::measure),
         (Part::FirstContact, first_contact::measure),
+        (Part::View, view::measure),
     ];
     let parts: Vec<_> = parts.into_iter().filter(|(part, _)| wanted(*part)).collect();
     if !parts.is_empty() {
@@ -169,5 +173,5 @@ fn measure(effort: Effort, parts: &[Part]) -> Result<Report> {
         results.extend(rollout::measure(effort, &say)?);
     }
     say("done");
-    Ok(Report { machine, later: None, results })
+    Ok(Report { machine, later: Vec::new(), results })
 }
