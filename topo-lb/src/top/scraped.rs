@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(round_trips[Locality::Zone as usize][..3], [2.0, 3.0, 0.0]);
         // Since nothing.
         let begin = Instant::now();
-        let rows = rates(&moment(begin, ""), &moment(begin + Duration::from_secs(1), text));
+        let (rows, _) = rates(&moment(begin, ""), &moment(begin + Duration::from_secs(1), text));
         let wanted = Rate {
             connections: [7.0, 0.0, 0.0, 0.0],
             refused: 2.0,
@@ -184,7 +184,7 @@ mod tests {
         let after = [line("http", 0, 8e11 + 1000.0), line("http", 1, 7.0), line("new", 0, 20.0)];
         let begin = Instant::now();
         let end = moment(begin + Duration::from_secs(1), &after.concat());
-        let rows = rates(&moment(begin, &before.concat()), &end);
+        let (rows, _) = rates(&moment(begin, &before.concat()), &end);
         assert_eq!(rows[0].rate.bytes, [0.0, 0.0, 1027.0, 0.0]);
     }
 

@@ -255,7 +255,7 @@ mod tests {
             Moment { nodes, ..Moment::at(at) }
         };
         let end = moment(begin + Duration::from_secs(1), &counts);
-        let rows = rates(&moment(begin, &Counts::default()), &end);
+        let (rows, _) = rates(&moment(begin, &Counts::default()), &end);
         let wanted = Rate {
             connections: [2.0, 0.0, 0.0, 4.0],
             refused: 6.0,
