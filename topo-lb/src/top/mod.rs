@@ -28,6 +28,7 @@ use tokio::time::sleep;
 
 pub use agent::metrics;
 use draw::Status;
+pub use moment::Tier;
 #[cfg(test)]
 pub(crate) use moment::{Counter, Series, Traffic};
 pub(crate) use moment::{Moment, Zones};
@@ -35,7 +36,7 @@ use round_trips::{in_words, medians};
 pub use source::From;
 pub(crate) use source::Source;
 pub(crate) use traffic::rates;
-pub use traffic::{Rate, Row};
+pub use traffic::{Rate, Row, TierRate};
 pub use view::Column;
 pub(crate) use view::order;
 use view::{Key, View};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use topo_lb_common::backend::Locality;
 
-use super::moment::{ByLocality, Counter, Doubts, Moment, Totals};
+use super::moment::{ByLocality, Counter, Doubts, Moment, Tier, Totals};
 
 /// A node cannot have more connections a second than this for one Service, nor more bytes, than this
 /// many times as much: who says so is wrong.
@@ -28,13 +28,14 @@ pub struct Rate {
 }
 
 impl Rate {
-    fn of(&mut self, counter: Counter) -> &mut f64 {
-        match counter {
+    fn of(&mut self, counter: Counter) -> Option<&mut f64> {
+        Some(match counter {
             Counter::Connections(locality) => &mut self.connections[locality as usize],
             Counter::Refused => &mut self.refused,
             Counter::Failed => &mut self.failed,
             Counter::Bytes(locality) => &mut self.bytes[locality as usize],
-        }
+            Counter::Ended => return None,
+        })
     }
 
     pub(crate) fn add(&mut self, other: &Self) {
@@ -87,6 +88,41 @@ impl Rate {
     }
 }
 
+/// What TCP connections did in a second that were made while one tier was in force.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct TierRate {
+    /// Connections that were established and have ended.
+    pub ended: f64,
+    /// Connections that were never established.
+    pub failed: f64,
+    /// Bytes in both directions.
+    pub bytes: f64,
+}
+
+impl TierRate {
+    fn of(&mut self, counter: Counter) -> Option<&mut f64> {
+        match counter {
+            Counter::Ended => Some(&mut self.ended),
+            Counter::Failed => Some(&mut self.failed),
+            Counter::Bytes(_) => Some(&mut self.bytes),
+            Counter::Connections(_) | Counter::Refused => None,
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.ended += other.ended;
+        self.failed += other.failed;
+        self.bytes += other.bytes;
+    }
+
+    /// Whether a node can have done this.
+    fn is_possible(&self) -> bool {
+        let connections = [self.ended, self.failed];
+        connections.iter().all(|it| (0.0..=MOST_CONNECTIONS).contains(it))
+            && are_possible(self.bytes)
+    }
+}
+
 /// Whether a node can have moved as many bytes a second.
 pub(super) fn are_possible(bytes: f64) -> bool {
     (0.0..=MOST_BYTES).contains(&bytes)
@@ -95,6 +131,9 @@ pub(super) fn are_possible(bytes: f64) -> bool {
 fn out_of_zone(of: &ByLocality<f64>) -> f64 {
     of[Locality::Region as usize] + of[Locality::Elsewhere as usize]
 }
+
+/// The rates of each tier.
+pub(super) type ByTier = BTreeMap<Tier, TierRate>;
 
 /// The rate of one Service, of all nodes together and of each.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -106,6 +145,8 @@ pub struct Row {
     pub rate: Rate,
     /// Of each such node on which something has changed.
     pub nodes: BTreeMap<Arc<str>, Rate>,
+    /// By the tier in force, of all these nodes, as far as they say which.
+    pub tiers: ByTier,
 }
 
 /// The rates between two moments of every Service that has ever counted anything, by name. Only
@@ -117,15 +158,18 @@ pub(crate) fn rates(before: &Moment, after: &Moment) -> (Vec<Row>, Doubts) {
         let (Ok(now), Some(Ok(then))) = (now, before.nodes.get(node)) else { continue };
         let seconds = after.seconds_since(before, node);
         for (service, now) in now {
-            let rate = rate(then.get(service), now, seconds);
+            let (rate, tiers) = rate(then.get(service), now, seconds);
             let row = rows.entry(Arc::clone(service)).or_default();
             row.service = Arc::clone(service);
-            if !rate.is_possible() {
+            if !rate.is_possible() || !tiers.values().all(TierRate::is_possible) {
                 let doubt = format!("its counts of {service} are impossible and left out");
                 doubts.insert(Arc::clone(node), doubt);
                 continue;
             }
             row.rate.add(&rate);
+            for (tier, rate) in tiers {
+                row.tiers.entry(tier).or_default().add(&rate);
+            }
             if rate != Rate::default() {
                 row.nodes.insert(Arc::clone(node), rate);
             }
@@ -139,13 +183,22 @@ pub(super) fn grown(then: f64, now: f64) -> f64 {
     if now < then { now } else { now - then }
 }
 
-fn rate(then: Option<&Totals>, now: &Totals, seconds: f64) -> Rate {
-    let mut rate = Rate::default();
+fn rate(then: Option<&Totals>, now: &Totals, seconds: f64) -> (Rate, ByTier) {
+    let (mut rate, mut tiers) = (Rate::default(), ByTier::new());
     for (series, now) in now {
         let then = then.and_then(|then| then.get(series)).copied().unwrap_or_default();
-        *rate.of(series.counter) += grown(then, *now) / seconds;
+        let grown = grown(then, *now) / seconds;
+        if let Some(sum) = rate.of(series.counter) {
+            *sum += grown;
+        }
+        // Tiers in which nothing happens have no entry.
+        if let Some(tier) = series.tier.filter(|_| grown != 0.0)
+            && let Some(sum) = tiers.entry(tier).or_default().of(series.counter)
+        {
+            *sum += grown;
+        }
     }
-    rate
+    (rate, tiers)
 }
 
 #[cfg(test)]
