@@ -68,6 +68,13 @@ fn expect(scene: &Scene<'_>, wanted: Moved) -> Result<()> {
     until_is(&format!("{wanted} to be counted"), FOLLOWS, look, |now| *now == wanted).map(drop)
 }
 
+/// Waits until as many connections to `web` have ended.
+fn expect_ended(scene: &Scene<'_>, wanted: u64) -> Result<()> {
+    let metric = "topo_lb_tcp_ended_connections_total";
+    let look = || Ok(sums(scene, metric, "port")?.into_values().sum::<u64>());
+    until_is(&format!("{wanted} ended connections"), FOLLOWS, look, |now| *now == wanted).map(drop)
+}
+
 /// What is counted while so many connections are open that have moved this.
 fn while_open(moved: Moved, connections: u64) -> Moved {
     if requirements::kernel() < (5, 12) {
@@ -79,15 +86,17 @@ fn while_open(moved: Moved, connections: u64) -> Moved {
 #[test]
 fn closed_half_closed_and_reset_connections_count_what_programs_wrote_and_read() -> Result<()> {
     play(|scene| {
-        let mut all = Moved::default();
+        let (mut all, mut ended) = (Moved::default(), 0);
         for to in [at(WEB4)?, at(WEB6)?, mapped(WEB4)?] {
             for ending in Ending::ALL {
                 for bytes in SIZES {
                     all += transfer(scene, Via::Http, to, bytes, ending)?;
+                    ended += 1;
                 }
             }
         }
-        expect(scene, all)
+        expect(scene, all)?;
+        expect_ended(scene, ended)
     })
 }
 
@@ -98,7 +107,8 @@ fn mptcp_connections_count_what_programs_wrote_and_read() -> Result<()> {
         for bytes in SIZES {
             all += transfer(scene, Via::HttpMptcp, at(WEB4)?, bytes, Ending::Close)?;
         }
-        expect(scene, all)
+        expect(scene, all)?;
+        expect_ended(scene, 3)
     })
 }
 

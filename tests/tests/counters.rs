@@ -107,6 +107,11 @@ fn top_shows_what_has_traffic_from_the_maps_and_from_an_agent_alike() -> Result<
             let went: Vec<_> = went.iter().filter_map(Value::as_f64).collect();
             // Endpoint a is on this node, b in its zone, and the policy allows no others.
             ensure!(went[0] > 0.0 && went[1] > 0.0 && went[2..] == [0.0, 0.0], "{source:?}: {web}");
+            // Nobody has the first key's label.
+            let tiers = web["tiers"].as_object().context("rates by tier")?;
+            ensure!(tiers.keys().eq(["1"]), "{source:?}: {web}");
+            let of = |what| tiers["1"][what].as_f64();
+            ensure!(of("ended") > Some(0.0) && of("failed") == Some(0.0), "{source:?}: {web}");
         }
         let mut top = scene.binary.command(&["top", "--once", "--agent", "http://127.0.0.1:1"]);
         let output = top.output()?;

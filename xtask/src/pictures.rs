@@ -49,3 +49,23 @@ pub(crate) fn run(workspace: &Workspace, Args {}: &Args) -> Result<()> {
     tests.env("TOPO_LB_WRITE_PICTURES", folder);
     run_logged("taking pictures", &mut tests, &workspace.log("pictures"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_readme_shows_pictures_that_exist() {
+        let root = Workspace::find().unwrap().root;
+        let text = fs::read_to_string(root.join("README.md")).unwrap();
+        let shown = text.split("](docs/pictures/").skip(1).filter_map(|it| it.split(')').next());
+        let shown: Vec<_> = shown.collect();
+        for wanted in ["top.svg", "view-light.png"] {
+            assert!(shown.contains(&wanted), "README.md does not show docs/pictures/{wanted}");
+        }
+        for name in shown {
+            let file = root.join("docs/pictures").join(name);
+            assert!(file.is_file(), "README.md shows docs/pictures/{name}, which is not there");
+        }
+    }
+}

@@ -11,14 +11,14 @@ use topo_lb_common::totals::{Failure, RTT_LIMITS, Totals};
 use super::bounded::Shown;
 use super::sample::counter;
 use super::services::shown_parts;
-use crate::datapath::maps::totals::Group;
+use crate::datapath::maps::totals::{Group, ended};
 
 const MICROS: f64 = 1_000_000.0;
 
 /// Encodes all of them.
 pub(super) fn encode(shown: &Shown, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     type Value = fn(&Totals) -> u64;
-    let moved: [(&str, &str, Value); 3] = [
+    let moved: [(&str, &str, Value); 4] = [
         (
             "tcp_sent_bytes",
             "Bytes that clients of this node sent to a Service port over TCP, without headers and \
@@ -34,6 +34,11 @@ pub(super) fn encode(shown: &Shown, encoder: &mut DescriptorEncoder<'_>) -> fmt:
             "tcp_retransmitted_segments",
             "TCP segments that clients of this node sent again to a Service port, with SYNs",
             |totals| totals.retransmitted,
+        ),
+        (
+            "tcp_ended_connections",
+            "TCP connections of this node to a Service port that were established and have ended",
+            ended,
         ),
     ];
     for (name, help, value) in moved {
@@ -88,7 +93,7 @@ fn round_trips(shown: &Shown, encoder: &mut DescriptorEncoder<'_>) -> fmt::Resul
         let Some(totals) = shown.by_locality.get(&locality) else { continue };
         let places = limits.iter().copied().chain([f64::INFINITY]).zip(totals.rtt);
         let places: Vec<(f64, u64)> = places.collect();
-        let count = totals.rtt.iter().sum();
+        let count = ended(totals);
         family.encode_family(&[("locality", locality.name())])?.encode_histogram::<NoLabelSet>(
             totals.rtt_micros as f64 / MICROS,
             count,

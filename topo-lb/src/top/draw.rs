@@ -10,7 +10,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row as Cells, Table, TableState};
 
-use super::traffic::{Rate, Row};
+use super::traffic::{ByTier, Rate, Row};
 use super::view::{Column, View};
 use crate::list::EndpointRow;
 use crate::magnitude;
@@ -18,6 +18,8 @@ use crate::magnitude;
 /// The columns after the first.
 const HEADER: [&str; 9] =
     ["CONN/S", "NODE", "ZONE", "REGION", "ELSEWHERE", "FAR", "FAR B/S", "REFUSED", "FAILED"];
+/// The columns of the open Service's tiers.
+const TIER_HEADER: [&str; 4] = ["TCP BY TIER", "ENDED/S", "BYTES/S", "FAILED"];
 const WIDTH: u16 = 9;
 /// At least this part of connections is worth a colour if it leaves its zone.
 const MUCH: f64 = 0.5;
@@ -44,15 +46,20 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View, status: &Status, has_colo
     let endpoints = status.endpoints.as_deref();
     let lines = |row: &Row| endpoints.map_or(row.nodes.len(), <[_]>::len);
     let below = open.map_or(0, |row| lines(row).min(12) as u16 + 2);
+    let tiers = open.map(|row| &row.tiers).filter(|tiers| !tiers.is_empty());
     let areas = Layout::vertical([
         Constraint::Length(1),
         Constraint::Min(3),
+        Constraint::Length(tiers.map_or(0, |tiers| tiers.len().min(8) as u16 + 1)),
         Constraint::Length(below),
         Constraint::Length(1),
     ]);
-    let [head, body, nodes, foot] = areas.areas(frame.area());
+    let [head, body, by_tier, nodes, foot] = areas.areas(frame.area());
     frame.render_widget(summary(view, status, has_colours), head);
     services(frame, body, view, has_colours);
+    if let Some(tiers) = tiers {
+        frame.render_widget(tier_table(tiers), by_tier);
+    }
     if let (Some(_), Some(endpoints)) = (open, endpoints) {
         frame.render_widget(endpoint_table(endpoints), nodes);
     } else if let Some(row) = open {
@@ -82,10 +89,26 @@ fn table<'a>(
         let text = if place == 0 { Line::from(name) } else { Line::from(name).right_aligned() };
         Cell::from(text).style(Style::new().add_modifier(style))
     });
-    let widths = [Constraint::Min(24)].into_iter().chain(HEADER.map(|_| Constraint::Length(WIDTH)));
-    Table::new(rows, widths)
+    Table::new(rows, widths())
         .header(Cells::new(header))
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
+}
+
+fn widths() -> impl Iterator<Item = Constraint> {
+    [Constraint::Min(24)].into_iter().chain(HEADER.map(|_| Constraint::Length(WIDTH)))
+}
+
+fn tier_table<'a>(tiers: &ByTier) -> Table<'a> {
+    let line = |[first, rest @ ..]: [String; TIER_HEADER.len()]| {
+        let rest = rest.map(|text| Cell::from(Line::from(text).right_aligned()));
+        Cells::new([Cell::from(first)].into_iter().chain(rest))
+    };
+    let rows = tiers.iter().map(|(tier, rate)| {
+        let moved = bytes(rate.bytes);
+        line([tier.to_string(), per_second(rate.ended), moved, per_second(rate.failed)])
+    });
+    let header = line(TIER_HEADER.map(str::to_owned));
+    Table::new(rows, widths()).header(header.style(Style::new().add_modifier(Modifier::BOLD)))
 }
 
 fn endpoint_table(endpoints: &[EndpointRow]) -> Table<'_> {
@@ -219,7 +242,8 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
-    use super::super::moment::{Moment, Traffic};
+    use super::super::moment::{Moment, Tier, Traffic};
+    use super::super::traffic::TierRate;
     use super::super::view::Key;
     use super::*;
 
@@ -231,14 +255,21 @@ mod tests {
             ..Rate::default()
         };
         let nodes = BTreeMap::from([("worker-1".into(), rate.clone())]);
+        let of_tier = |ended, failed, bytes| TierRate { ended, failed, bytes };
+        let tiers = [
+            (Tier::Key(0), of_tier(118.0, 0.0, 2e6)),
+            (Tier::Key(12), of_tier(0.0, 1.5, 0.0)),
+            (Tier::None, of_tier(3.0, 0.0, 7.0)),
+        ];
+        let tiers = tiers.into();
         vec![
-            Row { service: "default/web".into(), rate, nodes },
+            Row { service: "default/web".into(), rate, nodes, tiers },
             Row { service: "default/idle\u{1b}[2J".into(), ..Row::default() },
         ]
     }
 
     fn screen(view: &View, status: &Status) -> String {
-        let mut terminal = Terminal::new(TestBackend::new(120, 12)).expect("a screen");
+        let mut terminal = Terminal::new(TestBackend::new(120, 14)).expect("a screen");
         terminal.draw(|frame| draw(frame, view, status, false)).expect("drawn");
         let lines = terminal.backend().to_string();
         let lines = lines.lines().map(|line| line.trim_matches('"').trim_end());
@@ -261,6 +292,13 @@ default/idle\u{fffd}[2J                       -         -         -         -   
         let top: Vec<&str> = screen.lines().take(4).collect();
         assert_eq!(top.join("\n"), wanted, "\n{screen}");
         assert!(screen.contains("FROM NODE "), "\n{screen}");
+        let wanted = "\
+TCP BY TIER                      ENDED/S   BYTES/S    FAILED
+0                                    118    2.0 MB         -
+12                                     -         -       1.5
+none                                 3.0     7.0 B         -
+";
+        assert!(screen.contains(wanted), "\n{screen}");
         assert!(screen.contains("\nworker-1 "), "\n{screen}");
         assert!(screen.ends_with("q: quit"), "\n{screen}");
     }

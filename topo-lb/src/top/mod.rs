@@ -28,6 +28,7 @@ use tokio::time::sleep;
 
 pub use agent::metrics;
 use draw::Status;
+pub use moment::Tier;
 #[cfg(test)]
 pub(crate) use moment::{Counter, Series, Traffic};
 pub(crate) use moment::{Moment, Zones};
@@ -35,7 +36,7 @@ use round_trips::{in_words, medians};
 pub use source::From;
 pub(crate) use source::Source;
 pub(crate) use traffic::rates;
-pub use traffic::{Rate, Row};
+pub use traffic::{Rate, Row, TierRate};
 pub use view::Column;
 pub(crate) use view::order;
 use view::{Key, View};
@@ -69,12 +70,12 @@ pub async fn once(options: &Options) -> anyhow::Result<(Vec<Row>, Vec<String>)> 
     let before = source.moment().await?;
     sleep(options.interval).await;
     let after = source.moment().await?;
-    let status = status(&before, &after);
+    let (rows, status) = looked(&before, &after);
     let troubles: Vec<_> =
         status.troubles.iter().map(|(node, it)| format!("{node}: {it}")).collect();
     anyhow::ensure!(status.asked > 0, "no node answers: {}", troubles.join("; "));
     let mut view = View::new(options.sort, options.filter.clone());
-    view.update(rates(&before, &after));
+    view.update(rows);
     let sentences = troubles.into_iter().chain(status.caveat).collect();
     Ok((view.rows().into_iter().cloned().collect(), sentences))
 }
@@ -134,8 +135,9 @@ fn show(
     loop {
         match moments.try_recv() {
             Ok(Ok(moment)) => {
-                view.update(rates(&last, &moment));
-                now = status(&last, &moment);
+                let (rows, status) = looked(&last, &moment);
+                view.update(rows);
+                now = status;
                 show_endpoints(pin_dir, &view, &mut now);
                 last = moment;
             }
@@ -188,13 +190,19 @@ fn key(event: &Event) -> Option<Key> {
     })
 }
 
-fn status(before: &Moment, after: &Moment) -> Status {
+/// The rates between two looks, and what is said beside them.
+fn looked(before: &Moment, after: &Moment) -> (Vec<Row>, Status) {
     let answered = |node| matches!(before.nodes.get(node), Some(Ok(_)));
     let asked = after.nodes.iter().filter(|(node, now)| now.is_ok() && answered(*node)).count();
+    let (rows, impossible) = rates(before, after);
     let mut troubles = after.doubts.clone();
+    troubles.extend(impossible);
     let silent = after.nodes.iter();
     troubles
         .extend(silent.filter_map(|(node, now)| Some((node.clone(), now.as_ref().err()?.clone()))));
-    let round_trips = in_words(&medians(before, after));
-    Status { asked, troubles, round_trips, caveat: after.caveat(), ..Status::default() }
+    let (medians, impossible) = medians(before, after);
+    troubles.extend(impossible);
+    let round_trips = in_words(&medians);
+    let caveat = after.caveat();
+    (rows, Status { asked, troubles, round_trips, caveat, ..Status::default() })
 }

@@ -1,10 +1,12 @@
 //! What nodes had counted at one moment.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use serde::{Serialize, Serializer};
 use topo_lb_common::backend::Locality;
 use topo_lb_common::totals::RTT_PLACES;
 
@@ -20,14 +22,49 @@ pub(crate) enum Counter {
     Refused,
     /// Connections that failed after they got an endpoint.
     Failed,
+    /// TCP connections that were established and have ended.
+    Ended,
     /// Bytes that clients of this node sent and received by TCP; none where nobody counts them.
     Bytes(Locality),
+}
+
+/// The tier in force when a connection was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Tier {
+    /// The index of the topology key.
+    Key(u8),
+    /// No key matched, or there is no policy.
+    None,
+}
+
+impl Tier {
+    pub(super) fn of(key: Option<u8>) -> Self {
+        key.map_or(Self::None, Self::Key)
+    }
+}
+
+/// The same text, also as a key of a map.
+impl Serialize for Tier {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl fmt::Display for Tier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Key(index) => index.fmt(f),
+            Self::None => f.write_str("none"),
+        }
+    }
 }
 
 /// One counter of a Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Series {
     pub(super) counter: Counter,
+    /// `None`: it counts for all tiers, or of a tier that is unknown.
+    pub(super) tier: Option<Tier>,
     /// A hash of what tells it from others that count the same, such as its port: a thousand nodes may
     /// have millions of series.
     labels: u64,
@@ -37,7 +74,11 @@ impl Series {
     pub(crate) fn new(counter: Counter, labels: impl Hash) -> Self {
         let mut hasher = DefaultHasher::new();
         labels.hash(&mut hasher);
-        Self { counter, labels: hasher.finish() }
+        Self { counter, tier: None, labels: hasher.finish() }
+    }
+
+    pub(super) fn of_tier(self, tier: Option<Tier>) -> Self {
+        Self { tier, ..self }
     }
 }
 

@@ -1,9 +1,12 @@
 //! Round trips of TCP connections between two moments, by locality.
 
+use std::sync::Arc;
+
 use topo_lb_common::backend::Locality;
 use topo_lb_common::totals::{RTT_LIMITS, RTT_PLACES};
 
-use super::moment::{ByLocality, Moment, RoundTrips};
+use super::moment::{ByLocality, Doubts, Moment, RoundTrips};
+use super::traffic::MOST_CONNECTIONS;
 
 const MICROS: f64 = 1_000_000.0;
 
@@ -13,20 +16,28 @@ pub(super) fn limit(place: usize) -> f64 {
 }
 
 /// The median round trip of the connections that ended between two moments, in seconds; `None` without
-/// any. Only nodes that answered at both count.
-pub(super) fn medians(before: &Moment, after: &Moment) -> ByLocality<Option<f64>> {
-    let mut ended = RoundTrips::default();
+/// any. Only nodes that answered at both count. What no node can have counted is left out, and its node
+/// has a sentence.
+pub(super) fn medians(before: &Moment, after: &Moment) -> (ByLocality<Option<f64>>, Doubts) {
+    let (mut ended, mut doubts) = (RoundTrips::default(), Doubts::new());
     for (node, now) in &after.round_trips {
         let Some(then) = before.round_trips.get(node) else { continue };
-        for ((sums, now), then) in ended.iter_mut().zip(now).zip(then) {
+        let mut grown = *now;
+        for (now, then) in grown.iter_mut().zip(then) {
             // As Prometheus does: counters that went back have begun again at zero.
             let is_anew = now.iter().zip(then).any(|(now, then)| now < then);
-            for ((sum, now), then) in sums.iter_mut().zip(now).zip(then) {
-                *sum += if is_anew { *now } else { now - then };
-            }
+            now.iter_mut().zip(then).filter(|_| !is_anew).for_each(|(now, then)| *now -= then);
+        }
+        let most = MOST_CONNECTIONS * after.seconds_since(before, node);
+        if grown.iter().flatten().all(|it| (0.0..=most).contains(it)) {
+            let pairs = ended.iter_mut().flatten().zip(grown.iter().flatten());
+            pairs.for_each(|(sum, more)| *sum += more);
+        } else {
+            let doubt = "its counts of round trips are impossible and left out";
+            doubts.insert(Arc::clone(node), doubt.to_owned());
         }
     }
-    ended.map(|places| median(&places))
+    (ended.map(|places| median(&places)), doubts)
 }
 
 /// As `histogram_quantile` of Prometheus: connections of a place are evenly between its limits.
@@ -57,7 +68,7 @@ pub(super) fn in_words(medians: &ByLocality<Option<f64>>) -> String {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
     use super::*;
 
@@ -74,9 +85,20 @@ mod tests {
     #[test]
     fn the_median_is_of_the_connections_between() {
         // Four of 64 to 128 µs on one node, four of 32 to 64 µs on the other, which has restarted.
-        let before = moment(&[("a", 2, 10.0), ("b", 1, 100.0), ("c", 9, 0.0)]);
-        let after = moment(&[("a", 2, 14.0), ("b", 1, 4.0), ("new", 12, 50.0)]);
-        let medians = medians(&before, &after);
+        let nothing = ["c", "huge", "below", "nan"].map(|node| (node, 9, 0.0));
+        let before = [("a", 2, 10.0), ("b", 1, 100.0)].into_iter().chain(nothing);
+        let before = moment(&before.collect::<Vec<_>>());
+        let mut after = moment(&[
+            ("a", 2, 14.0),
+            ("b", 1, 4.0),
+            ("new", 12, 50.0),
+            ("huge", 9, 1e300),
+            ("below", 9, -1.0),
+            ("nan", 9, f64::NAN),
+        ]);
+        after.at = before.at + Duration::from_secs(1);
+        let (medians, doubts) = medians(&before, &after);
+        assert_eq!(doubts.keys().map(AsRef::as_ref).collect::<Vec<_>>(), ["below", "huge", "nan"]);
         assert_eq!(medians, [None, Some(64e-6), None, None]);
         assert_eq!(in_words(&medians), "round trips zone 0.06 ms");
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use prometheus_parse::{Sample, Scrape, Value};
 use topo_lb_common::backend::Locality;
 
-use super::moment::{Counter, RoundTrips, Series, Totals, Traffic, Zones};
+use super::moment::{Counter, RoundTrips, Series, Tier, Totals, Traffic, Zones};
 use super::round_trips::limit;
 
 /// Most lines of an agent's metrics: those of some 5,000 Service ports with series of their own.
@@ -64,7 +64,8 @@ pub(super) fn answer(text: &str) -> Result<Scraped, String> {
         let mut labels: Vec<_> = sample.labels.iter().collect();
         labels.sort_unstable();
         let totals: &mut Totals = traffic.entry(service).or_default();
-        *totals.entry(Series::new(counter, (name, labels))).or_default() += value;
+        let series = Series::new(counter, (name, labels)).of_tier(tier(&sample));
+        *totals.entry(series).or_default() += value;
     }
     if is_agent {
         Ok(Scraped { traffic, round_trips, zones, observes })
@@ -81,6 +82,7 @@ fn counter(name: &str, sample: &Sample) -> Option<Counter> {
         }
         "refused_connections_total" | "would_be_refused_connections_total" => Counter::Refused,
         "connect_failures_total" => Counter::Failed,
+        "tcp_ended_connections_total" => Counter::Ended,
         "tcp_sent_bytes_total" | "tcp_received_bytes_total" => Counter::Bytes(locality(sample)?),
         _ => return None,
     })
@@ -93,6 +95,13 @@ fn add_to_zone(zones: &mut Option<Zones>, sample: &Sample, value: f64) {
     // A node has one zone.
     if &*zones.own == from {
         *zones.to.entry(to.into()).or_default() += value;
+    }
+}
+
+fn tier(sample: &Sample) -> Option<Tier> {
+    match sample.labels.get("tier")? {
+        "none" => Some(Tier::None),
+        index => index.parse().ok().map(Tier::Key),
     }
 }
 
@@ -155,7 +164,7 @@ mod tests {
         assert_eq!(round_trips[Locality::Zone as usize][..3], [2.0, 3.0, 0.0]);
         // Since nothing.
         let begin = Instant::now();
-        let rows = rates(&moment(begin, ""), &moment(begin + Duration::from_secs(1), text));
+        let (rows, _) = rates(&moment(begin, ""), &moment(begin + Duration::from_secs(1), text));
         let wanted = Rate {
             connections: [7.0, 0.0, 0.0, 0.0],
             refused: 2.0,
@@ -180,12 +189,22 @@ mod tests {
                  locality=\"region\",tier=\"{tier}\"}} {bytes}\n"
             )
         };
-        let before = [line("http", 0, 8e11), line("http", 1, 50.0), line("metrics", 0, 5e7)];
-        let after = [line("http", 0, 8e11 + 1000.0), line("http", 1, 7.0), line("new", 0, 20.0)];
+        let before = [line("http", "0", 8e11), line("http", "1", 50.0), line("metrics", "0", 5e7)];
+        let after = [
+            line("http", "0", 8e11 + 1000.0),
+            line("http", "1", 7.0),
+            line("new", "0", 20.0),
+            line("http", "none", 3.0),
+            line("http", "moon", 2.0),
+        ];
         let begin = Instant::now();
         let end = moment(begin + Duration::from_secs(1), &after.concat());
-        let rows = rates(&moment(begin, &before.concat()), &end);
-        assert_eq!(rows[0].rate.bytes, [0.0, 0.0, 1027.0, 0.0]);
+        let (rows, _) = rates(&moment(begin, &before.concat()), &end);
+        assert_eq!(rows[0].rate.bytes, [0.0, 0.0, 1032.0, 0.0]);
+        let bytes = |tier| rows[0].tiers.get(&tier).map(|rate| rate.bytes);
+        let told = [Tier::Key(0), Tier::Key(1), Tier::None].map(bytes);
+        assert_eq!(told, [Some(1020.0), Some(7.0), Some(3.0)]);
+        assert_eq!(rows[0].tiers.len(), 3, "a tier that is no number is left out");
     }
 
     #[test]

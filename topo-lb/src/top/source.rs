@@ -11,9 +11,10 @@ use topo_lb_common::backend::Locality;
 
 use super::agent::{Agent, Answer};
 use super::agents::list;
-use super::moment::{Counter, Doubts, Moment, RoundTrips, Series, Traffic};
+use super::moment::{Counter, Doubts, Moment, RoundTrips, Series, Tier, Traffic};
 use super::scraped::Scraped;
 use crate::datapath::attach::mode;
+use crate::datapath::maps::totals::ended;
 use crate::metrics::bounded::Counts;
 use crate::metrics::scrape::Counted;
 use crate::metrics::services::parts;
@@ -146,7 +147,8 @@ fn of_maps(counts: &Counts) -> Traffic {
     let mut add = |port: &str, group: Option<(Locality, Option<u8>)>, counter, total| {
         let [namespace, service, _] = parts(port);
         let totals = traffic.entry(format!("{namespace}/{service}").into()).or_default();
-        totals.insert(Series::new(counter, (port, group)), total);
+        let tier = group.map(|(_, tier)| Tier::of(tier));
+        totals.insert(Series::new(counter, (port, group)).of_tier(tier), total);
     };
     for (port, counters) in &counts.connections {
         for locality in Locality::ALL {
@@ -160,6 +162,7 @@ fn of_maps(counts: &Counts) -> Traffic {
         let of = Some((group.locality, group.tier));
         add(port, of, Counter::Bytes(group.locality), (tcp.sent + tcp.received) as f64);
         add(port, of, Counter::Failed, tcp.failures.iter().sum::<u64>() as f64);
+        add(port, of, Counter::Ended, ended(tcp) as f64);
     }
     traffic
 }
@@ -188,7 +191,7 @@ mod tests {
     use topo_lb_common::counters::Counters;
     use topo_lb_common::totals;
 
-    use super::super::traffic::{Rate, rates};
+    use super::super::traffic::{Rate, TierRate, rates};
     use super::*;
     use crate::datapath::maps::totals::Group;
 
@@ -236,8 +239,9 @@ mod tests {
     #[test]
     fn ports_and_tiers_of_a_service_in_the_maps_are_summed() {
         let counters = Counters { same_node: 1, elsewhere: 2, refused: 3, ..Counters::default() };
-        let tcp =
+        let mut tcp =
             totals::Totals { sent: 5, received: 6, failures: [1, 0, 2, 0], ..Default::default() };
+        (tcp.rtt[0], tcp.rtt[7]) = (3, 4);
         let group = |service: Option<&str>, tier| {
             (Group { service: service.map(Into::into), locality: Locality::Zone, tier }, tcp)
         };
@@ -255,7 +259,7 @@ mod tests {
             Moment { nodes, ..Moment::at(at) }
         };
         let end = moment(begin + Duration::from_secs(1), &counts);
-        let rows = rates(&moment(begin, &Counts::default()), &end);
+        let (rows, _) = rates(&moment(begin, &Counts::default()), &end);
         let wanted = Rate {
             connections: [2.0, 0.0, 0.0, 4.0],
             refused: 6.0,
@@ -263,5 +267,7 @@ mod tests {
             bytes: [0.0, 22.0, 0.0, 0.0],
         };
         assert_eq!((rows.len(), &rows[0].rate), (1, &wanted));
+        let of_tier = TierRate { ended: 7.0, failed: 3.0, bytes: 11.0 };
+        assert_eq!(rows[0].tiers, [(Tier::Key(0), of_tier), (Tier::None, of_tier)].into());
     }
 }

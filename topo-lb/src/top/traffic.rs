@@ -6,7 +6,12 @@ use std::sync::Arc;
 use serde::Serialize;
 use topo_lb_common::backend::Locality;
 
-use super::moment::{ByLocality, Counter, Moment, Totals};
+use super::moment::{ByLocality, Counter, Doubts, Moment, Tier, Totals};
+
+/// A node cannot have more connections a second than this for one Service, nor more bytes, than this
+/// many times as much: who says so is wrong.
+pub(super) const MOST_CONNECTIONS: f64 = 1e8;
+const MOST_BYTES: f64 = 1e13;
 
 /// Events a second of one Service.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -23,13 +28,14 @@ pub struct Rate {
 }
 
 impl Rate {
-    fn of(&mut self, counter: Counter) -> &mut f64 {
-        match counter {
+    fn of(&mut self, counter: Counter) -> Option<&mut f64> {
+        Some(match counter {
             Counter::Connections(locality) => &mut self.connections[locality as usize],
             Counter::Refused => &mut self.refused,
             Counter::Failed => &mut self.failed,
             Counter::Bytes(locality) => &mut self.bytes[locality as usize],
-        }
+            Counter::Ended => return None,
+        })
     }
 
     pub(crate) fn add(&mut self, other: &Self) {
@@ -55,6 +61,13 @@ impl Rate {
         }
     }
 
+    /// Whether a node can have done this.
+    fn is_possible(&self) -> bool {
+        let mut connections = self.connections.iter().chain([&self.refused, &self.failed]);
+        connections.all(|it| (0.0..=MOST_CONNECTIONS).contains(it))
+            && self.bytes.iter().copied().all(are_possible)
+    }
+
     /// All connections that got an endpoint.
     #[must_use]
     pub fn all(&self) -> f64 {
@@ -75,9 +88,52 @@ impl Rate {
     }
 }
 
+/// What TCP connections did in a second that were made while one tier was in force.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct TierRate {
+    /// Connections that were established and have ended.
+    pub ended: f64,
+    /// Connections that were never established.
+    pub failed: f64,
+    /// Bytes in both directions.
+    pub bytes: f64,
+}
+
+impl TierRate {
+    fn of(&mut self, counter: Counter) -> Option<&mut f64> {
+        match counter {
+            Counter::Ended => Some(&mut self.ended),
+            Counter::Failed => Some(&mut self.failed),
+            Counter::Bytes(_) => Some(&mut self.bytes),
+            Counter::Connections(_) | Counter::Refused => None,
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.ended += other.ended;
+        self.failed += other.failed;
+        self.bytes += other.bytes;
+    }
+
+    /// Whether a node can have done this.
+    fn is_possible(&self) -> bool {
+        let connections = [self.ended, self.failed];
+        connections.iter().all(|it| (0.0..=MOST_CONNECTIONS).contains(it))
+            && are_possible(self.bytes)
+    }
+}
+
+/// Whether a node can have moved as many bytes a second.
+pub(super) fn are_possible(bytes: f64) -> bool {
+    (0.0..=MOST_BYTES).contains(&bytes)
+}
+
 fn out_of_zone(of: &ByLocality<f64>) -> f64 {
     of[Locality::Region as usize] + of[Locality::Elsewhere as usize]
 }
+
+/// The rates of each tier.
+pub(super) type ByTier = BTreeMap<Tier, TierRate>;
 
 /// The rate of one Service, of all nodes together and of each.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -89,27 +145,37 @@ pub struct Row {
     pub rate: Rate,
     /// Of each such node on which something has changed.
     pub nodes: BTreeMap<Arc<str>, Rate>,
+    /// By the tier in force, of all these nodes, as far as they say which.
+    pub tiers: ByTier,
 }
 
 /// The rates between two moments of every Service that has ever counted anything, by name. Only
-/// nodes that answered at both count.
-#[must_use]
-pub(crate) fn rates(before: &Moment, after: &Moment) -> Vec<Row> {
-    let mut rows: BTreeMap<Arc<str>, Row> = BTreeMap::new();
+/// nodes that answered at both count. What no node can have done is left out, and its node has a
+/// sentence.
+pub(crate) fn rates(before: &Moment, after: &Moment) -> (Vec<Row>, Doubts) {
+    let (mut rows, mut doubts) = (BTreeMap::<Arc<str>, Row>::new(), Doubts::new());
     for (node, now) in &after.nodes {
         let (Ok(now), Some(Ok(then))) = (now, before.nodes.get(node)) else { continue };
         let seconds = after.seconds_since(before, node);
         for (service, now) in now {
-            let rate = rate(then.get(service), now, seconds);
+            let (rate, tiers) = rate(then.get(service), now, seconds);
             let row = rows.entry(Arc::clone(service)).or_default();
             row.service = Arc::clone(service);
+            if !rate.is_possible() || !tiers.values().all(TierRate::is_possible) {
+                let doubt = format!("its counts of {service} are impossible and left out");
+                doubts.insert(Arc::clone(node), doubt);
+                continue;
+            }
             row.rate.add(&rate);
+            for (tier, rate) in tiers {
+                row.tiers.entry(tier).or_default().add(&rate);
+            }
             if rate != Rate::default() {
                 row.nodes.insert(Arc::clone(node), rate);
             }
         }
     }
-    rows.into_values().collect()
+    (rows.into_values().collect(), doubts)
 }
 
 /// How much a counter has grown. As Prometheus does: one that went back has begun again at zero.
@@ -117,13 +183,22 @@ pub(super) fn grown(then: f64, now: f64) -> f64 {
     if now < then { now } else { now - then }
 }
 
-fn rate(then: Option<&Totals>, now: &Totals, seconds: f64) -> Rate {
-    let mut rate = Rate::default();
+fn rate(then: Option<&Totals>, now: &Totals, seconds: f64) -> (Rate, ByTier) {
+    let (mut rate, mut tiers) = (Rate::default(), ByTier::new());
     for (series, now) in now {
         let then = then.and_then(|then| then.get(series)).copied().unwrap_or_default();
-        *rate.of(series.counter) += grown(then, *now) / seconds;
+        let grown = grown(then, *now) / seconds;
+        if let Some(sum) = rate.of(series.counter) {
+            *sum += grown;
+        }
+        // Tiers in which nothing happens have no entry.
+        if let Some(tier) = series.tier.filter(|_| grown != 0.0)
+            && let Some(sum) = tiers.entry(tier).or_default().of(series.counter)
+        {
+            *sum += grown;
+        }
     }
-    rate
+    (rate, tiers)
 }
 
 #[cfg(test)]
@@ -155,7 +230,7 @@ mod tests {
         let before = moment(begin, &[("a", Ok(10.0)), ("b", Ok(0.0)), ("c", Ok(7.0))]);
         let end = begin + Duration::from_secs(2);
         let after = moment(end, &[("a", Ok(14.0)), ("b", Ok(8.0)), ("c", Ok(7.0))]);
-        let rows = rates(&before, &after);
+        let (rows, _) = rates(&before, &after);
         assert_eq!(rows.len(), 1);
         assert_eq!(rows[0].rate.connections, [6.0, 0.0, 0.0, 3.0]);
         assert_eq!(rows[0].rate.refused, 6.0);
@@ -174,7 +249,7 @@ mod tests {
         before.when.insert("slow".into(), begin + 5 * second);
         let mut after = both(begin + 2 * second, 10.0);
         after.when.insert("slow".into(), begin + 6 * second);
-        let rows = rates(&before, &after);
+        let (rows, _) = rates(&before, &after);
         let refused = rows[0].nodes.values().map(|rate| rate.refused);
         assert_eq!(refused.collect::<Vec<_>>(), [10.0, 5.0], "slow, steady");
         assert_eq!(rows[0].rate.refused, 15.0);
@@ -184,7 +259,7 @@ mod tests {
     fn a_counter_that_begins_again_counts_from_zero() {
         let begin = Instant::now();
         let after = moment(begin + Duration::from_secs(1), &[("a", Ok(4.0))]);
-        let rows = rates(&moment(begin, &[("a", Ok(100.0))]), &after);
+        let (rows, _) = rates(&moment(begin, &[("a", Ok(100.0))]), &after);
         assert_eq!(rows[0].rate.refused, 4.0);
     }
 
@@ -193,8 +268,22 @@ mod tests {
         let begin = Instant::now();
         let silent = moment(begin, &[("a", Err("away"))]);
         let after = moment(begin + Duration::from_secs(1), &[("a", Ok(100.0)), ("b", Ok(5.0))]);
-        assert_eq!(rates(&silent, &after), []);
-        assert_eq!(rates(&after, &silent), []);
+        assert_eq!(rates(&silent, &after).0, []);
+        assert_eq!(rates(&after, &silent).0, []);
+    }
+
+    #[test]
+    fn what_no_node_can_have_done_is_left_out_and_said() {
+        let begin = Instant::now();
+        let names = ["good", "huge", "below", "nan", "endless"];
+        let counts = [10.0, 1e300, -5.0, f64::NAN, f64::INFINITY];
+        let before = moment(begin, &names.map(|name| (name, Ok(0.0))));
+        let after = names.into_iter().zip(counts.map(Ok)).collect::<Vec<_>>();
+        let (rows, doubts) = rates(&before, &moment(begin + Duration::from_secs(1), &after));
+        assert_eq!(rows[0].rate.connections, [10.0, 0.0, 0.0, 5.0]);
+        assert_eq!(rows[0].nodes.keys().map(AsRef::as_ref).collect::<Vec<_>>(), ["good"]);
+        assert_eq!(doubts.len(), 4, "{doubts:?}");
+        assert_eq!(doubts["huge"], "its counts of default/web are impossible and left out");
     }
 
     #[test]

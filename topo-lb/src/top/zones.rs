@@ -3,25 +3,28 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::moment::{Moment, Zones};
-use super::traffic::grown;
+use super::moment::{Doubts, Moment, Zones};
+use super::traffic::{are_possible, grown};
 
-/// Bytes a second between two moments, of the nodes that measured them at both.
-pub(crate) fn zone_rates(before: &Moment, after: &Moment) -> BTreeMap<Arc<str>, Zones> {
+/// Bytes a second between two moments, of the nodes that measured them at both. What no node can have
+/// done is left out, and its node has a sentence.
+pub(crate) fn zone_rates(before: &Moment, after: &Moment) -> (BTreeMap<Arc<str>, Zones>, Doubts) {
     let both =
         after.zones.iter().filter_map(|(node, now)| Some((node, now, before.zones.get(node)?)));
     // A node that changed its zone counts what it moved within the old one as moved within the new one.
-    both.filter(|(_, now, then)| now.own == then.own)
-        .map(|(node, now, then)| {
-            let seconds = after.seconds_since(before, node);
-            let rate = |(zone, now): (&Arc<str>, &f64)| {
-                let then = then.to.get(zone).copied().unwrap_or_default();
-                (Arc::clone(zone), grown(then, *now) / seconds)
-            };
-            let to = now.to.iter().map(rate).filter(|(_, rate)| *rate != 0.0).collect();
-            (Arc::clone(node), Zones { own: Arc::clone(&now.own), to })
-        })
-        .collect()
+    let rates = both.filter(|(_, now, then)| now.own == then.own).map(|(node, now, then)| {
+        let seconds = after.seconds_since(before, node);
+        let rate = |(zone, now): (&Arc<str>, &f64)| {
+            let then = then.to.get(zone).copied().unwrap_or_default();
+            (Arc::clone(zone), grown(then, *now) / seconds)
+        };
+        let to = now.to.iter().map(rate).filter(|(_, rate)| *rate != 0.0).collect();
+        (Arc::clone(node), Zones { own: Arc::clone(&now.own), to })
+    });
+    let (possible, others): (BTreeMap<_, _>, BTreeMap<_, _>) =
+        rates.partition(|(_, zones)| zones.to.values().copied().all(are_possible));
+    let doubt = "its counts by zone are impossible and left out";
+    (possible, others.into_keys().map(|node| (node, doubt.to_owned())).collect())
 }
 
 #[cfg(test)]
@@ -48,16 +51,25 @@ mod tests {
             ("n1", "a", &[("a", 10.0), ("b", 100.0)][..]),
             ("restarted", "a", &[("b", 900.0)]),
             ("moved", "a", &[("a", 5.0)]),
+            ("huge", "a", &[]),
+            ("nan", "a", &[]),
+            ("below", "a", &[]),
         ];
         let after = [
             ("n1", "a", &[("a", 10.0), ("b", 140.0), ("c", 6.0)][..]),
             ("restarted", "a", &[("b", 8.0)]),
             ("moved", "b", &[("b", 5.0)]),
             ("new", "a", &[("a", 1.0)]),
+            ("huge", "a", &[("b", 1e300)]),
+            ("nan", "a", &[("b", f64::NAN)]),
+            ("below", "a", &[("b", -1.0)]),
         ];
         let end = moment(begin + Duration::from_secs(2), &after);
         let wanted =
             [("n1", "a", &[("b", 20.0), ("c", 3.0)][..]), ("restarted", "a", &[("b", 4.0)])];
-        assert_eq!(zone_rates(&moment(begin, &before), &end), moment(begin, &wanted).zones);
+        let (zones, doubts) = zone_rates(&moment(begin, &before), &end);
+        assert_eq!(zones, moment(begin, &wanted).zones);
+        assert_eq!(doubts.keys().map(AsRef::as_ref).collect::<Vec<_>>(), ["below", "huge", "nan"]);
+        assert_eq!(doubts["nan"], "its counts by zone are impossible and left out");
     }
 }

@@ -258,7 +258,7 @@ mod tests {
     fn row(node: &str, connections: [f64; 4]) -> Row {
         let rate = Rate { connections, ..Rate::default() };
         let nodes = BTreeMap::from([(node.into(), rate.clone())]);
-        Row { service: "d/web".into(), rate, nodes }
+        Row { service: "d/web".into(), rate, nodes, ..Row::default() }
     }
 
     /// From, to, connections or bytes, the estimated share.

@@ -8,12 +8,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::histories::Histories;
-use crate::top::{From, Moment, Rate, Row, Source, Zones, rates, zone_rates};
-
-/// A node cannot have more connections a second than this for one Service, nor more bytes, than this
-/// many times as much: who says so is wrong.
-const MOST_CONNECTIONS: f64 = 1e8;
-const MOST_BYTES: f64 = 1e13;
+use crate::top::{From, Moment, Row, Source, Zones, rates, zone_rates};
 
 /// What is known after the newest look.
 #[derive(Debug, Default)]
@@ -114,48 +109,13 @@ fn newest(last: Option<&Moment>, now: &Moment) -> Newest {
         }
     }
     if let Some(last) = last {
-        newest.rows = rates(last, now);
-        newest.zones = zone_rates(last, now);
-        newest.leave_out_the_impossible();
+        let (rows, impossible) = rates(last, now);
+        newest.troubles.extend(impossible);
+        let (zones, impossible) = zone_rates(last, now);
+        newest.troubles.extend(impossible);
+        (newest.rows, newest.zones) = (rows, zones);
     }
     newest
-}
-
-impl Newest {
-    /// Leaves out what a node cannot have done, and says so.
-    fn leave_out_the_impossible(&mut self) {
-        let is_possible = |rate: &Rate| {
-            let connections = rate.connections.iter().chain([&rate.refused, &rate.failed]);
-            connections
-                .map(|it| (it, MOST_CONNECTIONS))
-                .chain(rate.bytes.iter().map(|it| (it, MOST_BYTES)))
-                .all(|(value, most)| (0.0..=most).contains(value))
-        };
-        for row in &mut self.rows {
-            let before = row.nodes.len();
-            row.nodes.retain(|node, rate| {
-                let is_possible = is_possible(rate);
-                if !is_possible {
-                    let trouble =
-                        format!("its counts of {} are impossible and left out", row.service);
-                    self.troubles.insert(Arc::clone(node), trouble);
-                }
-                is_possible
-            });
-            if row.nodes.len() < before {
-                row.rate = Rate::default();
-                row.nodes.values().for_each(|rate| row.rate.add(rate));
-            }
-        }
-        self.zones.retain(|node, zones| {
-            let is_possible = zones.to.values().all(|it| (0.0..=MOST_BYTES).contains(it));
-            if !is_possible {
-                let trouble = "its counts by zone are impossible and left out".to_owned();
-                self.troubles.insert(Arc::clone(node), trouble);
-            }
-            is_possible
-        });
-    }
 }
 
 #[cfg(test)]

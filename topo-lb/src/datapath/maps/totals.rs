@@ -26,6 +26,12 @@ pub struct Group {
     pub tier: Option<u8>,
 }
 
+/// Connections that were established and have ended, without those whose round trip was never measured.
+#[must_use]
+pub fn ended(totals: &Totals) -> u64 {
+    totals.rtt.iter().sum()
+}
+
 /// The pinned map.
 pub(crate) struct TotalsMap(Hash<TotalsKey, Totals>);
 

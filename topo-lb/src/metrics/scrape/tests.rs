@@ -177,6 +177,10 @@ fn bytes_are_told_by_service_port_locality_and_tier() {
         .map(|(_, labels, value)| (labels["service"].as_str(), labels["tier"].as_str(), *value))
         .collect();
     assert_eq!(told, [("web", "none", 7.0), ("web", "0", 100.0)]);
+    let ended = &families["topo_lb_tcp_ended_connections"].samples;
+    let told: Vec<_> =
+        ended.iter().map(|(_, labels, value)| (labels["tier"].as_str(), *value)).collect();
+    assert_eq!(told, [("0", 6.0)], "none ended in another tier");
     let failures = &families["topo_lb_connect_failures"].samples;
     let reasons: Vec<_> =
         failures.iter().map(|(_, labels, value)| (labels["reason"].as_str(), *value)).collect();
