@@ -35,8 +35,11 @@ fn standard_input_is_read_and_only_what_changes_is_printed() {
         let done = run(arguments, &format!("{POOL}---\n{PLAIN}"));
         let (printed, said) = (text(&done.stdout), text(&done.stderr));
         assert_eq!(done.status.code(), Some(0), "{said}");
-        assert!(printed.contains("topo-lb.io/topology-keys: kubernetes.io/hostname"), "{printed}");
-        assert!(printed.starts_with("# Ours.") && !printed.contains("plain"), "{printed}");
+        assert!(
+            printed.contains("topo-lb.io/topology-keys: \"kubernetes.io/hostname\""),
+            "{printed}"
+        );
+        assert!(printed.starts_with("---\n# Ours.") && !printed.contains("plain"), "{printed}");
         assert_eq!(said.lines().count(), 1, "{said}");
         assert!(said.starts_with("topo-lb: ") && said.contains("pool"), "{said}");
     }
@@ -49,10 +52,10 @@ fn files_are_read_in_order_and_all_makes_whole_files() {
     std::fs::write(path("plain.yaml"), PLAIN).unwrap();
     std::fs::write(path("pool.yaml"), POOL).unwrap();
     let changed = run(&["migrate", &path("plain.yaml"), &path("pool.yaml")], "");
-    assert!(text(&changed.stdout).starts_with("# Ours."), "{}", text(&changed.stdout));
+    assert!(text(&changed.stdout).starts_with("---\n# Ours."), "{}", text(&changed.stdout));
 
     let whole = run(&["migrate", "--all", &path("plain.yaml"), &path("pool.yaml")], "");
-    let expected = format!("{PLAIN}---\n{}", text(&changed.stdout));
+    let expected = PLAIN.to_owned() + text(&changed.stdout);
     assert_eq!(text(&whole.stdout), expected, "a separator stands between files");
     // What it prints needs no change any more.
     let again = run(&["migrate"], text(&whole.stdout));
