@@ -190,6 +190,10 @@ fn metrics(of_node: &OfNode, seconds: f64) -> String {
             let _ = writeln!(text, "topo_lb_tcp_sent_bytes_total{{{labels},tier=\"0\"}} {half}");
             let _ =
                 writeln!(text, "topo_lb_tcp_received_bytes_total{{{labels},tier=\"0\"}} {half}");
+            let _ = writeln!(
+                text,
+                "topo_lb_tcp_ended_connections_total{{{labels},tier=\"0\"}} {count}"
+            );
         }
         if counted.refused > 0.0 {
             let count = counted.refused * seconds;

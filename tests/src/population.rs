@@ -20,6 +20,8 @@ const SERVICES: Ipv4Addr = Ipv4Addr::new(10, 96, 1, 0);
 pub struct Population {
     /// The number of Services.
     pub services: u32,
+    /// The number of namespaces that they are in.
+    pub namespaces: u32,
     /// Endpoints per Service.
     pub endpoints: u32,
     /// The name of the node under test, one of `nodes`.
@@ -36,7 +38,8 @@ impl Population {
     /// A cluster of this size, whose endpoints have addresses that no pod has, and port 8080.
     #[must_use]
     pub fn new(here: &str, nodes: u32, services: u32, endpoints: u32) -> Self {
-        Self { services, endpoints, here: here.into(), nodes, addresses: Vec::new(), port: 8080 }
+        let (here, addresses) = (here.into(), Vec::new());
+        Self { services, namespaces: 50, endpoints, here, nodes, addresses, port: 8080 }
     }
 
     /// The ClusterIP of a Service.
@@ -74,7 +77,7 @@ impl Population {
     /// A Service; every other one has a topology policy.
     #[must_use]
     pub fn service(&self, index: u32) -> Value {
-        let (namespace, name) = (namespace(index), name(index));
+        let (namespace, name) = (self.namespace(index), name(index));
         let annotations = if index.is_multiple_of(2) {
             json!({"topo-lb.io/topology-keys":
                    "kubernetes.io/hostname,topology.kubernetes.io/zone,*"})
@@ -104,7 +107,7 @@ impl Population {
     /// The slices of a Service; `ready` tells by number which endpoints are ready.
     #[must_use]
     pub fn slices(&self, index: u32, ready: impl Fn(u32) -> bool) -> Vec<Value> {
-        let (namespace, service) = (namespace(index), name(index));
+        let (namespace, service) = (self.namespace(index), name(index));
         let first_of = |slice: u32| slice * SLICE;
         (0..self.endpoints.div_ceil(SLICE))
             .map(|slice| {
@@ -151,10 +154,14 @@ impl Population {
             "conditions": {"ready": ready, "serving": ready, "terminating": false},
             "nodeName": self.node_name(node), "zone": zone(node),
             "targetRef": {
-                "kind": "Pod", "namespace": namespace(service),
+                "kind": "Pod", "namespace": self.namespace(service),
                 "name": format!("{}-{number:05}", name(service)), "uid": uid(4, serial),
             },
         })
+    }
+
+    fn namespace(&self, service: u32) -> String {
+        format!("team-{}", service % self.namespaces)
     }
 
     fn node_name(&self, index: u32) -> String {
@@ -194,10 +201,6 @@ pub fn update(object: Value) -> Result<Update> {
         Object::Slice(slice, _) => Update::Slice(Change::Applied(slice)),
         other => bail!("no agent reads {other:?}"),
     })
-}
-
-fn namespace(service: u32) -> String {
-    format!("team-{}", service % 50)
 }
 
 fn name(service: u32) -> String {

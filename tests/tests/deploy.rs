@@ -253,6 +253,14 @@ fn kubectl_has_the_agents_binary_as_the_plugin_topo() -> Result<()> {
     let by_plugin = printed(&mut topo(&explain))?;
     let by_agent = printed(Command::new(requirements::agent()?).args(explain))?;
     ensure!(by_plugin == by_agent && by_plugin.contains("svc-ud1"), "{by_plugin}");
+    let lint = ["lint", "--manifests", cluster, "-o", "json"];
+    // Its exit code says whether there are findings.
+    let by_plugin = topo(&lint).output()?;
+    let by_agent = Command::new(requirements::agent()?).args(lint).output()?;
+    let is_same = (by_plugin.status, &by_plugin.stdout) == (by_agent.status, &by_agent.stdout);
+    ensure!(is_same && by_plugin.stdout.starts_with(b"["), "{by_plugin:?}");
+    let help = printed(&mut topo(&["view", "--help"]))?;
+    ensure!(help.contains("Usage: kubectl topo view"), "{help}");
     let error = printed(&mut topo(&["explain", "--node", "n", "--manifests", "nothing"]));
     let error = format!("{:#}", error.err().context("nothing was explained")?);
     ensure!(error.contains("kubectl topo: "), "{error}");
@@ -260,10 +268,13 @@ fn kubectl_has_the_agents_binary_as_the_plugin_topo() -> Result<()> {
     // Without a source it reads the kubeconfig that kubectl reads.
     fs::create_dir(folder.path().join(".kube"))?;
     fs::write(folder.path().join(".kube/config"), "current-context: elsewhere\n")?;
-    let mut asks = topo(&["explain", "--node", "n"]);
-    asks.env("HOME", folder.path()).env_remove("KUBECONFIG").env_remove("TOPO_LB_KUBECONFIG");
-    let error = format!("{:#}", printed(&mut asks).err().context("there is no cluster")?);
-    ensure!(error.contains(".kube/config") && error.contains("elsewhere"), "{error}");
+    for arguments in [&["explain", "--node", "n"][..], &["top", "--once"]] {
+        let mut asks = topo(arguments);
+        asks.env("HOME", folder.path()).env_remove("KUBECONFIG").env_remove("TOPO_LB_KUBECONFIG");
+        let error = format!("{:#}", printed(&mut asks).err().context("there is no cluster")?);
+        let is_told = error.contains(".kube/config") && error.contains("elsewhere");
+        ensure!(is_told, "{arguments:?}: {error}");
+    }
     Ok(())
 }
 

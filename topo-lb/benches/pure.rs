@@ -14,8 +14,7 @@ use topo_lb_tests::pure_agent::PureAgent;
 const HERE: &str = "here";
 
 fn population(services: u32, endpoints: u32) -> Population {
-    let nodes = 1_000;
-    Population { services, endpoints, here: HERE.into(), nodes, addresses: Vec::new(), port: 8080 }
+    Population::new(HERE, 1_000, services, endpoints)
 }
 
 fn state(population: &Population) -> State {

@@ -390,6 +390,40 @@ fn an_agent_that_cannot_be_reached_is_told_in_plain_words() -> Result<()> {
     Ok(())
 }
 
+/// The newest counts are those by zone; before there were bytes and tiers.
+#[test]
+fn an_agent_of_an_older_version_shows_what_it_counts() -> Result<()> {
+    let api = shop::start()?;
+    let old = FakeApi::start(std::net::TcpListener::bind("127.0.0.1:0")?, &[])?;
+    let begin = Instant::now();
+    old.answer_texts(move |_| {
+        let labels = "namespace=\"shop\",service=\"cart\",port=\"http\",locality=\"elsewhere\"";
+        let count = 10.0 * begin.elapsed().as_secs_f64();
+        Some(format!("topo_lb_ready 1\ntopo_lb_connections_total{{{labels}}} {count}\n"))
+    });
+    let new = format!("a1={}/api/v1/namespaces/topo-lb/pods/agent-a1:19876/proxy", api.url());
+    let old = format!("b1={}", old.url());
+    let url = api.url();
+    let flags = ["--api-server", &*url, "--interval", "0.3", "--agent", &*new, "--agent", &*old];
+    let view = View::start(&flags)?;
+    let mut now = Value::Null;
+    until("rates of both agents", Duration::from_secs(20), || {
+        now = view.picture("?service=shop/cart")?["now"].take();
+        let is_complete = now["answered"] == 2 && now["picked"]["nodes"]["b1"].is_object();
+        Ok(if is_complete { Ok(()) } else { Err(now.clone()) })
+    })?;
+    ensure!(now["troubles"] == json!([]), "{now}");
+    let of = |node: &str, what: &str| {
+        let distances = now["picked"]["nodes"][node][what].as_array().into_iter().flatten();
+        distances.filter_map(Value::as_f64).sum::<f64>()
+    };
+    ensure!(of("b1", "connections") > 0.0 && of("b1", "bytes") == 0.0, "{now}");
+    ensure!(of("a1", "connections") > 0.0 && of("a1", "bytes") > 0.0, "{now}");
+    let all = view.picture("")?["now"].take();
+    ensure!(all["flows"]["measured"] == 1, "only a1 measures by zone: {all}");
+    Ok(())
+}
+
 #[test]
 fn a_page_that_was_away_gets_the_newest_state() -> Result<()> {
     let (_api, _view, mut browser) = shop()?;
@@ -422,6 +456,34 @@ fn a_thousand_nodes_and_ten_thousand_services_are_drawn() -> Result<()> {
     // However slow the machine is: never an old picture after a newer one, and the newest at the end.
     let frames = browser.run(FRAMES)?;
     ensure!(frames["shown"] == "100 MB/s" && frames["isInOrder"] == true, "{frames}");
+    no_complaints(&browser)
+}
+
+#[test]
+fn ten_thousand_services_in_one_namespace_are_shown_and_found() -> Result<()> {
+    let cluster = Population::new("node-00000", 3, 10_000, 1);
+    let cluster = Population { namespaces: 1, ..cluster };
+    let demand = Demand {
+        node: "node-00000".to_owned(),
+        service: ("team-0".to_owned(), "service-09999".to_owned()),
+        connections: 5.0,
+        bytes: 1e6,
+    };
+    let api = counting::cluster(cluster.objects().collect(), &[demand])?;
+    let view = View::start(&["--api-server", &api.url(), "--interval", "1"])?;
+    let mut browser = Browser::start(1300, 800)?;
+    browser.open(&view.url)?;
+    view_page::complete(&mut browser, "3", "10,000")?;
+    // The last one of all has the only traffic, and a filter finds one without any.
+    browser.until(
+        "document.querySelector('#services .name').textContent === 'team-0/service-09999'",
+    )?;
+    browser.press("/")?;
+    for digit in "04321".chars() {
+        browser.press(&digit.to_string())?;
+    }
+    browser.until("document.querySelectorAll('#services li').length === 1")?;
+    pick(&mut browser, "team-0/service-04321")?;
     no_complaints(&browser)
 }
 
@@ -487,13 +549,14 @@ fn pictures_for_the_documentation() -> Result<()> {
     })
 }
 
-/// The screen of `top`, with the nodes of a Service open.
+/// The screen of `top`, with the tiers and the nodes of a Service open.
 fn of_top(mut top: Terminal) -> Result<()> {
     let has_rates = |text: &str| text.contains("17 nodes") && text.contains("round trips ");
     top.until("rates of all nodes", has_rates)?;
     top.press("\x1b[B")?;
     top.press("\r")?;
-    top.until("nodes of a Service", |text| text.contains("FROM NODE") && has_rates(text))?;
+    let is_open = |text: &str| text.contains("FROM NODE") && text.contains("TCP BY TIER");
+    top.until("tiers and nodes of a Service", |text| is_open(text) && has_rates(text))?;
     pictures::keep("top.svg", top.picture())?;
     top.press("q")?;
     top.ended()
