@@ -174,9 +174,9 @@ const PARTS: [(&str, &str, &[&str]); 7] = [
         "In headless Chromium without a GPU. The API server and the answers of all agents are made up, and \
          their server, `topo-lb view` and the browser share the machine. *view_first_paint_ms*: from opening \
          the page to all groups, nodes and rates, with a look at all agents every two seconds. \
-         *view_longest_frame_ms*: the longest time between two frames of the browser while 50 updates come \
-         by the page's own stream, with `--interval 0.1`; *view_updates_per_second* is how many of them \
-         the machine achieves. The server sends at most ten.",
+         *view_longest_frame_ms*: the longest time between two frames of the browser in ten seconds while \
+         updates come by the page's own stream, with `--interval 0.1`; *view_updates_per_second* is how \
+         many of them this machine achieves. The server sends at most ten.",
         &["view_first_paint_ms", "view_longest_frame_ms", "view_updates_per_second"],
     ),
 ];
