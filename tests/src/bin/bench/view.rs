@@ -34,7 +34,7 @@ pub(crate) fn measure(
     effort: Effort,
     say: &dyn Fn(&str),
 ) -> Result<Vec<Figure>> {
-    let (nodes, services) = effort.of((20, 100), (1_000, 10_000));
+    let (nodes, services) = effort.of((100, 1_000), (1_000, 10_000));
     say(&format!("the page of view, {nodes} nodes and {services} Services"));
     let cluster = ground.cluster;
     cluster.fabric().run(|| on_fabric(cluster, effort, nodes, services))
@@ -58,6 +58,8 @@ fn on_fabric(cluster: &Cluster, effort: Effort, nodes: u32, services: u32) -> Re
     for _ in 0..effort.of(2, 20) {
         firsts.add(page::first_paint(&mut browser, &view.url)?);
     }
+    // A page that loses its server complains.
+    browser.open("about:blank")?;
     drop(view);
 
     let (mut longest, mut updates) = (Sample::default(), Sample::default());
