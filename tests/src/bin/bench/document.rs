@@ -181,6 +181,9 @@ const PARTS: [(&str, &str, &[&str]); 7] = [
     ),
 ];
 
+/// Parts that are newer than the last whole run.
+const NEWER: [&str; 1] = ["The page of `topo-lb view`"];
+
 fn page(report: &Report) -> Result<String> {
     let mut text = String::from(
         "<!-- Written by `cargo xtask bench --write-docs`; what is changed by hand is lost. -->\n\
@@ -213,6 +216,10 @@ fn page(report: &Report) -> Result<String> {
             .flat_map(|name| report.results.iter().filter(move |figure| figure.name == *name))
             .cloned()
             .collect();
+        if of_it.is_empty() && NEWER.contains(&title) {
+            let _ = write!(text, "\n## {title}\n\n{about}\n\nThis report has no figures of it.\n");
+            continue;
+        }
         // A page of some parts would drop the other parts of the previous page.
         ensure!(
             !of_it.is_empty(),
