@@ -174,12 +174,15 @@ const PARTS: [(&str, &str, &[&str]); 7] = [
         "In headless Chromium without a GPU. The API server and the answers of all agents are made up, and \
          their server, `topo-lb view` and the browser share the machine. *view_first_paint_ms*: from opening \
          the page to all groups, nodes and rates, with a look at all agents every two seconds. \
-         *view_longest_frame_ms*: the longest time between two frames of the browser while 50 updates come \
-         by the page's own stream, with `--interval 0.1`; *view_updates_per_second* is how many of them \
-         the machine achieves. The server sends at most ten.",
+         *view_longest_frame_ms*: the longest time between two frames of the browser in ten seconds while \
+         updates come by the page's own stream, with `--interval 0.1`; *view_updates_per_second* is how \
+         many of them this machine achieves. The server sends at most ten.",
         &["view_first_paint_ms", "view_longest_frame_ms", "view_updates_per_second"],
     ),
 ];
+
+/// Parts that are newer than the last whole run.
+const NEWER: [&str; 1] = ["The page of `topo-lb view`"];
 
 fn page(report: &Report) -> Result<String> {
     let mut text = String::from(
@@ -213,6 +216,10 @@ fn page(report: &Report) -> Result<String> {
             .flat_map(|name| report.results.iter().filter(move |figure| figure.name == *name))
             .cloned()
             .collect();
+        if of_it.is_empty() && NEWER.contains(&title) {
+            let _ = write!(text, "\n## {title}\n\n{about}\n\nThis report has no figures of it.\n");
+            continue;
+        }
         // A page of some parts would drop the other parts of the previous page.
         ensure!(
             !of_it.is_empty(),
