@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use super::answer::{answer, is_answer};
 use super::shared::Shared;
 use super::transport::Transport;
+use crate::admin::crowd::Peer;
 use crate::admin::door::Room;
 use crate::metrics::dns::DnsOutcome;
 
@@ -51,7 +52,7 @@ pub(super) async fn serve(socket: UdpSocket, shared: Arc<Shared>) {
             shared.count(DnsOutcome::Dropped);
             continue;
         }
-        let mut place = room.take(client.ip().into());
+        let mut place = room.take(Peer::near(client.ip()));
         let (query, socket) = (query.to_vec(), Arc::clone(&socket));
         let (shared, kept) = (Arc::clone(&shared), Arc::clone(&kept));
         tokio::spawn(async move {

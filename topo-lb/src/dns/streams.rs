@@ -14,6 +14,7 @@ use super::answer::answer;
 use super::framing::{Messages, framed};
 use super::shared::Shared;
 use super::transport::Transport;
+use crate::admin::crowd::Peer;
 use crate::admin::door::Room;
 use crate::metrics::dns::DnsOutcome;
 
@@ -35,7 +36,7 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
             sleep(PAUSE).await;
             continue;
         };
-        let mut place = room.take(client.ip().into());
+        let mut place = room.take(Peer::near(client.ip()));
         let shared = Arc::clone(&shared);
         tokio::spawn(async move {
             tokio::select! {
