@@ -5,6 +5,7 @@ mod api;
 mod connect;
 mod control_plane;
 mod curve;
+mod dns;
 mod document;
 mod exchange;
 mod external;
@@ -17,6 +18,7 @@ mod machine;
 mod nftables;
 mod probes;
 mod program;
+mod queries;
 mod result;
 mod rollout;
 mod rounds;
@@ -88,6 +90,8 @@ enum Part {
     Accounting,
     /// Exchanges and datagrams of clients outside of the nodes; packets that nodes drop
     External,
+    /// Queries to the agent's resolver, and by it to the cluster DNS
+    Dns,
     /// Run time of each program, measured by the kernel; writes and memory of the maps of Services
     Kernel,
     /// Response times of probes and scrapes while many other clients are connected
@@ -118,7 +122,7 @@ fn run(arguments: &Arguments) -> Result<()> {
             let report = read.and_then(|text| Report::read(&text));
             let mut report = report.with_context(|| format!("cannot read {}", file.display()))?;
             if !arguments.part.is_empty() {
-                report.replace(measure()?)?;
+                report.replace(measure()?);
             }
             report
         }
@@ -148,10 +152,11 @@ fn measure(effort: Effort, parts: &[Part]) -> Result<Report> {
     let wanted = |part| parts.is_empty() || parts.contains(&part);
     let mut results: Vec<Figure> = Vec::new();
     type Measure = fn(&Ground<'_>, Effort, &dyn Fn(&str)) -> Result<Vec<Figure>>;
-    let parts: [(Part, Measure); 7] = [
+    let parts: [(Part, Measure); 8] = [
         (Part::Connect, connect::measure),
         (Part::Accounting, accounting::measure),
         (Part::External, external::measure),
+        (Part::Dns, dns::measure),
         (Part::Kernel, kernel::measure),
         (Part::Probes, probes::measure),
         (Part::ControlPlane, control_plane::measure),
@@ -169,5 +174,5 @@ fn measure(effort: Effort, parts: &[Part]) -> Result<Report> {
         results.extend(rollout::measure(effort, &say)?);
     }
     say("done");
-    Ok(Report { machine, later: None, results })
+    Ok(Report { machine, later: Vec::new(), results })
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use comfy_table::{CellAlignment, Table, presets};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -14,9 +14,9 @@ use crate::sample::Sample;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Report {
     pub(crate) machine: Machine,
-    /// The machine of a later run, whose figures have replaced those of this one; and their names.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) later: Option<Later>,
+    /// Later runs, whose figures have replaced those of this one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) later: Vec<Later>,
     pub(crate) results: Vec<Figure>,
 }
 
@@ -29,20 +29,15 @@ impl Report {
     }
 
     /// Replaces the figures of this report that a later run has measured again.
-    ///
-    /// # Errors
-    /// Another later run has replaced others: a third run cannot be told.
-    pub(crate) fn replace(&mut self, other: Self) -> Result<()> {
+    pub(crate) fn replace(&mut self, other: Self) {
         let names: BTreeSet<String> = other.results.iter().map(|it| it.name.clone()).collect();
-        let is_told = self.later.as_ref().is_none_or(|later| later.names.is_subset(&names));
-        ensure!(
-            is_told,
-            "parts of this report are of a later run: measure all parts, or the same ones"
-        );
         self.results.retain(|figure| !names.contains(&figure.name));
         self.results.extend(other.results);
-        self.later = Some(Later { machine: other.machine, names });
-        Ok(())
+        for earlier in &mut self.later {
+            earlier.names.retain(|name| !names.contains(name));
+        }
+        self.later.retain(|earlier| !earlier.names.is_empty());
+        self.later.push(Later { machine: other.machine, names });
     }
 
     /// Reads what [`json`](Self::json) returned.
@@ -251,7 +246,7 @@ mod tests {
     fn a_report_that_is_read_is_the_one_that_was_written() {
         let figure = Figure::single("a", "us", 26.049).with("services", 10).with("proxy", "x");
         let report =
-            Report { machine: Machine::describe("full"), later: None, results: vec![figure] };
+            Report { machine: Machine::describe("full"), later: Vec::new(), results: vec![figure] };
         let text = report.json().unwrap();
         assert_eq!(Report::read(&text).unwrap().json().unwrap(), text);
         assert!(text.contains("\"median\": 26.05,"), "{text}");
@@ -263,15 +258,19 @@ mod tests {
     fn a_later_run_replaces_its_own_figures() {
         let report = |name: &str, value| Report {
             machine: Machine::describe("full"),
-            later: None,
+            later: Vec::new(),
             results: vec![Figure::single(name, "us", value), Figure::single("both", "us", value)],
         };
         let mut first = report("first", 1.0);
-        first.replace(report("later", 2.0)).unwrap();
+        first.replace(report("later", 2.0));
         let found = first.results.iter().map(|it| (it.name.as_str(), it.median));
         assert_eq!(found.collect::<Vec<_>>(), [("first", 1.0), ("later", 2.0), ("both", 2.0)]);
-        assert!(first.replace(report("third", 3.0)).is_err());
-        first.replace(report("later", 4.0)).unwrap();
+        first.replace(report("third", 3.0));
+        let names = first.later.iter().map(|it| it.names.iter().map(String::as_str).collect());
+        let names: Vec<Vec<_>> = names.collect();
+        assert_eq!(names, [vec!["later"], vec!["both", "third"]], "each figure is of one run");
+        first.replace(report("later", 4.0));
+        assert_eq!(first.later.len(), 2, "nothing is left of the first of the later runs");
     }
 
     #[test]
