@@ -27,6 +27,7 @@ pub mod browser;
 pub mod cgroup;
 pub mod client;
 pub mod cluster;
+pub mod cluster_dns;
 pub mod control_plane;
 pub mod counting;
 pub mod crowd;

@@ -64,6 +64,15 @@ impl Pod {
         serve(name, &[everywhere(port)], &["--mptcp"], &self.netns, &self.cgroup)
     }
 
+    /// A [cluster DNS](crate::cluster_dns) on this port.
+    pub fn serve_dns(&self, port: u16) -> Result<Running> {
+        let mut command = Command::new(requirements::pod()?);
+        command.args(["dns", "--port", &port.to_string()]);
+        let mut server = self.spawn(command)?;
+        server.wait_for_line("listening").with_context(|| format!("no DNS in {}", self.name))?;
+        Ok(server)
+    }
+
     /// A client in the pod.
     pub fn client(&self) -> Result<Client> {
         Client::start(&self.name, &self.netns, &self.cgroup)

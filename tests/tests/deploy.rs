@@ -94,6 +94,7 @@ fn the_chart_is_what_kustomize_makes() -> Result<()> {
             overlay_with("cleanup", &["cgroup-unified"])?,
         ),
         (chart(&["exclude.annotatedPods=true"])?, overlay_with("opt-in", &["exclude-pods"])?),
+        (chart(&["dns.enabled=true"])?, overlay_with("opt-in", &["dns"])?),
         (chart(&["policies.install=true"])?, overlay_with("opt-in", &["policies"])?),
         (
             chart(&[
@@ -122,6 +123,9 @@ fn a_value_that_the_chart_does_not_know_is_refused() -> Result<()> {
         "listen.port=0",
         "stateDir=relative",
         "exclude.namespaces={A}",
+        "dns.service=kube-dns",
+        "dns.domain=a..b",
+        "dns.port=65536",
         "pins=../elsewhere",
         "seccompProfile=Localhost/",
         "fullnameOverride=Far",
@@ -202,6 +206,10 @@ fn what_is_given_to_the_chart_gets_to_the_agent() -> Result<()> {
         ("TOPO_LB_KUBECONFIG", "/etc/topo-lb/kubeconfig/config"),
         ("TOPO_LB_FRONTENDS", "all"),
         ("TOPO_LB_LISTEN", "127.0.0.1:29876"),
+        ("TOPO_LB_DNS", "true"),
+        ("TOPO_LB_DNS_SERVICE", "kube-system/far-dns"),
+        ("TOPO_LB_DNS_DOMAIN", "far.example"),
+        ("TOPO_LB_DNS_PORT", "20053"),
     ] {
         ensure!(variable(container, name) == Some(value), "{name}: {container:#}");
     }

@@ -2,16 +2,16 @@
 //! else byte for byte from the cluster DNS, and the cluster DNS itself when the agent is gone.
 
 use std::collections::BTreeSet;
-use std::io::{Read as _, Write as _};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
-use std::thread;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use hickory_server::proto::op::{Message, MessageType, OpCode, Query};
 use hickory_server::proto::rr::{Name, RecordType};
 use rustix::time::{ClockId, clock_gettime};
+use topo_lb_tests::cluster_dns::{echoed, framed};
 use topo_lb_tests::manifest::{endpoint, service, slice};
+use topo_lb_tests::process::Running;
 use topo_lb_tests::scene::{FOLLOWS, KEYS, Scene, ZONE, idle, put_endpoints};
 use topo_lb_tests::traffic::{Failure, Socket, Via};
 use topo_lb_tests::wait::until;
@@ -34,54 +34,15 @@ fn dns() -> Result<SocketAddr> {
     Ok(SocketAddr::new(DNS4.parse()?, 53))
 }
 
-/// What the cluster DNS of the lab answers: no DNS, but its own for every query.
-fn echoed(query: &[u8]) -> Vec<u8> {
-    let mut answer = query.to_vec();
-    if let Some(flags) = answer.get_mut(2) {
-        *flags |= 1 << 7;
-    }
-    answer.extend(query.iter().rev());
-    answer
-}
-
-/// Serves the cluster DNS in its pod until the lab ends: the threads end with the process.
-fn serve_cluster_dns(scene: &Scene<'_>) -> Result<()> {
-    let at = (Ipv4Addr::UNSPECIFIED, SERVED);
-    let bind = || Ok((UdpSocket::bind(at)?, TcpListener::bind(at)?));
-    let (datagrams, streams) = scene.cluster.pod(SERVER)?.netns().run(bind)?;
-    thread::spawn(move || {
-        let mut buffer = [0; 65_536];
-        while let Ok((length, from)) = datagrams.recv_from(&mut buffer) {
-            let _ = datagrams.send_to(&echoed(&buffer[..length]), from);
-        }
-    });
-    thread::spawn(move || {
-        for stream in streams.incoming().flatten() {
-            thread::spawn(move || {
-                let mut stream = stream;
-                let mut length = [0; 2];
-                while stream.read_exact(&mut length).is_ok() {
-                    let mut query = vec![0; usize::from(u16::from_be_bytes(length))];
-                    if stream.read_exact(&mut query).is_err() {
-                        return;
-                    }
-                    let _ = stream.write_all(&framed(&echoed(&query)));
-                }
-            });
-        }
-    });
-    Ok(())
-}
-
-fn framed(message: &[u8]) -> Vec<u8> {
-    let length = u16::try_from(message.len()).unwrap_or(u16::MAX);
-    [&length.to_be_bytes()[..], message].concat()
-}
-
 /// A cluster with DNS, a headless Service `db` on all pods, and an agent with a resolver.
 fn play(body: impl FnOnce(&mut Scene<'_>) -> Result<()>) -> Result<()> {
+    play_with_server(|scene, _server| body(scene))
+}
+
+/// Like [`play`], with the server that is the cluster DNS.
+fn play_with_server(body: impl FnOnce(&mut Scene<'_>, Running) -> Result<()>) -> Result<()> {
     idle(|scene| {
-        serve_cluster_dns(scene)?;
+        let server = scene.cluster.pod(SERVER)?.serve_dns(SERVED)?;
         let mut db = service("db", &[], &[("http", 9376, "TCP")], &[]);
         db["spec"]["clusterIP"] = "None".into();
         db["spec"]["clusterIPs"] = ["None"].as_slice().into();
@@ -102,7 +63,7 @@ fn play(body: impl FnOnce(&mut Scene<'_>) -> Result<()>) -> Result<()> {
         scene.agent.set("--dns-service", "default/kube-dns");
         scene.agent.resume()?;
         scene.agent.wait_for_log("DNS is served", FOLLOWS)?;
-        body(scene)
+        body(scene, server)
     })
 }
 
@@ -283,6 +244,56 @@ fn a_killed_or_hanging_agent_leaves_the_cluster_dns_within_a_second() -> Result<
         scene.agent.stop()?;
         for _ in 0..20 {
             ensure!(ask(scene, Via::UdpConnected, &query)?? == echoed(&query));
+        }
+        Ok(())
+    })
+}
+
+/// How many queries the cluster DNS did not answer, as the agent counts them.
+fn failed(scene: &Scene<'_>) -> Result<u64> {
+    let metrics = scene.agent.get("/metrics")?.body;
+    let start = "topo_lb_dns_queries_total{outcome=\"failed\"} ";
+    let count = metrics.lines().find_map(|line| line.strip_prefix(start));
+    Ok(count.with_context(|| metrics.clone())?.parse()?)
+}
+
+#[test]
+fn a_cluster_dns_that_is_silent_or_gone_is_given_up_and_serves_when_it_is_back() -> Result<()> {
+    /// The resolver waits 5 s for an answer over UDP, and 10 s over TCP.
+    const GIVEN_UP: Duration = Duration::from_secs(20);
+    const SOCKETS: u32 = 50;
+    play_with_server(|scene, mut server| {
+        let (ours, other) =
+            (query(1, NAME, RecordType::A)?, query(2, "example.com.", RecordType::A)?);
+        wait_for(scene, RecordType::A, Some(&["a", "b"]))?;
+        for is_gone in [false, true] {
+            let before = failed(scene)?;
+            if is_gone {
+                server.kill();
+            } else {
+                signal("STOP", &server.id().to_string())?;
+            }
+            // Two queries by each socket. A stream is closed, so its client knows.
+            scene.client.scatter(dns()?, SOCKETS)?;
+            let stream = ask(scene, Via::Http, &other)?;
+            ensure!(stream.is_err(), "somebody has answered in place of the cluster DNS");
+            for via in EVERY {
+                let answer = ask(scene, via, &ours)?.with_context(|| format!("{via:?}"))?;
+                ensure!(addresses(&ours, &answer)?.is_some(), "{via:?}: {answer:?}");
+            }
+            until("all queries to be given up", GIVEN_UP, || {
+                let now = failed(scene)?;
+                Ok(if now >= before + u64::from(2 * SOCKETS) { Ok(()) } else { Err(now) })
+            })?;
+            if is_gone {
+                server = scene.cluster.pod(SERVER)?.serve_dns(SERVED)?;
+            } else {
+                signal("CONT", &server.id().to_string())?;
+            }
+            for via in EVERY {
+                let answer = ask(scene, via, &other)?.with_context(|| format!("{via:?}"))?;
+                ensure!(answer == echoed(&other), "{via:?}: {answer:?}");
+            }
         }
         Ok(())
     })

@@ -1,35 +1,82 @@
 //! Takes any bytes as manifests: reads them, decides and explains for every node, lints, plans the maps,
-//! and compares two scopes; and as a query to the resolver.
+//! and compares two scopes; and as a query to the resolver, a stream of queries, and an answer to one.
 //! Nothing may panic, hang, or use disproportionate memory, and after a plan's steps nothing may be
 //! left to plan.
 //!
 //! Separate from the target, so that the seeds can be tested without a fuzzer.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use topo_lb::cluster::{ServiceId, State};
-use topo_lb::dns::answer::answer;
+use topo_lb::dns::answer::{answer, is_answer};
+use topo_lb::dns::framing::{Messages, framed};
 use topo_lb::dns::names::Names;
 use topo_lb::dns::transport::Transport;
 use topo_lb::plan::{Capacity, Installed};
 use topo_lb::reconcile::Reconciler;
 use topo_lb::topology::Scope;
-use topo_lb::topology::named::Named;
+use topo_lb::topology::named::{Group, Named};
 use topo_lb::{explain, lint, source, what_if};
 
 /// The most nodes to decide for, besides one that never exists.
 const NODES: usize = 4;
 
-/// Takes the bytes as a query to the resolver as well.
-fn ask(bytes: &[u8]) {
-    let id = ServiceId { namespace: "s".into(), name: "d".into() };
+/// Names with addresses of both families, of one, of none, and with more than an answer has room for.
+fn names() -> Names {
+    let four = |count| (1..=count).map(|last| IpAddr::from([10, 0, 0, last])).collect();
+    let six =
+        |count| (1..=count).map(|last| IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, last])).collect();
+    let group = |addresses| Some(vec![Group { share: 1.0, addresses }]);
     let mut names = Names::default();
-    names.set(&id, "cluster.local", Some(Named { v4: Some(Vec::new()), v6: None }));
-    if let Some(answer) = answer(bytes, Transport::Udp, &names, || 0) {
-        assert_eq!(answer.bytes[..2], bytes[..2], "the id of another query");
+    for (name, v4, v6) in [
+        ("d", group(four(3)), group(six(2))),
+        ("four", group(four(1)), None),
+        ("none", Some(Vec::new()), None),
+        ("large", group(four(200)), group(six(200))),
+    ] {
+        let id = ServiceId { namespace: "s".into(), name: name.into() };
+        names.set(&id, "cluster.local", Some(Named { v4, v6 }));
     }
+    names
+}
+
+static NAMES: LazyLock<Names> = LazyLock::new(names);
+
+/// Takes the bytes as a query to the resolver as well: as a datagram, as a part of a stream, and as what the
+/// cluster DNS sends. Returns whether the resolver answers.
+pub(crate) fn ask(bytes: &[u8]) -> bool {
+    let mut is_answered = false;
+    for (transport, most) in [(Transport::Udp, 1_232), (Transport::Tcp, usize::from(u16::MAX))] {
+        let Some(answer) = answer(bytes, transport, &NAMES, || 0) else { continue };
+        assert!(is_answer(&answer.bytes, bytes), "it answers another query");
+        assert!(answer.bytes.len() <= most, "{} bytes", answer.bytes.len());
+        is_answered = true;
+    }
+    let (first, second) = bytes.split_at(bytes.len() / 2);
+    assert!(!is_answer(first, second) || first[..2] == second[..2]);
+
+    // However a stream is cut, it has the same messages.
+    let taken = |pieces: &[&[u8]]| {
+        let (mut messages, mut all) = (Messages::default(), Vec::new());
+        for piece in pieces {
+            messages.room().extend_from_slice(piece);
+            while let Some(message) = messages.take() {
+                all.push(message);
+            }
+        }
+        assert!(all.iter().all(|message| framed(&message[2..]).as_ref() == Some(message)));
+        (all, messages.rest().to_vec())
+    };
+    let (messages, rest) = taken(&[bytes]);
+    assert_eq!([messages.concat(), rest.clone()].concat(), bytes);
+    for message in &messages {
+        is_answered |= answer(&message[2..], Transport::Tcp, &NAMES, || 0).is_some();
+    }
+    assert_eq!(taken(&[first, second]), (messages, rest));
+    is_answered
 }
 
 /// Runs one input: its first byte selects YAML or JSON. Returns whether the rest could be read.

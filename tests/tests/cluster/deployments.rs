@@ -39,11 +39,15 @@ pub(crate) fn an_upgrade_and_its_way_back_fail_no_connection(stage: &mut Stage<'
 
 pub(crate) fn each_component_runs_on_a_kubelet(stage: &mut Stage<'_>) -> Result<()> {
     let kubernetes = &stage.kubernetes;
-    let mut components = vec!["end-sockets", "metrics", "mount-bpffs", "exclude-pods"];
+    let mut components = vec!["end-sockets", "metrics", "mount-bpffs", "exclude-pods", "dns"];
     // A container cannot have what the machine does not.
     let may = capability_is_in_bounding_set(CapabilitySet::SYS_RESOURCE)?;
     components.extend(may.then_some("sys-resource"));
     eprintln!("    components: {}", components.join(", "));
+    // The agents handle the cluster DNS Service only if it has a policy.
+    let dns =
+        ["-n", "kube-system", "annotate", "service", "kube-dns", "topo-lb.io/topology-keys=*"];
+    kubernetes.kubectl(&dns)?;
     kubernetes.apply("opt-in", &components)?;
     kubernetes.wait_for_agents()?;
     stage.nothing_failed()?;
@@ -144,6 +148,7 @@ pub(crate) fn the_chart_does_the_same(stage: &mut Stage<'_>) -> Result<()> {
     let chart = chart_place().display().to_string();
     let root = format!("cgroupRoot={}", cgroup::root()?.display());
     let values = ["--set", &root, "--set", "scope=all", "--set", "mountBpffs=true"];
+    let values = [&values[..], &["--set", "dns.enabled=true"]].concat();
     let words = [&["install", NAME, &chart, "-n", NAME][..], &values].concat();
     kubernetes.plane().administer(&helm()?, &words)?;
     kubernetes.wait_for_agents()?;

@@ -4,6 +4,7 @@ mod answers;
 mod changes;
 mod deployments;
 mod load;
+mod names;
 mod policies;
 mod watching;
 
@@ -34,7 +35,11 @@ use deployments::{
     the_chart_does_the_same, the_cleanup_leaves_nothing_in_any_kernel,
 };
 use load::{Load, Stage};
-use policies::{a_namespace_has_a_default, an_endpoint_that_refuses_is_left_out};
+use names::a_headless_name_has_the_own_pool_alone;
+use policies::{
+    a_namespace_has_a_default, a_ramp_holds_on_one_node_and_then_on_all,
+    an_endpoint_that_refuses_is_left_out,
+};
 use watching::the_page_and_top_show_what_pods_do;
 
 const SOON: Duration = Duration::from_secs(60);
@@ -60,9 +65,11 @@ fn connections_of_real_pods_stay_in_their_pool_through_changes() -> Result<()> {
             ("node and host network", processes_of_a_node_stay_in_its_pool),
             ("nothing and back", a_pool_without_pods_is_refused),
             ("a default of a namespace", a_namespace_has_a_default),
+            ("ramp", a_ramp_holds_on_one_node_and_then_on_all),
             ("ejection", an_endpoint_that_refuses_is_left_out),
             ("pods killed", killed_pods_are_replaced_without_wrong_answers),
             ("rolling update to all components", each_component_runs_on_a_kubelet),
+            ("headless name", a_headless_name_has_the_own_pool_alone),
             ("view and top", the_page_and_top_show_what_pods_do),
             ("upgrade", an_upgrade_and_its_way_back_fail_no_connection),
             ("kubelet killed", a_node_without_kubelet_keeps_its_connections),

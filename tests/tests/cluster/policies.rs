@@ -43,6 +43,30 @@ pub(crate) fn a_namespace_has_a_default(stage: &mut Stage<'_>) -> Result<()> {
     stage.nothing_failed()
 }
 
+/// By their names, node-a is at 28.11 % of all nodes, and node-b at 79.69 %.
+pub(crate) fn a_ramp_holds_on_one_node_and_then_on_all(stage: &mut Stage<'_>) -> Result<()> {
+    let kubernetes = &stage.kubernetes;
+    let annotate = |what: &[&str]| {
+        let words = ["annotate", "--overwrite", "namespace", "default"];
+        kubernetes.kubectl(&[&words[..], what].concat())
+    };
+    annotate(&["topo-lb.io/topology-keys=apps.openyurt.io/nodepool", "topo-lb.io/ramp=50%"])?;
+    wait_for(kubernetes, "answers of the own pool on node-a alone", |pool, answers| {
+        if pool == POOLS[0].0 {
+            only_from(pool, answers).is_ok()
+        } else {
+            is_from_anywhere(answers)
+        }
+    })?;
+    annotate(&["topo-lb.io/ramp=100%"])?;
+    wait_for(kubernetes, "answers of the own pool alone", |pool, answers| {
+        only_from(pool, answers).is_ok()
+    })?;
+    annotate(&["topo-lb.io/topology-keys-", "topo-lb.io/ramp-"])?;
+    wait_for(kubernetes, "answers of both pools", |_, answers| is_from_anywhere(answers))?;
+    stage.nothing_failed()
+}
+
 /// The address of a pod of this application in the first pool.
 fn address_of(kubernetes: &Kubernetes<'_>, app: &str) -> Result<String> {
     let selector = format!("app={app},pool={}", POOLS[0].0);

@@ -9,6 +9,8 @@ use std::net::{IpAddr, Ipv4Addr};
 pub(crate) enum Peer {
     /// A process that can open the socket's file.
     Local,
+    /// An address of this node or of its Pods, which share an IPv6 network.
+    Near(IpAddr),
     /// An IPv4 address.
     V4(Ipv4Addr),
     /// An IPv6 /64 network: one host can use every address of it.
@@ -24,6 +26,13 @@ impl From<IpAddr> for Peer {
                 Self::V6([a, b, c, d, e, f, g, h])
             }
         }
+    }
+}
+
+impl Peer {
+    /// A client on this node.
+    pub(crate) fn near(address: IpAddr) -> Self {
+        Self::Near(address.to_canonical())
     }
 }
 
@@ -130,6 +139,9 @@ mod tests {
         assert_ne!(peer("10.0.0.2"), peer("10.0.0.1"));
         assert_eq!(peer("fd00::1"), peer("fd00::2:1"));
         assert_ne!(peer("fd00:0:0:1::1"), peer("fd00::1"));
+        let near = |text: &str| Peer::near(text.parse().unwrap());
+        assert_eq!(near("::ffff:10.0.0.1"), near("10.0.0.1"));
+        assert_ne!(near("fd00::1"), near("fd00::2"), "Pods of a node share an IPv6 network");
     }
 
     proptest! {

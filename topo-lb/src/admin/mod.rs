@@ -15,7 +15,7 @@
 //! | `probe` | the client: `topo-lb probe` |
 
 pub(crate) mod answers;
-mod crowd;
+pub(crate) mod crowd;
 pub(crate) mod door;
 mod explain;
 mod head;

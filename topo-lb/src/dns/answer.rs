@@ -101,6 +101,14 @@ pub fn answer(
     Some(Answer { bytes, is_empty: addresses.is_empty() })
 }
 
+/// Whether a message has the id of the query, and is an answer.
+#[must_use]
+pub fn is_answer(message: &[u8], query: &[u8]) -> bool {
+    const RESPONSE: u8 = 1 << 7;
+    let [first, second, flags, ..] = message else { return false };
+    query.starts_with(&[*first, *second]) && flags & RESPONSE != 0
+}
+
 /// Fisher and Yates: most clients dial the first address.
 fn shuffle(addresses: &mut [IpAddr], mut random: impl FnMut() -> u32) {
     for left in (1..addresses.len()).rev() {

@@ -11,9 +11,10 @@ use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
-use super::answer::answer;
+use super::answer::{answer, is_answer};
 use super::shared::Shared;
 use super::transport::Transport;
+use crate::admin::crowd::Peer;
 use crate::admin::door::Room;
 use crate::metrics::dns::DnsOutcome;
 
@@ -51,7 +52,7 @@ pub(super) async fn serve(socket: UdpSocket, shared: Arc<Shared>) {
             shared.count(DnsOutcome::Dropped);
             continue;
         }
-        let mut place = room.take(client.ip().into());
+        let mut place = room.take(Peer::near(client.ip()));
         let (query, socket) = (query.to_vec(), Arc::clone(&socket));
         let (shared, kept) = (Arc::clone(&shared), Arc::clone(&kept));
         tokio::spawn(async move {
@@ -111,13 +112,6 @@ async fn exchange(query: &[u8], upstream: SocketAddr, kept: &Kept) -> io::Result
             Err(error) => return Err(error),
         }
     }
-}
-
-/// Whether a message has the id of the query, and is an answer.
-fn is_answer(message: &[u8], query: &[u8]) -> bool {
-    const RESPONSE: u8 = 1 << 7;
-    let [first, second, flags, ..] = message else { return false };
-    query.starts_with(&[*first, *second]) && flags & RESPONSE != 0
 }
 
 async fn connected(upstream: SocketAddr) -> io::Result<UdpSocket> {

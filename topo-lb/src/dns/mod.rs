@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `names` | what this node answers, and where everything else goes |
 //! | `answer` | a query becomes an answer, or is not ours |
+//! | `framing` | messages in a stream |
 //! | `lead` | the cluster DNS Service leads to the resolver while that lives |
 //! | `listen` | sockets that hear this node, and nobody else |
 //! | `transport` | how a query came |
@@ -12,10 +13,11 @@
 //! | `shared` | what all tasks use |
 //! | `server` | the thread that serves, and that renews the lease |
 //!
-//! `names`, `answer` and `lead` are pure.
+//! `names`, `answer`, `framing` and `lead` are pure.
 
 pub mod answer;
 mod datagrams;
+pub mod framing;
 pub mod lead;
 mod listen;
 pub mod names;

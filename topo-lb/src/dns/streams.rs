@@ -11,8 +11,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 
 use super::answer::answer;
+use super::framing::{Messages, framed};
 use super::shared::Shared;
 use super::transport::Transport;
+use crate::admin::crowd::Peer;
 use crate::admin::door::Room;
 use crate::metrics::dns::DnsOutcome;
 
@@ -25,8 +27,6 @@ const CONNECTIONS: usize = 64;
 const ATTEMPTS: usize = 3;
 /// Pause after the host ran out of descriptors or memory for a connection.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Bytes that are read at once.
-const PIECE: usize = 16 * 1024;
 
 /// Serves connections, until it is dropped.
 pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
@@ -36,7 +36,7 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
             sleep(PAUSE).await;
             continue;
         };
-        let mut place = room.take(client.ip().into());
+        let mut place = room.take(Peer::near(client.ip()));
         let shared = Arc::clone(&shared);
         tokio::spawn(async move {
             tokio::select! {
@@ -54,12 +54,11 @@ async fn attend(stream: TcpStream, shared: &Shared) -> io::Result<()> {
     let mut upstream = None;
     let mut to_upstream: Option<OwnedWriteHalf> = None;
     loop {
-        while let Some(framed) = queries.take() {
-            let own = |it: &_| answer(&framed[2..], Transport::Tcp, it, || fastrand::u32(..));
+        while let Some(query) = queries.take() {
+            let own = |it: &_| answer(&query[2..], Transport::Tcp, it, || fastrand::u32(..));
             if let Some(own) = shared.names.read(own) {
                 shared.count(if own.is_empty { DnsOutcome::Empty } else { DnsOutcome::Answered });
-                let length = u16::try_from(own.bytes.len()).map_err(io::Error::other)?;
-                let framed = [&length.to_be_bytes()[..], &own.bytes].concat();
+                let framed = framed(&own.bytes).ok_or(io::ErrorKind::InvalidData)?;
                 timeout(IDLE, to_client.write_all(&framed)).await??;
                 continue;
             }
@@ -76,7 +75,7 @@ async fn attend(stream: TcpStream, shared: &Shared) -> io::Result<()> {
                     to_upstream.insert(to)
                 }
             };
-            timeout(IDLE, to.write_all(&framed)).await??;
+            timeout(IDLE, to.write_all(&query)).await??;
             shared.count(DnsOutcome::Forwarded);
         }
         let answered = async {
@@ -92,7 +91,7 @@ async fn attend(stream: TcpStream, shared: &Shared) -> io::Result<()> {
                     let Some(to) = &mut to_upstream else { return Ok(()) };
                     to.shutdown().await?;
                     let Some(from) = &mut upstream else { return Ok(()) };
-                    to_client.write_all(&answers.0).await?;
+                    to_client.write_all(answers.rest()).await?;
                     let rest = tokio::io::copy(from, &mut to_client);
                     return timeout(IDLE, rest).await?.map(drop);
                 }
@@ -126,45 +125,4 @@ async fn dial(shared: &Shared) -> io::Result<TcpStream> {
         tried.push(upstream);
     }
     Err(last)
-}
-
-/// What was read and is not a whole message yet.
-#[derive(Default)]
-struct Messages(Vec<u8>);
-
-impl Messages {
-    /// The next message, with its length before it.
-    fn take(&mut self) -> Option<Vec<u8>> {
-        let length = usize::from(u16::from_be_bytes(*self.0.first_chunk()?)) + 2;
-        if self.0.len() < length {
-            return None;
-        }
-        let rest = self.0.split_off(length);
-        Some(std::mem::replace(&mut self.0, rest))
-    }
-
-    /// Where more is read to. It has at most one message and a piece.
-    fn room(&mut self) -> &mut Vec<u8> {
-        self.0.reserve(PIECE);
-        &mut self.0
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn messages_come_whole_however_they_are_cut() {
-        let stream = [&[0, 3][..], b"abc", &[0, 0], &[0, 2], b"de", &[0, 9], b"f"].concat();
-        for cut in 1..=stream.len() {
-            let (mut messages, mut all) = (Messages::default(), Vec::new());
-            for piece in stream.chunks(cut) {
-                messages.room().extend_from_slice(piece);
-                all.extend(std::iter::from_fn(|| messages.take()));
-            }
-            assert_eq!(all, [b"\0\x03abc".to_vec(), b"\0\0".to_vec(), b"\0\x02de".to_vec()]);
-            assert_eq!(messages.0, b"\0\x09f");
-        }
-    }
 }

@@ -63,6 +63,16 @@ env:
   - name: TOPO_LB_EXCLUDE_ANNOTATED_PODS
     value: "true"
   {{- end }}
+  {{- if .Values.dns.enabled }}
+  - name: TOPO_LB_DNS
+    value: "true"
+  - name: TOPO_LB_DNS_SERVICE
+    value: {{ .Values.dns.service }}
+  - name: TOPO_LB_DNS_DOMAIN
+    value: {{ .Values.dns.domain }}
+  - name: TOPO_LB_DNS_PORT
+    value: {{ .Values.dns.port | quote }}
+  {{- end }}
   {{- with .Values.apiServer }}
   - name: TOPO_LB_API_SERVER
     value: {{ . }}

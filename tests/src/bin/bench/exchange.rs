@@ -17,6 +17,8 @@ use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
 use topo_lb_tests::process::{Running, Worker};
 
+use crate::queries::{self, Asked};
+
 /// The port of the servers, TCP and UDP.
 pub(crate) const PORT: u16 = 9500;
 /// Where the servers' kernel completes connections that nobody accepts. To one address and port a client
@@ -49,6 +51,11 @@ pub(crate) enum Act {
     Peer,
     /// TCP: a request and its response on one connection that stays open.
     Keep,
+    /// UDP: a query and its answer through one connected socket.
+    Ask(Asked),
+    /// UDP: queries through one connected socket, without a pause, and their answers: those of
+    /// [`queries::BURST`] at a time.
+    Flood(Asked),
     /// TCP: a request, without an answer, through each of so many connections, which are opened first and stay open.
     Hold,
 }
@@ -132,11 +139,15 @@ impl Dialler {
     }
 }
 
+/// The core of clients and servers.
+pub(crate) fn last_core() -> Result<usize> {
+    Ok(thread::available_parallelism().context("a machine has cores")?.get() - 1)
+}
+
 /// Binds this process to the last core, like its peer: placement must not affect the figures.
 fn stay() -> Result<()> {
-    let cores = thread::available_parallelism().context("a machine has cores")?;
     let mut last = CpuSet::new();
-    last.set(cores.get() - 1);
+    last.set(last_core()?);
     sched_setaffinity(None, &last).context("cannot stay on a core")
 }
 
@@ -153,6 +164,7 @@ pub(crate) fn serve() -> Result<()> {
         held.listen(HELD)?;
         _held.push(held);
     }
+    queries::serve()?;
     println!("listening");
     thread::spawn(move || {
         let mut bytes = [0; BYTES];
@@ -204,8 +216,7 @@ fn carry_out(order: Order, random: &mut fastrand::Rng, held: &mut Vec<Socket>) -
             Box::new(move |to| ask(&socket, to))
         }
         Act::Burst => {
-            let socket = datagram(first)?;
-            socket.connect(first).with_context(|| format!("cannot connect to {first}"))?;
+            let socket = connected(first)?;
             // Whatever the server has counted before does not matter.
             burst(&socket, 1)?;
             Box::new(move |_| {
@@ -215,9 +226,16 @@ fn carry_out(order: Order, random: &mut fastrand::Rng, held: &mut Vec<Socket>) -
             })
         }
         Act::Peer => {
-            let socket = datagram(first)?;
-            socket.connect(first).with_context(|| format!("cannot connect to {first}"))?;
+            let socket = connected(first)?;
             Box::new(move |_| socket.peer_addr().map(drop))
+        }
+        Act::Ask(asked) => {
+            let mut client = queries::Client::new(connected(first)?, asked)?;
+            Box::new(move |_| client.ask())
+        }
+        Act::Flood(asked) => {
+            let mut client = queries::Client::new(connected(first)?, asked)?;
+            Box::new(move |_| client.burst())
         }
         Act::Keep => {
             let mut stream = connect(first).with_context(|| format!("cannot dial {first}"))?;
@@ -284,6 +302,12 @@ fn datagram(like: SocketAddr) -> Result<UdpSocket> {
     };
     let socket = UdpSocket::bind((any, 0)).context("cannot make a socket")?;
     socket.set_read_timeout(Some(SILENCE)).context("a socket has a timeout")?;
+    Ok(socket)
+}
+
+fn connected(to: SocketAddr) -> Result<UdpSocket> {
+    let socket = datagram(to)?;
+    socket.connect(to).with_context(|| format!("cannot connect to {to}"))?;
     Ok(socket)
 }
 

@@ -5,6 +5,7 @@ mod api;
 mod connect;
 mod control_plane;
 mod curve;
+mod dns;
 mod document;
 mod exchange;
 mod external;
@@ -17,6 +18,7 @@ mod machine;
 mod nftables;
 mod probes;
 mod program;
+mod queries;
 mod result;
 mod rollout;
 mod rounds;
@@ -89,6 +91,8 @@ enum Part {
     Accounting,
     /// Exchanges and datagrams of clients outside of the nodes; packets that nodes drop
     External,
+    /// Queries to the agent's resolver, and by it to the cluster DNS
+    Dns,
     /// Run time of each program, measured by the kernel; writes and memory of the maps of Services
     Kernel,
     /// Response times of probes and scrapes while many other clients are connected
@@ -155,6 +159,7 @@ fn measure(effort: Effort, parts: &[Part]) -> Result<Report> {
         (Part::Connect, connect::measure),
         (Part::Accounting, accounting::measure),
         (Part::External, external::measure),
+        (Part::Dns, dns::measure),
         (Part::Kernel, kernel::measure),
         (Part::Probes, probes::measure),
         (Part::ControlPlane, control_plane::measure),

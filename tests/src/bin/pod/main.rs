@@ -3,6 +3,7 @@
 mod client;
 mod datagrams;
 mod dial;
+mod dns;
 mod exchange;
 mod http;
 mod serve;
@@ -37,6 +38,12 @@ enum Role {
         #[arg(long)]
         mptcp: bool,
     },
+    /// Answer every query in place of the cluster DNS, UDP and TCP, until standard input ends
+    Dns {
+        /// The port
+        #[arg(long)]
+        port: u16,
+    },
     /// Obey orders, one JSON object per line of standard input, until it ends
     Client,
 }
@@ -44,6 +51,7 @@ enum Role {
 fn main() -> Result<()> {
     match Arguments::parse().role {
         Role::Serve { name, listen, mptcp } => serve::serve(name, &listen, mptcp),
+        Role::Dns { port } => dns::serve(port),
         Role::Client => client::obey(),
     }
 }
