@@ -10,6 +10,8 @@ use topo_lb::source::object::{Object, parse};
 
 /// The port of every Service.
 pub const SERVICE_PORT: u16 = 80;
+/// The number of namespaces that Services are spread over: `team-0` and so on.
+pub const NAMESPACES: u32 = 50;
 /// The most endpoints per slice, the controller's default (`--max-endpoints-per-slice`).
 const SLICE: u32 = 100;
 /// The address before that of the first Service.
@@ -30,13 +32,16 @@ pub struct Population {
     pub addresses: Vec<Ipv4Addr>,
     /// The port of every endpoint.
     pub port: u16,
+    /// Whether every other Service has an annotation with a topology policy.
+    pub annotates: bool,
 }
 
 impl Population {
     /// A cluster of this size, whose endpoints have addresses that no pod has, and port 8080.
     #[must_use]
     pub fn new(here: &str, nodes: u32, services: u32, endpoints: u32) -> Self {
-        Self { services, endpoints, here: here.into(), nodes, addresses: Vec::new(), port: 8080 }
+        let (here, addresses) = (here.into(), Vec::new());
+        Self { services, endpoints, here, nodes, addresses, port: 8080, annotates: true }
     }
 
     /// The ClusterIP of a Service.
@@ -71,11 +76,11 @@ impl Population {
         })
     }
 
-    /// A Service; every other one has a topology policy.
+    /// A Service; every other one has a topology policy, if this population annotates.
     #[must_use]
     pub fn service(&self, index: u32) -> Value {
         let (namespace, name) = (namespace(index), name(index));
-        let annotations = if index.is_multiple_of(2) {
+        let annotations = if self.annotates && index.is_multiple_of(2) {
             json!({"topo-lb.io/topology-keys":
                    "kubernetes.io/hostname,topology.kubernetes.io/zone,*"})
         } else {
@@ -197,7 +202,7 @@ pub fn update(object: Value) -> Result<Update> {
 }
 
 fn namespace(service: u32) -> String {
-    format!("team-{}", service % 50)
+    format!("team-{}", service % NAMESPACES)
 }
 
 fn name(service: u32) -> String {

@@ -15,7 +15,7 @@ const HERE: &str = "here";
 
 fn population(services: u32, endpoints: u32) -> Population {
     let nodes = 1_000;
-    Population { services, endpoints, here: HERE.into(), nodes, addresses: Vec::new(), port: 8080 }
+    Population::new(HERE, nodes, services, endpoints)
 }
 
 fn state(population: &Population) -> State {
