@@ -33,7 +33,7 @@ fn a_quick_run_finds_every_figure_and_its_report_alone_makes_the_page() -> Resul
         let value = |key: &str| result[key].as_f64().with_context(|| format!("{key} of {result}"));
         // Only these may be zero; the first is of differences of times, which noise can turn around.
         let may_be_none =
-            matches!(name, "xdp_drop_own_ratio" | "restart_writes" | "cpu_idle_percent")
+            matches!(name, "xdp_drop_own_ratio" | "restart_writes" | "policy_failures")
                 || name.starts_with("cpu_")
                 || name.starts_with("status_cpu");
         ensure!(value("median")? > 0.0 || may_be_none, "{result}");
@@ -56,9 +56,13 @@ fn a_quick_run_finds_every_figure_and_its_report_alone_makes_the_page() -> Resul
         "connect4_hit_reverse_ns",
         "connect4_hit_reverse_x",
         "connect4_any_x",
+        "connect4_weights_ratio",
+        "connect4_weights_reverse_ratio",
         "recvmsg_miss_x",
         "program_seconds",
         "event_to_map_p99_ms",
+        "policy_seconds",
+        "policy_failures",
         "probe_ms",
         "scrape_ms",
         "rss_mb",
