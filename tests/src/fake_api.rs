@@ -31,8 +31,15 @@ pub const SERVICES: &str = "/api/v1/services";
 pub const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
 /// The path of all EndpointSlices at a server older than Kubernetes 1.21.
 pub const OLD_SLICES: &str = "/apis/discovery.k8s.io/v1beta1/endpointslices";
+/// The path of all Namespaces.
+pub const NAMESPACES: &str = "/api/v1/namespaces";
+/// The path of all TopologyPolicies.
+pub const POLICIES: &str = "/apis/topo-lb.io/v1alpha1/topologypolicies";
 /// The path of all ClusterTopologyPolicies.
 pub const CLUSTER_POLICIES: &str = "/apis/topo-lb.io/v1alpha1/clustertopologypolicies";
+
+/// Every path that an agent reads.
+pub const ALL: [&str; 6] = [NODES, SERVICES, SLICES, NAMESPACES, POLICIES, CLUSTER_POLICIES];
 
 /// An HTTP status and a message.
 type Refusal = (u16, &'static str);
@@ -164,6 +171,22 @@ impl FakeApi {
     pub fn fill(&self, path: &str, objects: impl IntoIterator<Item = Value>) {
         let objects = objects.into_iter().map(|object| (name(&object), object.to_string()));
         self.state().lists.entry(path.to_owned()).or_default().extend(objects);
+    }
+
+    /// Adds objects of any kinds, each to the path of its kind, without telling watches.
+    pub fn fill_all(&self, objects: impl IntoIterator<Item = Value>) {
+        for object in objects {
+            let path = match object["kind"].as_str() {
+                Some("Node") => NODES,
+                Some("Service") => SERVICES,
+                Some("Namespace") => NAMESPACES,
+                Some("TopologyPolicy") => POLICIES,
+                Some("ClusterTopologyPolicy") => CLUSTER_POLICIES,
+                _ if object["apiVersion"] == "discovery.k8s.io/v1beta1" => OLD_SLICES,
+                _ => SLICES,
+            };
+            self.fill(path, [object]);
+        }
     }
 
     /// Adds, changes or deletes an object (`ADDED`, `MODIFIED`, `DELETED`), and tells the watches.

@@ -10,6 +10,8 @@ use topo_lb::source::object::{Object, parse};
 
 /// The port of every Service.
 pub const SERVICE_PORT: u16 = 80;
+/// The number of namespaces that Services are spread over: `team-0` and so on.
+pub const NAMESPACES: u32 = 50;
 /// The most endpoints per slice, the controller's default (`--max-endpoints-per-slice`).
 const SLICE: u32 = 100;
 /// The address before that of the first Service.
@@ -32,6 +34,8 @@ pub struct Population {
     pub addresses: Vec<Ipv4Addr>,
     /// The port of every endpoint.
     pub port: u16,
+    /// Whether every other Service has an annotation with a topology policy.
+    pub annotates: bool,
 }
 
 impl Population {
@@ -39,7 +43,8 @@ impl Population {
     #[must_use]
     pub fn new(here: &str, nodes: u32, services: u32, endpoints: u32) -> Self {
         let (here, addresses) = (here.into(), Vec::new());
-        Self { services, namespaces: 50, endpoints, here, nodes, addresses, port: 8080 }
+        let annotates = true;
+        Self { services, namespaces: 50, endpoints, here, nodes, addresses, port: 8080, annotates }
     }
 
     /// The ClusterIP of a Service.
@@ -74,11 +79,11 @@ impl Population {
         })
     }
 
-    /// A Service; every other one has a topology policy.
+    /// A Service; every other one has a topology policy, if this population annotates.
     #[must_use]
     pub fn service(&self, index: u32) -> Value {
         let (namespace, name) = (self.namespace(index), name(index));
-        let annotations = if index.is_multiple_of(2) {
+        let annotations = if self.annotates && index.is_multiple_of(2) {
             json!({"topo-lb.io/topology-keys":
                    "kubernetes.io/hostname,topology.kubernetes.io/zone,*"})
         } else {

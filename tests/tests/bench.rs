@@ -34,7 +34,7 @@ fn a_quick_run_finds_every_figure_and_its_report_alone_makes_the_page() -> Resul
         // Only these may be zero; the first two are of differences of times, which noise can turn around.
         let may_be_none = matches!(
             name,
-            "xdp_drop_own_ratio" | "dns_added_us" | "restart_writes" | "cpu_idle_percent"
+            "xdp_drop_own_ratio" | "dns_added_us" | "restart_writes" | "policy_failures"
         ) || name.starts_with("cpu_")
             || name.starts_with("status_cpu");
         ensure!(value("median")? > 0.0 || may_be_none, "{result}");
@@ -59,9 +59,13 @@ fn a_quick_run_finds_every_figure_and_its_report_alone_makes_the_page() -> Resul
         "connect4_hit_reverse_ns",
         "connect4_hit_reverse_x",
         "connect4_any_x",
+        "connect4_weights_ratio",
+        "connect4_weights_reverse_ratio",
         "recvmsg_miss_x",
         "program_seconds",
         "event_to_map_p99_ms",
+        "policy_seconds",
+        "policy_failures",
         "probe_ms",
         "scrape_ms",
         "rss_mb",

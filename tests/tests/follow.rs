@@ -1,9 +1,17 @@
 //! Changes of the cluster reach the kernel, and break no connection.
 
+use std::net::TcpListener;
+use std::thread;
+use std::time::Duration;
+
 use anyhow::{Context as _, Result, ensure};
+use fs_err as fs;
 use serde_json::{Value, json};
+use topo_lb_tests::fake_api::{self, CLUSTER_POLICIES, FakeApi};
 use topo_lb_tests::manifest::{endpoint, service, slice};
-use topo_lb_tests::scene::{ALL, FOLLOWS, HERE, KEYS, NOBODY4, Scene, WEB4, WEB6, ZONE, at, play};
+use topo_lb_tests::scene::{
+    ALL, FOLLOWS, HERE, KEYS, NOBODY4, Scene, WEB4, WEB6, ZONE, at, idle, play,
+};
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::until;
 
@@ -109,6 +117,61 @@ fn no_connection_fails_while_endpoints_come_and_go() -> Result<()> {
         })?;
         ensure!(tally.failures.is_empty() && tally.answered() > 100, "{tally}");
         drop(servers);
+        Ok(())
+    })
+}
+
+/// Starts the agent with an API server that has the objects of the manifests.
+fn start_by_api(scene: &mut Scene<'_>) -> Result<FakeApi> {
+    let netns = scene.cluster.node_netns(HERE)?;
+    let listener = netns.run(|| TcpListener::bind("127.0.0.1:0").context("cannot listen"))?;
+    let server = FakeApi::start(listener, &fake_api::ALL)?;
+    let mut list: Value = serde_json::from_str(&fs::read_to_string(scene.manifests.file())?)?;
+    server.fill_all(list["items"].as_array_mut().context("a list has items")?.drain(..));
+    scene.agent.unset("--manifests");
+    scene.agent.set("--api-server", server.url());
+    scene.agent.resume()?;
+    Ok(server)
+}
+
+fn policy_for_all(name: &str, precedence: i32, keys: &[&str]) -> Value {
+    json!({
+        "apiVersion": "topo-lb.io/v1alpha1", "kind": "ClusterTopologyPolicy",
+        "metadata": {"name": name}, "spec": {"precedence": precedence, "topologyKeys": keys},
+    })
+}
+
+#[test]
+fn policies_that_flip_a_hundred_times_a_second_fail_no_connection_and_the_last_one_holds()
+-> Result<()> {
+    idle(|scene| {
+        let server = start_by_api(scene)?;
+        scene.expect(Via::Http, at(WEB4)?, &ALL)?;
+        let lines = scene.agent.log().lines().count();
+        let mut caller = scene.cluster.pod("client")?.client()?;
+        let flips: [(&str, i32, &[&str]); 6] = [
+            ("one", 0, &["*"]),
+            ("one", 0, &["kubernetes.io/hostname"]),
+            // The other one becomes stronger, weaker, and broken.
+            ("other", 1, &["*"]),
+            ("other", -1, &["*"]),
+            ("other", 1, &["no label", "*"]),
+            ("one", 0, &[ZONE]),
+        ];
+        let (tally, ()) = caller.call_during(Via::Http, at(WEB4)?, || {
+            for (name, precedence, keys) in flips.into_iter().cycle().take(300) {
+                let policy = policy_for_all(name, precedence, keys);
+                server.change(CLUSTER_POLICIES, "MODIFIED", policy);
+                thread::sleep(Duration::from_millis(10));
+            }
+            Ok(())
+        })?;
+        ensure!(tally.failures.is_empty() && tally.answered() > 100, "{tally}");
+        scene.wait_for(Via::Http, at(WEB4)?, &["a", "b"])?;
+        scene.wait_for(Via::Http, at(WEB6)?, &["a", "b"])?;
+        let log = scene.agent.log();
+        let said = log.lines().count() - lines;
+        ensure!(said < 30, "300 changes of policies have {said} lines in the log:\n{log}");
         Ok(())
     })
 }

@@ -1,6 +1,8 @@
 //! The custom resources of group `topo-lb.io`, and their CustomResourceDefinitions, made from these types.
 
+mod patterns;
 mod policy;
+mod rules;
 mod selector;
 
 use kube::CustomResourceExt as _;

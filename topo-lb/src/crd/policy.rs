@@ -5,59 +5,17 @@
 )]
 #![allow(unreachable_pub, reason = "KubeSchema puts a public copy of each struct into a function")]
 
-use kube::core::Rule;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::patterns::{EJECTION, KEY, NUMBERS, SHARE, SPILL, WEIGHTS};
+use super::rules::{
+    each_key_has_a_weight, numbers_fit, prefixes_fit, prefixes_of_weights_fit, says_something,
+    star_is_last, weights_count, weights_or_spill,
+};
 use super::{LabelSelector, PolicyStatus};
 use crate::cluster::service::PolicySources;
-
-/// A label name, or `*`. Lengths are limited apart.
-const KEY: &str = r"^(\*|([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)$";
-/// Numbers from 1 to 65535, or percentages from 1 to 100, separated by commas.
-const NUMBERS: &str =
-    r"^([1-9][0-9]{0,4}|([1-9][0-9]?|100)%)(,([1-9][0-9]{0,4}|([1-9][0-9]?|100)%))*$";
-/// A percentage of at most two decimals.
-const SHARE: &str = r"^(100(\.0{1,2})?|[0-9]{1,2}(\.[0-9]{1,2})?)%$";
-
-/// The same, or `auto`.
-const SPILL: &str = r"^(auto|(100(\.0{1,2})?|[0-9]{1,2}(\.[0-9]{1,2})?)%)$";
-
-/// Failures in a row (1–15), a time of 1 s to 10 min, and a percentage; the last two may be absent.
-const EJECTION: &str =
-    r"^([1-9]|1[0-5])(, *(([1-9][0-9]?|[1-5][0-9]{2}|600)s|([1-9]|10)m)(, *([1-9][0-9]?|100)%)?)?$";
-
-/// A policy without a rule is a mistake.
-fn says_something() -> Rule {
-    Rule::new(
-        "has(self.topologyKeys) || has(self.externalTopologyKeys) || has(self.minEndpoints) || \
-         has(self.spill) || has(self.weights) || \
-         has(self.ejection) || has(self.refusal) || has(self.handle)",
-    )
-    .message("it says nothing: write topologyKeys, or what refines keys")
-}
-
-/// `*` takes every endpoint, so nothing after it could ever match.
-fn star_is_last(field: &str) -> Rule {
-    Rule::new(format!(
-        "!has(self.{field}) || !self.{field}.exists(key, key == '*') || \
-         self.{field}[self.{field}.size() - 1] == '*'"
-    ))
-    .message("`*` must be the last key: nothing after it could ever match")
-}
-
-/// One number for all keys, or one for each, with or without `*`.
-fn numbers_fit() -> Rule {
-    Rule::new(
-        "!has(self.minEndpoints) || !has(self.topologyKeys) || \
-         !self.minEndpoints.contains(',') || \
-         self.minEndpoints.split(',').size() == self.topologyKeys.size() || \
-         self.minEndpoints.split(',').size() == \
-         self.topologyKeys.filter(key, key != '*').size()",
-    )
-    .message("minEndpoints has neither one number nor one for each of topologyKeys")
-}
 
 /// A policy for the Services of its namespace that it selects. Weaker than annotations of the Service, and
 /// stronger than those of the Namespace.
@@ -80,7 +38,13 @@ fn numbers_fit() -> Rule {
     validation = says_something(),
     validation = star_is_last("topologyKeys"),
     validation = star_is_last("externalTopologyKeys"),
-    validation = numbers_fit()
+    validation = numbers_fit(),
+    validation = prefixes_fit("topologyKeys"),
+    validation = prefixes_fit("externalTopologyKeys"),
+    validation = prefixes_of_weights_fit(),
+    validation = weights_count(),
+    validation = each_key_has_a_weight(),
+    validation = weights_or_spill()
 )]
 pub struct TopologyPolicySpec {
     /// The Services of this namespace that it is for; all if absent.
@@ -115,7 +79,13 @@ pub struct TopologyPolicySpec {
     validation = says_something(),
     validation = star_is_last("topologyKeys"),
     validation = star_is_last("externalTopologyKeys"),
-    validation = numbers_fit()
+    validation = numbers_fit(),
+    validation = prefixes_fit("topologyKeys"),
+    validation = prefixes_fit("externalTopologyKeys"),
+    validation = prefixes_of_weights_fit(),
+    validation = weights_count(),
+    validation = each_key_has_a_weight(),
+    validation = weights_or_spill()
 )]
 pub struct ClusterTopologyPolicySpec {
     /// The Namespaces that it is for, by their labels; all if absent. `kubernetes.io/metadata.name` is the
@@ -160,7 +130,7 @@ pub struct Rules {
     pub spill: Option<String>,
     /// The share of new connections that each tier gets, or each value of a label.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String", length(max = 4096))]
+    #[schemars(with = "String", length(max = 4096), regex(pattern = WEIGHTS))]
     pub weights: Option<String>,
     /// Leaves out endpoints to which a node's connects fail: failures in a row, first time, most of a tier.
     #[serde(skip_serializing_if = "Option::is_none")]

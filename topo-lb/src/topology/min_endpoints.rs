@@ -4,7 +4,7 @@
 //! `"2"` applies to every label key, `"2,3"` to one each. `"20%"` is of all usable endpoints of the Service
 //! port, in whatever tier they are. `*` takes every endpoint.
 
-use super::validation::{ANY, Rule, quoted};
+use super::validation::{ANY, MAX_KEYS, Rule, quoted};
 
 /// The least number of usable endpoints of a tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,18 +25,21 @@ impl Least {
     }
 }
 
-/// The least number of endpoints for each of `keys`, in their order.
+/// The least number of endpoints for each of `keys`, in their order; `None`: no keys are in force.
 ///
 /// # Errors
 /// The first rule that `text` breaks.
-pub(super) fn from_annotation(text: &str, keys: &[&str]) -> Result<Vec<Least>, Rule> {
-    let labels = keys.len() - usize::from(keys.last() == Some(&ANY));
+pub(super) fn from_annotation(text: &str, keys: Option<&[&str]>) -> Result<Vec<Least>, Rule> {
+    let all = keys.map_or(MAX_KEYS, <[_]>::len);
+    let has_any = keys.is_some_and(|keys| keys.last() == Some(&ANY));
+    let labels = all - usize::from(has_any);
     // Counts before it splits, like the keys.
     let count = text.bytes().filter(|&byte| byte == b',').count() + 1;
-    if count != 1 && count != labels && count != keys.len() {
+    let fits = if keys.is_some() { count == labels || count == all } else { count <= all };
+    if count != 1 && !fits {
         return Err(Rule::LeastCount { numbers: count, labels });
     }
-    let mut numbers = Vec::with_capacity(keys.len());
+    let mut numbers = Vec::with_capacity(all);
     for (position, part) in (1..).zip(text.split(',').map(str::trim)) {
         let least = number(part, position)?;
         if position > labels && count > 1 && least != Least::Number(1) {
@@ -44,10 +47,14 @@ pub(super) fn from_annotation(text: &str, keys: &[&str]) -> Result<Vec<Least>, R
         }
         numbers.push(least);
     }
+    // What is wrong by itself is said first.
+    if keys.is_none() {
+        return Err(Rule::WithoutKeys);
+    }
     if count == 1 {
         numbers.resize(labels, numbers[0]);
     }
-    numbers.resize(keys.len(), Least::Number(1));
+    numbers.resize(all, Least::Number(1));
     Ok(numbers)
 }
 
@@ -69,6 +76,10 @@ mod tests {
     use super::*;
 
     const KEYS: [&str; 3] = ["node", "zone", ANY];
+
+    fn from_annotation(text: &str, keys: &[&str]) -> Result<Vec<Least>, Rule> {
+        super::from_annotation(text, Some(keys))
+    }
 
     fn numbers(numbers: &[u16]) -> Vec<Least> {
         numbers.iter().copied().map(Least::Number).collect()
@@ -134,5 +145,18 @@ mod tests {
             from_annotation(&long, &KEYS),
             Err(Rule::LeastCount { numbers: (1 << 20) + 1, labels: 2 })
         );
+    }
+    #[test]
+    fn without_keys_what_is_wrong_by_itself_is_still_said() {
+        for (text, rule) in [
+            ("2", Rule::WithoutKeys),
+            ("2, 30%", Rule::WithoutKeys),
+            ("two", Rule::LeastNotANumber { position: 1, text: "`two`".into() }),
+            ("2,0", Rule::LeastOutOfRange { position: 2, text: "`0`".into() }),
+            (&["1"; 16].join(","), Rule::WithoutKeys),
+            (&["1"; 17].join(","), Rule::LeastCount { numbers: 17, labels: 16 }),
+        ] {
+            assert_eq!(super::from_annotation(text, None), Err(rule), "{text:?}");
+        }
     }
 }

@@ -54,8 +54,18 @@ pub(super) fn of<'a>(state: &'a State, seen: Seen<'_>, service: &'a Service) -> 
 /// refine another object's.
 pub(super) fn broken(origin: &Origin, policy: &PolicySources) -> Vec<Ignored> {
     let alone = vec![Layer { origin: origin.clone(), policy }];
-    let alone = of_layers(alone, Seen::InFull, false, true);
-    alone.ignored.into_iter().filter(|one| one.rule != Rule::WithoutKeys).collect()
+    let mut alone = of_layers(alone, Seen::InFull, false, true);
+    alone.ignored.retain(|one| one.rule != Rule::WithoutKeys);
+    // Without keys of its own, each could refine another object's, but not both.
+    let spill = policy.spill.as_deref().and_then(|text| Spill::from_annotation(text).ok());
+    if matches!((&alone.rules, &policy.weights, spill), (Rules::None, Some(_), Some(spill)) if spill != Spill::NONE)
+        && alone.handled
+        && !alone.ignored.iter().any(|one| one.what == Field::Weights)
+    {
+        let (origin, what) = (origin.clone(), Field::Weights);
+        alone.ignored.push(Ignored { origin, what, rule: Rule::WeightsWithSpill });
+    }
+    alone.ignored
 }
 
 fn of_layers<'a>(
@@ -91,7 +101,7 @@ fn of_layers<'a>(
         Rules::OpenYurt { .. } | Rules::None => None,
     };
     let least = read(refining, Field::MinEndpoints, &mut ignored, |_, text| {
-        min_endpoints::from_annotation(text, &keys.as_ref().ok_or(Rule::WithoutKeys)?.keys)
+        min_endpoints::from_annotation(text, keys.as_ref().map(|keys| &keys.keys[..]))
     });
     let share = read(refining, Field::Spill, &mut ignored, |_, text| {
         let share = Spill::from_annotation(text)?;

@@ -193,7 +193,7 @@ pub(super) fn from_annotation<'a>(text: &'a str, rules: &Rules<'_>) -> Result<We
     let weights = if text.contains('=') {
         of_values(text)?
     } else {
-        of_tiers(text, &keys.ok_or(Rule::WithoutKeys)?.keys)?
+        of_tiers(text, keys.map(|keys| &keys.keys[..]))?
     };
     match keys {
         Some(keys) if keys.spill != Spill::NONE => Err(Rule::WeightsWithSpill),
@@ -201,25 +201,36 @@ pub(super) fn from_annotation<'a>(text: &'a str, rules: &Rules<'_>) -> Result<We
     }
 }
 
-fn of_tiers<'a>(text: &'a str, keys: &[&str]) -> Result<Weights<'a>, Rule> {
-    let mut weights = vec![None; keys.len()];
+/// `keys`: `None` if none are in force.
+fn of_tiers<'a>(text: &'a str, keys: Option<&[&str]>) -> Result<Weights<'a>, Rule> {
+    let mut weights: Vec<(&str, u16)> = Vec::new();
     for (position, part) in (1..).zip(text.split(',')) {
         let form = || Rule::WeightForm { position, text: quoted(part.trim()) };
         let (key, weight) = part.rsplit_once(':').ok_or_else(form)?;
         let key = key.trim();
-        let Some(at) = keys.iter().position(|own| *own == key) else {
-            let keys = keys.join("`, `");
-            return Err(Rule::WeightOfNoKey { position, key: quoted(key), keys });
-        };
-        if weights[at].is_some() {
+        match keys {
+            Some(keys) if !keys.contains(&key) => {
+                let keys = keys.join("`, `");
+                return Err(Rule::WeightOfNoKey { position, key: quoted(key), keys });
+            }
+            None if key != ANY => label_name(key).map_err(|fault| {
+                let key = quoted(key);
+                Rule::NotALabel { position, key, fault }
+            })?,
+            _ => {}
+        }
+        if weights.iter().any(|(own, _)| *own == key) {
             return Err(Rule::DuplicateWeight { name: quoted(key) });
         }
-        weights[at] = Some(number(weight, position, 1)?);
+        weights.push((key, number(weight, position, 1)?));
     }
-    match weights.iter().position(Option::is_none) {
-        Some(at) => Err(Rule::KeyWithoutWeight { key: quoted(keys[at]) }),
-        None => Ok(Weights::Tiers(weights.into_iter().flatten().collect())),
-    }
+    // What is wrong by itself is said first.
+    let keys = keys.ok_or(Rule::WithoutKeys)?;
+    let of = |key: &&str| {
+        let weight = weights.iter().find(|(own, _)| own == key).map(|(_, weight)| *weight);
+        weight.ok_or_else(|| Rule::KeyWithoutWeight { key: quoted(key) })
+    };
+    keys.iter().map(of).collect::<Result<_, _>>().map(Weights::Tiers)
 }
 
 fn of_values(text: &str) -> Result<Weights<'_>, Rule> {
@@ -335,7 +346,15 @@ mod tests {
         }
         let label = from_annotation("-x: a=1", &keys());
         assert!(matches!(label, Err(Rule::NotALabel { position: 1, .. })), "{label:?}");
-        assert_eq!(from_annotation("*: 5", &Rules::None), Err(Rule::WithoutKeys));
+        for (text, rule) in [
+            ("*: 5", Rule::WithoutKeys),
+            ("rack: 80, *: 5", Rule::WithoutKeys),
+            ("rack: 80, rack: 5", Rule::DuplicateWeight { name: "`rack`".into() }),
+            ("80, 20", form(1, "`80`")),
+            ("*: 0", not(1, "`0`", 1)),
+        ] {
+            assert_eq!(from_annotation(text, &Rules::None), Err(rule), "{text}");
+        }
     }
 
     #[test]

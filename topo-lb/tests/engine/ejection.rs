@@ -17,7 +17,7 @@ use topo_lb_common::totals::Failure;
 use crate::made::{Asking as _, Cluster, H, Otherwise as _, Z, endpoint, id, keyed, node, service};
 use crate::random;
 
-fn ejections(most: u8, endpoints: &[SocketAddr]) -> Ejections {
+pub(crate) fn ejections(most: u8, endpoints: &[SocketAddr]) -> Ejections {
     let until = Instant::now() + Duration::from_secs(1_000);
     let out = |&endpoint| Ejection { endpoint, until, failures: 3, why: Failure::Timeout };
     let of = ServiceEjections { most, endpoints: endpoints.iter().map(out).collect() };

@@ -84,8 +84,7 @@ fn with_the_policy_local_a_strict_service_is_not_exposed() {
 fn nodes_that_look_alike_to_a_service_are_alike() {
     let config = Config { cases: 4_000, failure_persistence: None, ..Config::default() };
     let result = TestRunner::new(config).run(&random::tapes(280), |tape| {
-        let (cluster, _) = random::cluster(&tape);
-        let state = cluster.state("");
+        let state = random::cluster_of_ours(&tape).state("");
         let findings = lint::findings(&state);
         let [refused, few, off] = by_hand(&state);
         assert_eq!(nodes(&findings, Rule::Refused), refused);

@@ -1,111 +1,87 @@
 //! A second implementation of the rules, simple and slow: section by section, without the engine.
 
+mod policy;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
-use topo_lb::cluster::selector::{Operator, Selector};
-use topo_lb::cluster::service::{PolicySources, Protocol};
-use topo_lb::cluster::{Endpoint, Port, Service, TopologyPolicy};
+use topo_lb::cluster::service::Protocol;
+use topo_lb::cluster::{Endpoint, Port, Service};
 
 use crate::made::Cluster;
+pub(crate) use policy::{Said, said};
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) refused: bool,
+    /// A refused connection gets no answer.
+    pub(crate) dropped: bool,
     pub(crate) tier: Option<usize>,
     /// Address and locality: `node`, `zone`, `region` or `elsewhere`.
     pub(crate) chosen: BTreeMap<SocketAddr, &'static str>,
     /// The same for the endpoints of spilled connections.
     pub(crate) wider: BTreeMap<SocketAddr, &'static str>,
-    /// In parts of 1,048,576.
+    /// Hundredths of a percent.
     pub(crate) spill: u16,
-    /// The share of each endpoint in parts of a million, if there are weights.
-    pub(crate) shares: BTreeMap<SocketAddr, u32>,
+    /// The parts by weight that have endpoints, and the share of each in parts of a million.
+    pub(crate) parts: Vec<(u32, BTreeSet<SocketAddr>)>,
     pub(crate) serving: BTreeSet<SocketAddr>,
     pub(crate) source: &'static str,
-    pub(crate) errors: usize,
+    /// Whether a node may get nothing of endpoints that are there.
+    pub(crate) strict: bool,
+    /// After how many failures an endpoint is left out.
+    pub(crate) failures: u8,
 }
 
-/// The decision for one Service port in one family on `me`; `None` if the Service is not ours.
-pub(crate) fn answer(
-    cluster: &Cluster,
-    me: &str,
-    service: &Service,
-    port: &Port,
-    v6: bool,
-    only_opted_in: bool,
-) -> Option<Answer> {
-    // Section 1: the source.
-    let mut errors = 0;
-    let mut source = "none";
-    let mut keys: Vec<String> = vec![];
-    let mut all = sayings(cluster, service);
-    all.retain(|(_, said)| match on_trial(said, me) {
-        Some(holds) => holds,
-        None => {
-            errors += 1;
-            false
-        }
-    });
-    let mut heard = 0;
-    for (who, said) in &all {
-        heard += 1;
-        let of_service = *who == "the Service";
-        let local = of_service && service.external_local;
-        if let Some(text) = said.topology_keys.as_deref() {
-            let split: Vec<String> = text.split(',').map(|key| key.trim().to_owned()).collect();
-            if well_formed(&split, local) {
-                (source, keys) = (if of_service { "topo-lb.io/topology-keys" } else { who }, split);
-                break;
-            }
-            errors += 1;
-        }
-        if let Some(value) = said.openyurt.as_deref() {
-            if ["kubernetes.io/hostname", "openyurt.io/nodepool", "kubernetes.io/zone"]
-                .contains(&value)
-            {
-                (source, keys) = ("openyurt.io/topologyKeys", vec![value.to_owned()]);
-                break;
-            }
-            errors += 1;
-        }
-        if !said.spec_topology_keys.is_empty() {
-            let field: Vec<String> =
-                said.spec_topology_keys.iter().map(|key| key.to_string()).collect();
-            if well_formed(&field, local) {
-                (source, keys) = (if of_service { "spec.topologyKeys" } else { who }, field);
-                break;
-            }
-            errors += 1;
-        }
+/// Who dials.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Who {
+    /// A client of this node, at a ClusterIP.
+    Inside,
+    /// The same, at an address for clients outside.
+    InsideAtOutsideAddress,
+    Outside,
+    /// Whoever asks for the name of a headless Service.
+    Asking,
+}
+
+/// Endpoints to which connects of this node fail, in their order, and the most of a tier, in percent, that may be
+/// left out.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Failing {
+    pub(crate) most: u8,
+    pub(crate) endpoints: Vec<SocketAddr>,
+}
+
+/// A Service that is ours, as a node sees it.
+#[derive(Clone, Copy)]
+pub(crate) struct View<'a> {
+    pub(crate) cluster: &'a Cluster,
+    pub(crate) me: &'a str,
+    pub(crate) service: &'a Service,
+    pub(crate) said: &'a Said,
+    pub(crate) failing: &'a Failing,
+}
+
+/// The decision for one of its ports in one family.
+pub(crate) fn answer(view: View<'_>, port: &Port, v6: bool, who: Who) -> Answer {
+    let View { cluster, me, service, said, failing } = view;
+    let outside = said.outside.as_ref().filter(|_| who == Who::Outside);
+    let Said { mut source, mut spill, auto, .. } = *said;
+    let mut keys = &said.keys;
+    let mut least = said.least.clone();
+    let mut weights = &said.weights;
+    let mut only_local = match who {
+        Who::Inside => service.internal_local,
+        Who::Outside => service.external_local,
+        Who::InsideAtOutsideAddress | Who::Asking => false,
+    };
+    if let Some(own) = outside {
+        (source, keys, least) =
+            ("topo-lb.io/external-topology-keys", own, vec![(1, false); own.len()]);
+        (spill, weights, only_local) = (0, &None, false);
     }
-    let by_keys = source != "none" && source != "openyurt.io/topologyKeys";
-    let mut least = vec![(1, false); keys.len()];
-    if let Some(text) = all[..heard].iter().find_map(|(_, said)| said.min_endpoints.as_deref()) {
-        match needed(text, &keys) {
-            Some(numbers) if by_keys => least = numbers,
-            _ => errors += 1,
-        }
-    }
-    let (mut spill, mut auto) = (0, false);
-    if let Some(text) = all[..heard].iter().find_map(|(_, said)| said.spill.as_deref()) {
-        match share(text) {
-            _ if by_keys && text.trim() == "auto" => auto = true,
-            Some(parts) if by_keys => spill = parts,
-            _ => errors += 1,
-        }
-    }
-    // Keys of one tier each, or a label and its values.
-    let mut weights: Option<(String, Vec<(String, f64)>)> = None;
-    if let Some(text) = all[..heard].iter().find_map(|(_, said)| said.weights.as_deref()) {
-        match weighed(text, if by_keys { &keys } else { &[] }) {
-            Some(parsed) if spill == 0 && !auto => weights = Some(parsed),
-            _ => errors += 1,
-        }
-    }
-    if only_opted_in && weights.is_none() && source == "none" && !service.policy.hints_asked {
-        return None;
-    }
+    let auto = auto && outside.is_none();
 
     // Section 2: candidates; of two with the same address and port, the better one.
     let mut candidates: BTreeMap<SocketAddr, Endpoint> = BTreeMap::new();
@@ -135,7 +111,7 @@ pub(crate) fn answer(
         }
     }
     let everyone = candidates.clone();
-    if service.internal_local {
+    if only_local {
         candidates.retain(|_, endpoint| endpoint.node().map(|name| &**name) == Some(me));
     }
     let mut usable = candidates.clone();
@@ -200,7 +176,7 @@ pub(crate) fn answer(
             Some((_, nearest)) if spill > 0 => wider = nearest.clone(),
             _ => spill = 0,
         }
-    } else if hinted && !service.internal_local {
+    } else if hinted && !only_local {
         source = "hints";
         if anyone_ready {
             let me_too = |one: &Endpoint| one.for_nodes().iter().any(|name| &**name == me);
@@ -219,8 +195,9 @@ pub(crate) fn answer(
     }
 
     // Weights.
+    let refused = chosen.is_empty();
     let mut parts: Vec<(BTreeSet<SocketAddr>, f64)> = vec![];
-    if let (Some((label, weights)), false) = (&weights, chosen.is_empty()) {
+    if let (Some((label, weights)), false) = (weights, refused) {
         for (name, weight) in weights {
             let mut members = BTreeSet::new();
             for (at, one) in if label.is_empty() { &usable } else { &chosen } {
@@ -250,18 +227,44 @@ pub(crate) fn answer(
         }
         parts.retain(|(members, weight)| !members.is_empty() && *weight > 0.0);
     }
-    let mut shares = BTreeMap::new();
     let sum: f64 = parts.iter().map(|(_, weight)| weight).sum();
-    for (members, weight) in &parts {
-        for at in members {
-            let share = weight / sum / members.len() as f64;
-            shares.insert(*at, (share * 1e6).round() as u32);
+    // What is a tier to ejection: parts by values of a label are one, by keys the first and all others.
+    let mut tiers: Vec<BTreeSet<SocketAddr>> =
+        vec![chosen.keys().copied().collect(), wider.keys().copied().collect()];
+    if !parts.is_empty() {
+        let by_value = weights.as_ref().is_some_and(|(label, _)| !label.is_empty());
+        let own = if by_value { parts.len() } else { 1 };
+        let all = |some: &[(BTreeSet<SocketAddr>, f64)]| {
+            some.iter().flat_map(|(members, _)| members.iter().copied()).collect()
+        };
+        tiers = vec![all(&parts[..own]), all(&parts[own..])];
+        chosen = usable.clone();
+        chosen.retain(|at, _| tiers.iter().any(|tier| tier.contains(at)));
+    }
+
+    // Ejection: of each tier the first that failed, up to the share, and never all.
+    let mut out: BTreeSet<SocketAddr> = BTreeSet::new();
+    for tier in &tiers {
+        let mut left = tier.len();
+        for one in &failing.endpoints {
+            let gone = tier.len() - left + 1;
+            let fits = gone as f64 / tier.len() as f64 <= f64::from(failing.most) / 100.0 + 1e-9;
+            if tier.contains(one) && left > 1 && fits && port.protocol == Protocol::Tcp {
+                out.insert(*one);
+                left -= 1;
+            }
         }
     }
-    if !shares.is_empty() {
-        chosen = usable.clone();
-        chosen.retain(|at, _| shares.contains_key(at));
+    chosen.retain(|at, _| !out.contains(at));
+    wider.retain(|at, _| !out.contains(at));
+    let mut shared = vec![];
+    for (mut members, weight) in parts {
+        members.retain(|at| !out.contains(at));
+        shared.push((weight, members));
     }
+    shared.retain(|(_, members)| !members.is_empty());
+    let sum = if out.is_empty() { sum } else { shared.iter().map(|(weight, _)| weight).sum() };
+    let part = |(weight, members): (f64, _)| ((weight / sum * 1e6).round() as u32, members);
 
     // Section 7, and the endpoints that may keep flows.
     let mut serving = BTreeSet::new();
@@ -273,81 +276,72 @@ pub(crate) fn answer(
             serving.insert(*at);
         }
     }
-    Some(Answer {
-        refused: chosen.is_empty(),
-        tier: if chosen.is_empty() { None } else { tier },
+    let somewhere = everyone.values().any(|one| one.ready || one.serving && one.terminating);
+    let by_keys = source != "none" && source != "hints";
+    Answer {
+        refused,
+        dropped: refused && who == Who::Outside && service.external_local && somewhere,
+        tier: if refused { None } else { tier },
         chosen: chosen.iter().map(|(at, one)| (*at, distance(cluster, me, one))).collect(),
         wider: wider.iter().map(|(at, one)| (*at, distance(cluster, me, one))).collect(),
         spill,
-        shares,
+        parts: shared.into_iter().map(part).collect(),
         serving,
         source,
-        errors,
-    })
+        strict: only_local || by_keys && keys.last().is_none_or(|key| key != "*"),
+        failures: if port.protocol == Protocol::Tcp { said.failures } else { 0 },
+    }
 }
 
-/// Whether what an object says holds on a node; `None` if its mode or ramp is wrong.
-fn on_trial(said: &PolicySources, node: &str) -> Option<bool> {
-    let mode = said.mode.as_deref().map_or("enforce", str::trim);
-    if !["observe", "enforce"].contains(&mode) {
+/// Addresses that answer for the name of a headless Service together, with their share in parts of a million.
+pub(crate) type Groups = Vec<(u32, BTreeSet<IpAddr>)>;
+
+/// What the name stands for in a family; `None`: the cluster DNS knows.
+pub(crate) fn named(
+    cluster: &Cluster,
+    me: &str,
+    service: &Service,
+    said: &Said,
+    v6: bool,
+) -> Option<Groups> {
+    let asked = service.policy.dns.as_deref().map(str::trim) == Some("true");
+    if service.skipped.is_none() || !service.cluster_ips.is_empty() || !asked || !said.ours {
         return None;
     }
-    let ramp = said.ramp.as_deref().map_or(Some(10_000), share)?;
-    // CRC-32, bit by bit.
-    let mut crc = !0_u32;
-    for byte in node.bytes() {
-        crc ^= u32::from(byte);
-        for _ in 0..8 {
-            crc = if crc % 2 == 1 { (crc / 2) ^ 0xedb8_8320 } else { crc / 2 };
+    for port in &service.ports {
+        let failing = &Failing::default();
+        let view = View { cluster, me, service, said, failing };
+        let answer = answer(view, port, v6, Who::Asking);
+        let known = answer.chosen.len() + answer.wider.len() + answer.serving.len();
+        if known == 0 && nobody(cluster, service, port, v6) {
+            continue;
         }
+        if answer.source == "none" && said.weights.is_none() {
+            return None;
+        }
+        let ips = |all: &BTreeSet<SocketAddr>| all.iter().map(SocketAddr::ip).collect();
+        let keys = |all: &BTreeMap<SocketAddr, _>| all.keys().map(SocketAddr::ip).collect();
+        let spilt = if answer.wider.is_empty() { 0 } else { u32::from(answer.spill) * 100 };
+        let mut groups: Groups =
+            vec![(1_000_000 - spilt, keys(&answer.chosen)), (spilt, keys(&answer.wider))];
+        if !answer.parts.is_empty() {
+            groups = answer.parts.iter().map(|(share, all)| (*share, ips(all))).collect();
+        }
+        groups.retain(|(share, all): &(u32, BTreeSet<IpAddr>)| *share > 0 && !all.is_empty());
+        return Some(groups);
     }
-    Some(mode == "enforce" && !crc % 10_000 < u32::from(ramp))
+    None
 }
 
-/// Who says something about a Service, the strongest first, and what.
-fn sayings(cluster: &Cluster, service: &Service) -> Vec<(&'static str, PolicySources)> {
-    let home = &*service.id.namespace;
-    let namespace = cluster.namespaces.iter().find(|namespace| *namespace.name == *home);
-    let of_service = |key: &str| service.labels.get(key).map(|value| value.to_string());
-    let of_namespace = |key: &str| {
-        let own = namespace.and_then(|it| it.labels.get(key)).map(|value| value.to_string());
-        own.or_else(|| (key == "kubernetes.io/metadata.name").then(|| home.to_owned()))
-    };
-    let ranked = |mut policies: Vec<&TopologyPolicy>, who| -> Vec<_> {
-        let age = |one: &TopologyPolicy| one.created.as_deref().unwrap_or("9999").to_owned();
-        policies.sort_by_key(|one| (-one.precedence, age(one), one.id.name.clone()));
-        policies.iter().map(|one| (who, PolicySources::clone(&one.policy))).collect()
-    };
-    let own = cluster.policies.iter().filter(|one| *one.id.namespace == *home);
-    let own = own.filter(|one| holds(&one.services, &of_service)).collect();
-    let others =
-        cluster.cluster_policies.iter().map(|one| &one.0).filter(|one| {
-            holds(&one.namespaces, &of_namespace) && holds(&one.services, &of_service)
-        });
-    let mut all = vec![("the Service", PolicySources::clone(&service.policy))];
-    all.extend(ranked(own, "TopologyPolicy"));
-    all.extend(namespace.map(|it| ("Namespace", PolicySources::clone(&it.policy))));
-    all.extend(ranked(others.collect(), "ClusterTopologyPolicy"));
-    all
-}
-
-/// Whether all requirements hold.
-fn holds(selector: &Selector, label: &dyn Fn(&str) -> Option<String>) -> bool {
-    for requirement in &selector.0 {
-        let values: Vec<_> = requirement.values.iter().map(|value| value.to_string()).collect();
-        let good = match (requirement.operator, label(&requirement.key)) {
-            (Operator::In, Some(value)) => values.contains(&value),
-            (Operator::NotIn, Some(value)) => !values.contains(&value),
-            (Operator::Exists, value) => value.is_some(),
-            (Operator::DoesNotExist, value) => value.is_none(),
-            (Operator::In, None) => false,
-            (Operator::NotIn, None) => true,
-        };
-        if !good {
-            return false;
-        }
-    }
-    true
+/// Whether no slice lists an endpoint of a port in a family.
+fn nobody(cluster: &Cluster, service: &Service, port: &Port, v6: bool) -> bool {
+    cluster.slices.iter().filter(|slice| slice.service.as_ref() == Some(&service.id)).all(|slice| {
+        !slice
+            .ports
+            .iter()
+            .any(|own| own.name == port.name && protocol(own.protocol) == protocol(port.protocol))
+            || slice.endpoints.iter().all(|one| one.address.is_ipv6() != v6)
+    })
 }
 
 fn protocol(protocol: Protocol) -> u8 {
@@ -361,110 +355,6 @@ fn protocol(protocol: Protocol) -> u8 {
 /// Prefers not terminating, then ready, then serving.
 fn merit(endpoint: &Endpoint) -> u8 {
     4 * u8::from(!endpoint.terminating) + 2 * u8::from(endpoint.ready) + u8::from(endpoint.serving)
-}
-
-/// The rules of section 4.
-fn well_formed(keys: &[String], external_local: bool) -> bool {
-    let distinct: BTreeSet<_> = keys.iter().collect();
-    let last = keys.len() - 1;
-    keys.len() <= 16
-        && distinct.len() == keys.len()
-        && !external_local
-        && (0..keys.len()).all(|at| if keys[at] == "*" { at == last } else { qualified(&keys[at]) })
-}
-
-/// `[prefix/]name`.
-fn qualified(key: &str) -> bool {
-    let parts: Vec<Vec<char>> = key.split('/').map(|part| part.chars().collect()).collect();
-    let name = &parts[parts.len() - 1];
-    let plain = |one: &char| matches!(one, 'a'..='z' | 'A'..='Z' | '0'..='9');
-    let mut good = (1..=2).contains(&parts.len()) && (1..=63).contains(&name.len());
-    good = good && plain(&name[0]) && plain(&name[name.len() - 1]);
-    good = good && name.iter().all(|one| plain(one) || ['-', '_', '.'].contains(one));
-    if parts.len() == 2 {
-        good = good && parts[0].len() <= 253;
-        for label in parts[0].split(|&one| one == '.') {
-            let low = |one: &char| matches!(one, 'a'..='z' | '0'..='9');
-            good = good
-                && label.first().is_some_and(low)
-                && label.last().is_some_and(low)
-                && label.iter().all(|one| low(one) || *one == '-');
-        }
-    }
-    good
-}
-
-/// One number for all label keys, or one per key, and whether it is a percentage; `*` always needs one endpoint.
-fn needed(text: &str, keys: &[String]) -> Option<Vec<(usize, bool)>> {
-    let mut numbers = vec![];
-    for part in text.split(',') {
-        let is_percent = part.trim().ends_with('%');
-        let part = part.trim().trim_end_matches('%').trim_end();
-        let most = if is_percent { 100 } else { 65535 };
-        if part.is_empty() || part.chars().any(|one| !one.is_ascii_digit()) {
-            return None;
-        }
-        let number = part.parse::<usize>().ok().filter(|one| (1..=most).contains(one))?;
-        numbers.push((number, is_percent));
-    }
-    let mut labels = keys.to_vec();
-    labels.retain(|key| key != "*");
-    if numbers.len() == 1 {
-        numbers = vec![numbers[0]; labels.len()];
-    }
-    if numbers.len() == labels.len() && labels.len() < keys.len() {
-        numbers.push((1, false));
-    }
-    let star_needs = keys.iter().zip(&numbers).find(|(key, _)| *key == "*");
-    (numbers.len() == keys.len() && star_needs.is_none_or(|(_, &one)| one == (1, false)))
-        .then_some(numbers)
-}
-
-/// Weights of `keys`, in their order and for the label "", or of values of a label.
-fn weighed(text: &str, keys: &[String]) -> Option<(String, Vec<(String, f64)>)> {
-    let by_value = text.contains('=');
-    let (label, list) = if by_value { text.split_once(':')? } else { ("", text) };
-    let label = label.trim();
-    let mut weights: Vec<(String, f64)> = vec![];
-    for part in list.split(',') {
-        let place = if by_value { part.find('=')? } else { part.rfind(':')? };
-        let (name, number) = (part[..place].trim(), part[place + 1..].trim());
-        let weight: u32 = number.parse().ok().filter(|_| !number.starts_with('+'))?;
-        let good = if by_value {
-            name == "*" || qualified(name)
-        } else {
-            keys.iter().any(|key| key == name) && weight > 0
-        };
-        if !good || weight > 1000 || weights.iter().any(|(other, _)| other == name) {
-            return None;
-        }
-        weights.push((name.to_owned(), f64::from(weight)));
-    }
-    let place = |name: &String| keys.iter().position(|key| key == name);
-    if by_value {
-        if !qualified(label) || weights.iter().all(|(_, weight)| *weight == 0.0) {
-            return None;
-        }
-    } else {
-        weights.sort_by_key(|(name, _)| place(name));
-        if weights.len() < keys.len() {
-            return None;
-        }
-    }
-    (weights.len() <= 16).then(|| (label.to_owned(), weights))
-}
-
-/// A percentage in parts of 1,048,576, to the nearest; by floating point, unlike the engine.
-fn share(text: &str) -> Option<u16> {
-    let number = text.trim().strip_suffix('%')?.trim_end();
-    let shape: Vec<&str> = number.split('.').collect();
-    let plain = |part: &&str| !part.is_empty() && part.chars().all(|one| one.is_ascii_digit());
-    if shape.len() > 2 || !shape.iter().all(plain) || shape.get(1).is_some_and(|two| two.len() > 2)
-    {
-        return None;
-    }
-    let percent: f64 = number.parse().ok()?;
-    (percent <= 100.0).then(|| (percent * 100.0).round() as u16)
 }
 
 fn node_label(cluster: &Cluster, name: &str, key: &str) -> Option<String> {

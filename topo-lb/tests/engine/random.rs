@@ -1,15 +1,15 @@
 //! Random clusters from a tape of bytes; shorter tapes and smaller bytes make simpler clusters.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use proptest::prelude::*;
 use topo_lb::cluster::selector::{Operator, Requirement, Selector};
 use topo_lb::cluster::service::{PolicySources, Protocol, Skipped};
 use topo_lb::cluster::{
-    Change, ClusterTopologyPolicy, Endpoint, Labels, Namespace, Node, Placement, PolicyId, Port,
-    Service, Slice, SliceId, TopologyPolicy, Update,
+    Change, ClusterTopologyPolicy, Endpoint, Exposure, Labels, Namespace, Node, Placement,
+    PolicyId, Port, Service, Slice, SliceId, TopologyPolicy, Update,
 };
 
 use crate::made::{Cluster, id};
@@ -123,6 +123,9 @@ fn weights(tape: &mut Tape<'_>, policy: &PolicySources) -> String {
     format!("{}: {each}", tape.one(&KEYS))
 }
 
+/// Load balancer IPs, one of each family.
+const OUTSIDE: [&str; 2] = ["203.0.113.7", "2001:db8::7"];
+
 pub(crate) fn service(tape: &mut Tape<'_>, name: &str) -> Service {
     let mut policy = PolicySources::default();
     match tape.below(8) {
@@ -165,6 +168,7 @@ pub(crate) fn service(tape: &mut Tape<'_>, name: &str) -> Service {
     }
     policy.hints_asked = tape.chance(20);
     trial(tape, &mut policy, 4);
+    apart(tape, &mut policy, 10);
     let four: IpAddr = Ipv4Addr::new(10, 96, 0, 1).into();
     let six: IpAddr = Ipv6Addr::new(0xfd00, 0x96, 0, 0, 0, 0, 0, 1).into();
     let cluster_ips = match tape.below(4) {
@@ -175,7 +179,22 @@ pub(crate) fn service(tape: &mut Tape<'_>, name: &str) -> Service {
     let mut ports = vec![Port { name: "http".into(), port: 80, protocol: Protocol::Tcp }];
     if tape.chance(15) {
         ports.push(Port { name: "dns".into(), port: 53, protocol: Protocol::Udp });
+        ports.drain(..usize::from(tape.chance(20)));
     }
+    let mut skipped = tape.chance(3).then_some(Skipped::Headless);
+    let mut cluster_ips = cluster_ips;
+    if tape.chance(12) {
+        skipped = Some(tape.one(&[Skipped::Headless, Skipped::HeadlessLabel]));
+        cluster_ips.clear();
+        policy.dns = Some(choose(tape, &["true", " true "], &["false", "yes"]));
+        if tape.chance(30) {
+            policy.weights = Some(weights(tape, &policy).into());
+        }
+    }
+    let exposure = Exposure {
+        load_balancer_ips: OUTSIDE.map(|address| address.parse().unwrap()).into(),
+        ..Exposure::default()
+    };
     Service {
         id: id(name),
         uid: None,
@@ -184,10 +203,10 @@ pub(crate) fn service(tape: &mut Tape<'_>, name: &str) -> Service {
         labels: labels(tape),
         policy: policy.into(),
         internal_local: tape.chance(8),
-        external_local: tape.chance(3),
+        external_local: tape.chance(6),
         affinity_seconds: tape.chance(10).then_some(600),
-        skipped: tape.chance(3).then_some(Skipped::Headless),
-        exposure: None,
+        skipped,
+        exposure: tape.chance(50).then(|| exposure.into()),
         created: None,
     }
 }
@@ -232,7 +251,27 @@ fn sources(tape: &mut Tape<'_>) -> PolicySources {
         policy.weights = Some(weights(tape, &policy).into());
     }
     trial(tape, &mut policy, 15);
+    apart(tape, &mut policy, 10);
     policy
+}
+
+/// What does not refine keys, each in `percent` of cases.
+fn apart(tape: &mut Tape<'_>, policy: &mut PolicySources, percent: usize) {
+    if tape.chance(2 * percent) {
+        let keys = keys(tape);
+        policy.external_topology_keys = Some(keys.join(tape.one(&[",", " , "])).into());
+    }
+    if tape.chance(percent) {
+        let texts = ["3", "1,5s", " 15 , 10 m ", "3, 600s, 1 %", "2,1m,100%"];
+        let wrong = ["0", "16", "3,", "3,30", "3,601s", "3,30s,0%", "3,30s,50%,", ""];
+        policy.ejection = Some(choose(tape, &texts, &wrong));
+    }
+    if tape.chance(percent) {
+        policy.refusal = Some(choose(tape, &["intended", " intended "], &["meant", ""]));
+    }
+    if tape.chance(percent / 2) {
+        policy.handle = Some(choose(tape, &["false", "true", " false "], &["no", ""]));
+    }
 }
 
 /// Mode and ramp, each in `percent` of cases.
@@ -341,11 +380,50 @@ pub(crate) fn cluster(bytes: &[u8]) -> (Cluster, &'static str) {
     let known = 3 + tape.below(3);
     let nodes = NODES[..known].iter().map(|name| node(tape, name)).collect();
     let sixes = service.cluster_ips.iter().filter(|address| address.is_ipv6()).count();
-    let v6 = 10 + 80 * sixes / service.cluster_ips.len();
+    let v6 = match service.cluster_ips.len() {
+        0 => 40,
+        all => 10 + 80 * sixes / all,
+    };
     let slices = ["svc-a", "svc-b", "svc-c"];
     let slices =
         slices[..=tape.below(3)].iter().map(|name| slice(tape, name, &["svc"], v6)).collect();
     (Cluster { nodes, services: vec![service], slices, ..cluster }, this_node)
+}
+
+/// The same, of which no object says `handle` or `refusal`.
+pub(crate) fn cluster_of_ours(bytes: &[u8]) -> Cluster {
+    let (mut cluster, _) = cluster(bytes);
+    let policies = cluster.policies.iter_mut().map(|it| &mut it.policy);
+    let policies = policies.chain(cluster.cluster_policies.iter_mut().map(|it| &mut it.0.policy));
+    let policies = policies.chain(cluster.namespaces.iter_mut().map(|it| &mut it.policy));
+    for policy in policies.chain(cluster.services.iter_mut().map(|it| &mut it.policy)) {
+        let policy = Arc::make_mut(policy);
+        (policy.handle, policy.refusal) = (None, None);
+    }
+    cluster
+}
+
+/// Some endpoints of a cluster in any order, and a percentage, from the end of the tape of [`cluster`].
+pub(crate) fn failing(bytes: &[u8], cluster: &Cluster) -> (u8, Vec<SocketAddr>) {
+    let reversed: Vec<u8> = bytes.iter().rev().copied().collect();
+    let tape = &mut Tape::of(&reversed);
+    let most = tape.one(&[50, 100, 1, 34, 99, 100]);
+    let mut failing = Vec::new();
+    if tape.chance(70) {
+        for slice in &cluster.slices {
+            for (port, endpoint) in slice
+                .ports
+                .iter()
+                .flat_map(|it| slice.endpoints.iter().map(move |endpoint| (it, endpoint)))
+            {
+                let at = SocketAddr::new(endpoint.address, port.port);
+                if tape.chance(70) && !failing.contains(&at) {
+                    failing.insert(tape.below(failing.len() + 1), at);
+                }
+            }
+        }
+    }
+    (most, failing)
 }
 
 /// A sequence of updates about three Services, and the node to decide for.

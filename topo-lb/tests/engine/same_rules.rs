@@ -6,14 +6,19 @@ use std::num::NonZero;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use proptest::test_runner::{Config, TestRunner};
+use topo_lb::cluster::{Clients, Service, State, Update};
 use topo_lb::plan::apportionment::{self, Rows};
 use topo_lb::topology::candidate::Stock;
 use topo_lb::topology::decision::{Choice, Status};
+use topo_lb::topology::exposed::Exposing;
+use topo_lb::topology::named::Group;
 use topo_lb::topology::{self, Chosen, Route, Scope, Verdict};
 use topo_lb_common::selection::SPILL_ONE;
 
+use crate::ejection::ejections;
 use crate::made::id;
-use crate::{naive, random};
+use crate::naive::{self, Failing, View, Who};
+use crate::random;
 
 /// Cases of the property below; `PROPTEST_CASES` overrides the number.
 const CASES: u32 = 100_000;
@@ -32,6 +37,15 @@ struct Seen {
     too_few: AtomicU32,
     weighed: AtomicU32,
     weightless: AtomicU32,
+    left_alone: AtomicU32,
+    intended: AtomicU32,
+    /// What clients outside get: by keys of their own; only what is on the node; no answer.
+    outside: [AtomicU32; 3],
+    failures: AtomicU32,
+    /// Of the chosen tier, of the wider one, of parts by weight; and what failed and had to stay.
+    ejected: [AtomicU32; 4],
+    /// What names stand for: all that is chosen, nothing, and several groups.
+    named: [AtomicU32; 3],
     on_trial: [AtomicU32; 2],
 }
 
@@ -49,7 +63,7 @@ fn the_engine_agrees_with_a_naive_reading_of_the_rules() {
     std::thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {
-                let result = TestRunner::new(config.clone()).run(&random::tapes(330), |tape| {
+                let result = TestRunner::new(config.clone()).run(&random::tapes(450), |tape| {
                     agree(&tape, &seen);
                     Ok(())
                 });
@@ -58,7 +72,7 @@ fn the_engine_agrees_with_a_naive_reading_of_the_rules() {
         }
     });
     if cases >= CASES {
-        let rarest = cases / 200;
+        let (rarest, mut rare) = (cases / 500, Vec::new());
         for (what, counts) in [
             ("verdicts", &seen.verdicts[..]),
             ("sources", &seen.sources),
@@ -72,79 +86,102 @@ fn the_engine_agrees_with_a_naive_reading_of_the_rules() {
             ("several parts by weight", std::slice::from_ref(&seen.weighed)),
             ("an object on trial", &seen.on_trial),
             ("an endpoint without a weight", std::slice::from_ref(&seen.weightless)),
+            ("a Service that is left alone", std::slice::from_ref(&seen.left_alone)),
+            ("an intended refusal", std::slice::from_ref(&seen.intended)),
+            ("clients outside", &seen.outside),
+            ("a number of failures", std::slice::from_ref(&seen.failures)),
+            ("endpoints that are left out", &seen.ejected),
+            ("names of headless Services", &seen.named),
         ] {
             for (index, count) in
                 counts.iter().map(|count| count.load(Ordering::Relaxed)).enumerate()
             {
-                assert!(count > rarest, "{what} {index}: {count} of {cases} cases");
+                if count <= rarest {
+                    rare.push(format!("{what} {index}: {count} of {cases} cases"));
+                }
             }
         }
+        assert!(rare.is_empty(), "{rare:#?}");
     }
 }
 
 fn agree(tape: &[u8], seen: &Seen) {
     let (cluster, this_node) = random::cluster(tape);
-    let state = cluster.state(this_node);
+    let (most, endpoints) = random::failing(tape, &cluster);
+    let failing = Failing { most, endpoints };
+    let mut state = cluster.state(this_node);
+    let _ = state.apply(Update::Ejections(ejections(most, &failing.endpoints)), this_node);
     let service = &cluster.services[0];
     let opted_in = tape.len().is_multiple_of(4);
     let scope = if opted_in { Scope::OptIn } else { Scope::All };
-    let mut routes = topology::routes(&state, this_node, scope, None, &id("svc")).into_iter();
+    let said = naive::said(&cluster, this_node, service, opted_in);
+    let (cluster, said, failing) = (&cluster, &said, &failing);
+    let view = View { cluster, me: this_node, service, said, failing };
+    agree_on_name(view, &state, scope, seen);
+    let exposing = Exposing { outside: true, ..Exposing::default() };
+    let routes = topology::routes(&state, this_node, scope, Some(&exposing), &id("svc"));
+    let mut routes = routes.into_iter();
     let mut decisions = topology::decide(&state, this_node, scope, &id("svc")).into_iter();
+    let outside = topology::decide_for(Clients::Outside, &state, this_node, scope, &id("svc"));
+    let mut outside = outside.into_iter();
     if service.skipped.is_some() {
         assert!(routes.next().is_none() && decisions.next().is_none());
         return;
     }
     for port in &service.ports {
         let decision = decisions.next().unwrap();
-        decision.policy.trials.iter().for_each(|it| count(&seen.on_trial[usize::from(it.holds())]));
+        let policy = &decision.policy;
+        policy.trials.iter().for_each(|it| count(&seen.on_trial[usize::from(it.holds())]));
+        assert_eq!(policy.ignored.len(), said.errors);
+        assert_eq!(policy.refusal_intended, said.intended);
+        let outside = outside.next().unwrap();
         let mut selected = BTreeSet::new();
-        let mut choices = decision.choices.iter();
+        let mut choices = decision.choices.iter().zip(&outside.choices);
         let mut sources = BTreeSet::new();
         for v6 in family_order(&service.cluster_ips) {
-            let expected = naive::answer(&cluster, this_node, service, port, v6, opted_in);
-            let choice = choices.next().unwrap();
-            let Some(expected) = expected else {
-                assert_eq!(choice.verdict, Verdict::Bypass);
+            let (choice, outside) = choices.next().unwrap();
+            if !said.ours {
+                assert_eq!([choice.verdict, outside.verdict], [Verdict::Bypass; 2]);
                 count(&seen.verdicts[2]);
                 continue;
-            };
-            let route = routes.next().unwrap();
-            let far = |row: &[Chosen]| -> BTreeMap<_, _> {
-                assert!(row.is_sorted_by(|a, b| a.address() < b.address()), "no duplicates");
-                row.iter().map(|one| (one.address(), one.locality.name())).collect()
-            };
-            let actual = naive::Answer {
-                refused: route.verdict == Verdict::Refuse,
-                tier: route.tier.map(usize::from),
-                serving: route.serving.iter().copied().collect(),
-                source: expected.source,
-                errors: decision.policy.ignored.len(),
-                chosen: far(&route.endpoints),
-                wider: far(&route.wider),
-                spill: route.spill,
-                shares: shares(&route),
-            };
-            assert_eq!(actual, expected);
-            obeyed(&route, &expected);
-            assert_eq!(choice.verdict, route.verdict);
-            assert_eq!(choice.tier(), route.tier);
-            assert!(route.serving.is_sorted());
-            assert!(route.frontends.iter().all(|(_, frontend)| frontend.address.is_ipv6() == v6));
+            }
+            let expect = |who| naive::answer(view, port, v6, who);
+            let exposed = service.exposure.is_some();
+            if exposed && service.internal_local {
+                same(&routes.next().unwrap(), &expect(Who::InsideAtOutsideAddress), v6);
+            }
+            let (route, expected) = (routes.next().unwrap(), expect(Who::Inside));
+            same(&route, &expected, v6);
+            assert_eq!((choice.verdict, choice.tier()), (route.verdict, route.tier));
             selected.extend(expected.chosen.keys().chain(expected.wider.keys()).copied());
             sources.insert(expected.source);
             note(seen, &expected, choice);
+            let whole = View { failing: &Failing::default(), ..view };
+            let whole = naive::answer(whole, port, v6, Who::Inside);
+            note_ejected(seen, &whole, &expected, failing);
             let is_weightless = |status: &Status<'_>| matches!(status, Status::Weightless { .. });
             if decision.endpoints.iter().any(|one| is_weightless(&one.status)) {
                 count(&seen.weightless);
             }
+            if exposed && (service.external_local || said.outside.is_some()) {
+                let (route, expected) = (routes.next().unwrap(), expect(Who::Outside));
+                same(&route, &expected, v6);
+                assert_eq!((outside.verdict, outside.tier()), (route.verdict, route.tier));
+                assert_eq!(outside.drops, route.drops);
+                count(&seen.outside[usize::from(said.outside.is_none())]);
+                if expected.dropped {
+                    count(&seen.outside[2]);
+                }
+            }
         }
         assert!(choices.next().is_none());
+        note_policy(seen, service, said);
         // Hints are evaluated per family, and shown if any family has them.
         if sources.len() > 1 {
             sources.remove("none");
         }
         if let Some(source) = sources.first() {
-            assert_eq!(decision.policy.source.to_string(), *source);
+            assert_eq!(policy.source.to_string(), *source);
         }
         let shown: BTreeSet<_> =
             decision.endpoints.iter().filter(|one| one.selected()).map(|one| one.address).collect();
@@ -154,21 +191,82 @@ fn agree(tape: &[u8], seen: &Seen) {
     assert!(routes.next().is_none());
 }
 
-/// The share of each endpoint by weight, in parts of a million.
-fn shares(route: &Route) -> BTreeMap<SocketAddr, u32> {
+/// The engine's route is the naive answer.
+fn same(route: &Route, expected: &naive::Answer, v6: bool) {
+    let far = |row: &[Chosen]| -> BTreeMap<_, _> {
+        assert!(row.is_sorted_by(|a, b| a.address() < b.address()), "no duplicates");
+        row.iter().map(|one| (one.address(), one.locality.name())).collect()
+    };
+    let actual = naive::Answer {
+        refused: route.verdict == Verdict::Refuse,
+        dropped: route.drops,
+        tier: route.tier.map(usize::from),
+        serving: route.serving.iter().copied().collect(),
+        source: expected.source,
+        chosen: far(&route.endpoints),
+        wider: far(&route.wider),
+        spill: route.spill,
+        parts: parts(route),
+        strict: route.strict,
+        failures: route.failures,
+    };
+    assert_eq!(actual, *expected);
+    obeyed(route, expected);
+    assert!(route.serving.is_sorted());
+    assert!(route.frontends.iter().all(|(_, frontend)| frontend.address.is_ipv6() == v6));
+}
+
+/// The parts by weight, with their shares in parts of a million.
+fn parts(route: &Route) -> Vec<(u32, BTreeSet<SocketAddr>)> {
     let shares = route.shares().into_iter().filter(|_| !route.parts.is_empty());
-    let each = shares.flat_map(|(endpoints, share)| {
-        let each = (share / endpoints.len() as f64 * 1e6).round() as u32;
-        endpoints.iter().map(move |one| (one.address(), each))
-    });
-    each.collect()
+    let part = |(endpoints, share): (&[Chosen], f64)| {
+        (millionths(share), endpoints.iter().map(Chosen::address).collect())
+    };
+    shares.map(part).collect()
+}
+
+fn millionths(share: f64) -> u32 {
+    (share * 1e6).round() as u32
+}
+
+/// What a name stands for is the naive answer.
+fn agree_on_name(view: View<'_>, state: &State, scope: Scope, seen: &Seen) {
+    let View { cluster, me: this_node, service, said, .. } = view;
+    let named = topology::named::named(state, this_node, scope, &id("svc"));
+    let own = named.as_ref().map_or([None, None], |it| [it.v4.as_ref(), it.v6.as_ref()]);
+    for (own, v6) in own.into_iter().zip([false, true]) {
+        let expected = naive::named(cluster, this_node, service, said, v6);
+        let group = |group: &Group| {
+            let addresses: BTreeSet<_> = group.addresses.iter().copied().collect();
+            assert!(group.addresses.is_sorted() && addresses.len() == group.addresses.len());
+            (millionths(group.share), addresses)
+        };
+        let actual = own.map(|groups| groups.iter().map(group).collect::<Vec<_>>());
+        assert_eq!(actual, expected);
+        if let Some(groups) = expected {
+            count(
+                &seen.named[match groups.len() {
+                    1 => 0,
+                    0 => 1,
+                    _ => 2,
+                }],
+            );
+        }
+    }
+    let is_none = service.skipped.is_none() || own == [None, None];
+    assert_eq!(named.is_none(), is_none);
 }
 
 /// The row that the programs choose from gives each endpoint its share, to half a percent.
 fn obeyed(route: &Route, expected: &naive::Answer) {
-    if expected.shares.is_empty() {
+    if expected.parts.is_empty() {
         return;
     }
+    let wanted = expected.parts.iter().flat_map(|(share, members)| {
+        let each = f64::from(*share) / 1e6 / members.len() as f64;
+        members.iter().map(move |at| (*at, each))
+    });
+    let wanted: BTreeMap<SocketAddr, f64> = wanted.collect();
     let Rows { first, second, share } = apportionment::rows(&route.parts);
     let second_share = f64::from(share) / f64::from(SPILL_ONE);
     let mut actual: BTreeMap<SocketAddr, f64> = BTreeMap::new();
@@ -177,9 +275,9 @@ fn obeyed(route: &Route, expected: &naive::Answer) {
             *actual.entry(one.address()).or_default() += share / row.len() as f64;
         }
     }
-    assert!(actual.keys().eq(expected.shares.keys()), "{actual:?}");
-    for ((at, share), wanted) in actual.iter().zip(expected.shares.values()) {
-        assert!((share - f64::from(*wanted) / 1e6).abs() < 0.0051, "{at}: {share}, not {wanted}");
+    assert!(actual.keys().eq(wanted.keys()), "{actual:?}");
+    for ((at, share), wanted) in actual.iter().zip(wanted.values()) {
+        assert!((share - wanted).abs() < 0.0051, "{at}: {share}, not {wanted}");
     }
 }
 
@@ -188,6 +286,33 @@ fn family_order(addresses: &[IpAddr]) -> Vec<bool> {
     let mut order: Vec<_> = addresses.iter().map(IpAddr::is_ipv6).collect();
     order.dedup();
     order
+}
+
+/// What is left out, and what stays though it fails.
+fn note_ejected(seen: &Seen, whole: &naive::Answer, answer: &naive::Answer, failing: &Failing) {
+    let lost = |whole: &BTreeMap<SocketAddr, _>, rest: &BTreeMap<SocketAddr, _>| whole != rest;
+    let is_weighed = !whole.parts.is_empty();
+    let kinds = [
+        !is_weighed && lost(&whole.chosen, &answer.chosen),
+        lost(&whole.wider, &answer.wider),
+        is_weighed && lost(&whole.chosen, &answer.chosen),
+        answer.chosen.keys().any(|at| failing.endpoints.contains(at)),
+    ];
+    kinds.iter().zip(&seen.ejected).filter(|it| *it.0).for_each(|(_, counter)| count(counter));
+}
+
+fn note_policy(seen: &Seen, service: &Service, said: &naive::Said) {
+    let is_left_alone = !said.ours && (service.policy.hints_asked || said.source != "none");
+    for (is_so, counter) in [
+        (said.errors > 0, &seen.errors),
+        (said.intended, &seen.intended),
+        (said.failures > 0, &seen.failures),
+        (is_left_alone, &seen.left_alone),
+    ] {
+        if is_so {
+            count(counter);
+        }
+    }
 }
 
 fn note(seen: &Seen, answer: &naive::Answer, choice: &Choice<'_>) {
@@ -202,9 +327,6 @@ fn note(seen: &Seen, answer: &naive::Answer, choice: &Choice<'_>) {
         "ClusterTopologyPolicy",
     ];
     count(&seen.sources[names.iter().position(|name| *name == answer.source).unwrap_or(7)]);
-    if answer.errors > 0 {
-        count(&seen.errors);
-    }
     if let Some(tier) = answer.tier {
         count(&seen.tiers[tier.min(2)]);
     }

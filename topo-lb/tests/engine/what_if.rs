@@ -464,7 +464,7 @@ fn loads_are_those_of_each_node_alone_and_sum_to_the_served_nodes() {
     let tapes = (random::tapes(280), random::tapes(280));
     let with_bytes = Cell::new(0);
     let result = TestRunner::new(config).run(&tapes, |(one, other)| {
-        let [before, after] = [one, other].map(|tape| random::cluster(&tape).0);
+        let [before, after] = [one, other].map(|tape| random::cluster_of_ours(&tape));
         let (before, after) = (proxied(&before), proxied(&after));
         let asked = asked();
         let nodes = before.state().nodes().zip(1..);

@@ -16,10 +16,10 @@ use topo_lb_tests::agent::Agent;
 use topo_lb_tests::fake_api::{FakeApi, NODES, SLICES};
 use topo_lb_tests::wait::{PATIENCE, until_is};
 
-use crate::api;
 use crate::ground::{Effort, Ground, HERE};
 use crate::result::Figure;
 use crate::sample::Sample;
+use crate::{api, policies};
 use topo_lb_tests::population::{Population, SERVICE_PORT};
 
 /// Time between two changes.
@@ -27,6 +27,8 @@ const PERIOD: Duration = Duration::from_millis(10);
 /// A kubelet's status reports per hour when nothing changes (`nodeStatusReportFrequency`: 5 min).
 const REPORTS: f64 = 12.0;
 const MEGABYTE: f64 = 1e6;
+/// The kinds that an agent watches.
+const KINDS: usize = 6;
 
 pub(crate) fn measure(
     ground: &Ground<'_>,
@@ -43,7 +45,7 @@ pub(crate) fn measure(
         // The size that the promises are about.
         let is_promised = (services, endpoints) == (10_000, 10);
         let population = Population::new(HERE, effort.of(100, 1_000), services, endpoints);
-        let found = one_size(ground, effort, &population)?;
+        let found = one_size(ground, effort, &population, false)?;
         figures.extend(found.into_iter().map(|figure| {
             let figure = figure.with("services", services).with("endpoints", services * endpoints);
             match figure.name.as_str() {
@@ -55,6 +57,7 @@ pub(crate) fn measure(
             }
         }));
     }
+    figures.extend(policies::measure(ground, effort, say)?);
     say("control plane, what kubelets report");
     figures.extend(status_reports(ground, effort)?);
     Ok(figures)
@@ -65,12 +68,20 @@ fn follow<'a>(ground: &Ground<'a>, server: &FakeApi) -> Result<Agent<'a>> {
     ground.agent(("--api-server", Path::new(&server.url())), &[])
 }
 
-fn one_size(ground: &Ground<'_>, effort: Effort, population: &Population) -> Result<Vec<Figure>> {
+/// Measures a cluster of one size; with `has_policies`, one whose policies are objects.
+pub(crate) fn one_size(
+    ground: &Ground<'_>,
+    effort: Effort,
+    population: &Population,
+    has_policies: bool,
+) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     let (mut programmed, mut started, mut resident) =
         (Sample::default(), Sample::default(), Sample::default());
     let (mut restarted, mut writes) = (Sample::default(), Sample::default());
-    let server = api::start(ground.cluster.node_netns(HERE)?, population.objects())?;
+    let others = if has_policies { policies::objects(ground, population)? } else { Vec::new() };
+    let objects = population.objects().chain(others);
+    let server = api::start(ground.cluster.node_netns(HERE)?, objects)?;
     let mut last = None;
     for _ in 0..effort.of(1, 3) {
         // The previous agent and its maps must be gone.
@@ -115,13 +126,36 @@ fn one_size(ground: &Ground<'_>, effort: Effort, population: &Population) -> Res
     let busy = (processor_seconds(&agent)? - before) / begun.elapsed().as_secs_f64() * 100.0;
     figures.push(Figure::new("event_to_map_p99_ms", "ms", &delays));
     figures.push(Figure::single("cpu_churn_percent", "%", busy));
+    if has_policies {
+        figures.extend(policies::flip(ground, effort, &agent, &server, population)?);
+    }
     Ok(figures)
 }
 
 /// Waits until the agent watches each kind.
 fn wait_for_watches(server: &FakeApi) -> Result<usize> {
     let open = || Ok(server.state().watches);
-    until_is("a watch of each kind", PATIENCE, open, |open| *open >= 3)
+    until_is("a watch of each kind", PATIENCE, open, |open| *open >= KINDS)
+}
+
+/// The map `services4` of an agent.
+pub(crate) struct Records(HashMap<MapData, [u8; 8], u32>);
+
+impl Records {
+    pub(crate) fn open(agent: &Agent<'_>) -> Result<Self> {
+        let map = MapData::from_pin(agent.pins().join(maps::SERVICES4));
+        let map = Map::HashMap(map.context("a map is pinned")?);
+        Ok(Self(map.try_into().context("services4 is a hash map")?))
+    }
+
+    /// The index of a Service's record. Every change of what the record says changes it.
+    pub(crate) fn of(&self, service: u32) -> Result<u32> {
+        let address = Population::frontend(service).octets();
+        let frontend = Frontend4 { address, port: SERVICE_PORT, protocol: TCP, reserved: 0 };
+        let mut key = [0; 8];
+        key.copy_from_slice(bytes_of(&frontend));
+        self.0.get(&key, 0).with_context(|| format!("Service {service} is not there"))
+    }
 }
 
 /// Makes a hundred changes a second, and waits for each in the kernel's map. Returns milliseconds.
@@ -131,27 +165,18 @@ fn churn(
     population: &Population,
     changes: u32,
 ) -> Result<Sample> {
-    let map = MapData::from_pin(agent.pins().join(maps::SERVICES4)).context("a map is pinned")?;
-    let services: HashMap<_, [u8; 8], u32> =
-        Map::HashMap(map).try_into().context("services4 is a hash map")?;
-    let record = |service: u32| -> Result<u32> {
-        let address = Population::frontend(service).octets();
-        let frontend = Frontend4 { address, port: SERVICE_PORT, protocol: TCP, reserved: 0 };
-        let mut key = [0; 8];
-        key.copy_from_slice(bytes_of(&frontend));
-        services.get(&key, 0).with_context(|| format!("Service {service} is not there"))
-    };
+    let records = Records::open(agent)?;
     let mut delays = Sample::default();
     let begun = Instant::now();
     let mut random = fastrand::Rng::with_seed(1);
     let mut turns = BTreeMap::new();
     for change in 0..changes {
-        // Odd Services have no policy: each of their changes concerns this node.
+        // Odd Services have no policy of their own: each of their changes concerns this node.
         let service = random.u32(..population.services) | 1;
         if service >= population.services {
             continue;
         }
-        let before = record(service)?;
+        let before = records.of(service)?;
         // Not the endpoint that the previous change removed: that would change nothing.
         let gone = turns.entry(service).or_insert(0);
         *gone = (*gone + 1) % population.endpoints;
@@ -159,7 +184,7 @@ fn churn(
         let slice = population.slices(service, |number| number != gone).swap_remove(0);
         let told = Instant::now();
         server.change(SLICES, "MODIFIED", slice);
-        while record(service)? == before {
+        while records.of(service)? == before {
             ensure!(told.elapsed() < PATIENCE, "a change was not in the map after {PATIENCE:?}");
             thread::sleep(Duration::from_micros(50));
         }

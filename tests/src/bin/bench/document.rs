@@ -128,7 +128,9 @@ const PARTS: [(&str, &str, &[&str]); 8] = [
          ratio (*_x*) is a program's value by that of the empty program in the same round: clock \
          and caches of a machine change from minute to minute, for both alike. *connect4_any* \
          dials another of all Services each time, *recvmsg_miss* is a datagram that a process \
-         without Services receives. *tc_test_run_ns* is a packet at its best: one that the kernel \
+         without Services receives. *connect4_weights_ratio* and *connect4_weights_reverse_ratio* (without \
+         and with reverse state) are a Service with weights of three parts by one with the same six \
+         endpoints without weights, in the same round. *tc_test_run_ns* is a packet at its best: one that the kernel \
          runs through a program 20,000 times (`BPF_PROG_TEST_RUN`), with everything in the nearest \
          cache. *services_write_ms* is the time of the agent's writes to new maps of the \
          Services' decisions (*maps=services4, records4*), and with those of their names and \
@@ -138,6 +140,8 @@ const PARTS: [(&str, &str, &[&str]); 8] = [
             "connect4_hit_x",
             "connect4_hit_reverse_x",
             "connect4_any_x",
+            "connect4_weights_ratio",
+            "connect4_weights_reverse_ratio",
             "recvmsg_miss_x",
             "tc_other_x",
             "tc_established_x",
@@ -158,7 +162,10 @@ const PARTS: [(&str, &str, &[&str]); 8] = [
         "The agent follows an API server that stands in for the real one at these sizes. From the \
          last page of the last list to the last map written, programs attached; from one watch \
          event to the new value in the kernel's map, at 100 changes a second; a second start on \
-         the maps of the first.",
+         the maps of the first. With *policies*, no Service has one of its own: 50 TopologyPolicies \
+         and 50 ClusterTopologyPolicies select them. *policy_seconds* is from the event of one that \
+         selects all of them to the last record, and *policy_failures* counts what failed of the \
+         connections of a client that connects to Services of it all the time.",
         &[
             "program_seconds",
             "start_seconds",
@@ -166,6 +173,8 @@ const PARTS: [(&str, &str, &[&str]); 8] = [
             "restart_seconds",
             "restart_writes",
             "event_to_map_p99_ms",
+            "policy_seconds",
+            "policy_failures",
             "rss_mb",
             "list_mb",
             "probe_ms",

@@ -25,6 +25,8 @@ const REFUSED: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
 const AFFINITY: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 11);
 const SPILL: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 12);
 const WEIGHTS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 14);
+/// The same endpoints as those of `WEIGHTS`.
+const WEIGHTLESS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 15);
 const BOTH4: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 13);
 const BOTH6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x96, 0, 0, 0, 0, 0, 0x13);
 
@@ -106,6 +108,12 @@ impl Bench {
         } else {
             (hit.promise("connect4_hit", 3.5), another.promise("connect4_any", 15.0))
         };
+        let weightless = four("weights, the same endpoints without", at(WEIGHTLESS));
+        let figure = match reverse {
+            "on" => "connect4_weights_reverse_ratio",
+            _ => "connect4_weights_ratio",
+        };
+        let weights = four("weights", at(WEIGHTS)).promise_by(&weightless, figure, 1.05);
         let six = Targets::one((BOTH6, SERVICE_PORT).into());
         let mut cases = vec![
             hit,
@@ -114,7 +122,8 @@ impl Bench {
             four("500 endpoints", at(MANY)),
             four("affinity", at(AFFINITY)),
             four("spill", at(SPILL)),
-            four("weights", at(WEIGHTS)),
+            weightless,
+            weights,
             four("refused", at(REFUSED)),
             case("hit", Client::Inside, six).on("connect6", program("connect6")?),
         ];
@@ -225,6 +234,7 @@ fn special(ground: &Ground<'_>) -> Result<Vec<Value>> {
     // Of two ranges with slots, in which endpoints stand more than once.
     let weights = [("topo-lb.io/weights", "topology.kubernetes.io/zone: a=60, b=30, c=10")];
     put("weights", WEIGHTS, &weights, &zones);
+    put("weightless", WEIGHTLESS, &[], &zones);
     for object in &mut objects {
         if object["kind"] == "Service" && object["metadata"]["name"] == "affinity" {
             object["spec"]["sessionAffinity"] = "ClientIP".into();

@@ -16,6 +16,7 @@ mod kernel;
 mod kube_proxy;
 mod machine;
 mod nftables;
+mod policies;
 mod probes;
 mod program;
 mod queries;

@@ -36,6 +36,15 @@ pub(crate) struct Case {
     targets: Targets,
     programs: Vec<Watched>,
     promise: Option<(&'static str, f64)>,
+    than: Option<Than>,
+}
+
+/// What a case is promised to cost at most, by another case.
+struct Than {
+    /// The other one's name.
+    other: String,
+    figure: &'static str,
+    ratio: f64,
 }
 
 struct Watched {
@@ -49,7 +58,8 @@ struct Watched {
 
 impl Case {
     pub(crate) fn new(name: impl Into<String>, client: Client, act: Act, targets: Targets) -> Self {
-        Self { name: name.into(), client, act, targets, programs: Vec::new(), promise: None }
+        let (programs, name) = (Vec::new(), name.into());
+        Self { name, client, act, targets, programs, promise: None, than: None }
     }
 
     /// Watches a program, too. It is compared with the empty program at the same place in order.
@@ -63,6 +73,21 @@ impl Case {
     pub(crate) fn promise(mut self, name: &'static str, ratio: f64) -> Self {
         self.promise = Some((name, ratio));
         self
+    }
+
+    /// Adds the figure `figure`, and promises at most `ratio` for it: the times of its first program by those
+    /// of another case in the same rounds.
+    pub(crate) fn promise_by(mut self, other: &Self, figure: &'static str, ratio: f64) -> Self {
+        self.than = Some(Than { other: other.name.clone(), figure, ratio });
+        self
+    }
+
+    /// The figure by another case.
+    fn by_other(&self, cases: &[Self]) -> Option<Figure> {
+        let Than { other, figure, ratio } = self.than.as_ref()?;
+        let other = cases.iter().find(|case| case.name == *other)?;
+        let by = self.programs.first()?.times.by(&other.programs.first()?.times);
+        Some(Figure::new(figure, "ratio", &by).at_most(*ratio))
     }
 
     /// The means of one turn, in nanoseconds.
@@ -124,5 +149,6 @@ pub(crate) fn measure(
             }
         }
     }
-    Ok([&empty].into_iter().chain(&cases).flat_map(Case::figures).collect())
+    let figures = [&empty].into_iter().chain(&cases).flat_map(Case::figures);
+    Ok(figures.chain(cases.iter().filter_map(|case| case.by_other(&cases))).collect())
 }

@@ -1,0 +1,54 @@
+//! The forms of texts in a policy, as regular expressions for the API server.
+
+/// A label name. The length of its prefix is limited apart.
+macro_rules! label {
+    () => {
+        r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+    };
+}
+
+/// The value of a label, or `*`.
+macro_rules! value {
+    () => {
+        r"(\*|[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)"
+    };
+}
+
+/// A number from 1 to 65535, or a percentage from 1 to 100.
+macro_rules! least {
+    () => {
+        r"(([1-9][0-9]?|100)%|[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+    };
+}
+
+/// A label name, or `*`.
+pub(super) const KEY: &str = concat!(r"^(\*|", label!(), r")$");
+
+/// One to 16 numbers from 1 to 65535, or percentages from 1 to 100, separated by commas.
+pub(super) const NUMBERS: &str = concat!("^", least!(), "(, *", least!(), "){0,15}$");
+
+/// A percentage of at most two decimals.
+pub(super) const SHARE: &str = r"^(100(\.0{1,2})?|[0-9]{1,2}(\.[0-9]{1,2})?)%$";
+
+/// The same, or `auto`.
+pub(super) const SPILL: &str = r"^(auto|(100(\.0{1,2})?|[0-9]{1,2}(\.[0-9]{1,2})?)%)$";
+
+/// `KEY: WEIGHT, KEY: WEIGHT` with weights from 1, or `LABEL: VALUE=WEIGHT, VALUE=WEIGHT` with weights from 0,
+/// both to 1000.
+pub(super) const WEIGHTS: &str = concat!(
+    r"^(",
+    label!(),
+    r" *: *",
+    value!(),
+    r" *= *(0|[1-9][0-9]{0,2}|1000)( *, *",
+    value!(),
+    r" *= *(0|[1-9][0-9]{0,2}|1000))*|(\*|",
+    label!(),
+    r") *: *([1-9][0-9]{0,2}|1000)( *, *(\*|",
+    label!(),
+    r") *: *([1-9][0-9]{0,2}|1000))*)$"
+);
+
+/// Failures in a row (1–15), a time of 1 s to 10 min, and a percentage; the last two may be absent.
+pub(super) const EJECTION: &str =
+    r"^([1-9]|1[0-5])(, *(([1-9][0-9]?|[1-5][0-9]{2}|600)s|([1-9]|10)m)(, *([1-9][0-9]?|100)%)?)?$";
