@@ -44,7 +44,16 @@ impl Population {
     pub fn new(here: &str, nodes: u32, services: u32, endpoints: u32) -> Self {
         let (here, addresses) = (here.into(), Vec::new());
         let annotates = true;
-        Self { services, namespaces: 50, endpoints, here, nodes, addresses, port: 8080, annotates }
+        Self {
+            services,
+            namespaces: NAMESPACES,
+            endpoints,
+            here,
+            nodes,
+            addresses,
+            port: 8080,
+            annotates,
+        }
     }
 
     /// The ClusterIP of a Service.

@@ -11,6 +11,7 @@ use topo_lb_tests::browser::Browser;
 use topo_lb_tests::counting::{self, Demand, PODS};
 use topo_lb_tests::fake_api::{FakeApi, NODES, SERVICES, SLICES};
 use topo_lb_tests::pictures;
+use topo_lb_tests::population::Population;
 use topo_lb_tests::served::View;
 use topo_lb_tests::terminal::Terminal;
 use topo_lb_tests::view_page::{self, COUNTED};

@@ -156,7 +156,7 @@ fn measure(effort: Effort, parts: &[Part]) -> Result<Report> {
     let wanted = |part| parts.is_empty() || parts.contains(&part);
     let mut results: Vec<Figure> = Vec::new();
     type Measure = fn(&Ground<'_>, Effort, &dyn Fn(&str)) -> Result<Vec<Figure>>;
-    let parts: [(Part, Measure); 8] = [
+    let parts: [(Part, Measure); 9] = [
         (Part::Connect, connect::measure),
         (Part::Accounting, accounting::measure),
         (Part::External, external::measure),
