@@ -144,7 +144,14 @@ mod tests {
         let unprivileged = without_privileges(&workspace).unwrap();
         assert_eq!(
             unprivileged,
-            ["engine", "explain_golden", "lint_command", "migrate_command", "plan_command"]
+            [
+                "engine",
+                "explain_golden",
+                "lint_command",
+                "migrate_command",
+                "plan_command",
+                "top_command"
+            ]
         );
         let lab = in_lab(&workspace).unwrap();
         assert!(["connect", "tc_packets"].iter().all(|name| lab.contains(&(*name).to_owned())));
