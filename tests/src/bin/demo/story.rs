@@ -146,7 +146,7 @@ fn default(stage: &mut Stage<'_>) -> Result<()> {
         |stage| {
             let twin = SVC_UD1_WITHOUT_TOPOLOGY;
             let before = question("the twin, before", HANGZHOU_CLIENT, twin, &SERVERS)?;
-            stage.ask(&before)?;
+            stage.ask_when_programmed(&before)?;
             stage.change(|world| world.set_default(Some(&format!("{POOL},*"))))?;
             for (name, from, service, pods) in [
                 ("the twin stays in hangzhou", HANGZHOU_CLIENT, twin, &HANGZHOU[..]),
