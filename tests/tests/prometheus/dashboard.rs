@@ -206,17 +206,25 @@ fn expect_a_picture(
         }
         span = 2 * part;
     }
-    let end = SystemTime::now().duration_since(UNIX_EPOCH)?;
-    let times = ((end - span).as_secs_f64(), end.as_secs_f64());
-    let mut found = Vec::new();
-    for panel in &dashboard.panels {
-        let mut lines = Vec::new();
-        for query in &panel.queries {
-            lines.extend(query.series(&prometheus.query_range(&query.expr, times, STEP)?));
+    let (mut found, mut times) = (Vec::new(), (0.0, 0.0));
+    // A curve has two points, and Prometheus may have just the first.
+    until("a curve in every graph", SOON, || {
+        act()?;
+        let end = SystemTime::now().duration_since(UNIX_EPOCH)?;
+        times = ((end - span).as_secs_f64(), end.as_secs_f64());
+        found.clear();
+        for panel in &dashboard.panels {
+            let mut lines = Vec::new();
+            for query in &panel.queries {
+                lines.extend(query.series(&prometheus.query_range(&query.expr, times, STEP)?));
+            }
+            if !lines.iter().any(|it| it.points.len() > 1) {
+                return Ok(Err(format!("{}: {lines:?}", panel.title)));
+            }
+            found.push(lines);
         }
-        ensure!(lines.iter().any(|it| it.points.len() > 1), "{}: {lines:?}", panel.title);
-        found.push(lines);
-    }
+        Ok(Ok(()))
+    })?;
     let picture = dashboard.picture(&found, times);
     ensure!(!picture.contains("NaN") && !picture.contains("inf"), "{picture}");
     pictures::keep("dashboard.svg", picture)
