@@ -58,8 +58,7 @@ async fn the_first_server_that_can_be_reached_is_followed_and_the_first_of_all_a
 
     let back = api(TcpListener::bind(first).expect("its port is free"));
     back.fill(SERVICES, [service("of-the-first")]);
-    // A server of another cluster would be followed, too; these have different objects so that the test can
-    // tell them apart, and no change in common.
+    // The servers have different objects, so that the test can tell them apart.
     second.forget(SERVICES, []);
     second.hang_up();
     comes(&mut events, "of-the-first").await;
