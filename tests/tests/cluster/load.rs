@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
 use topo_lb_tests::kubernetes::Kubernetes;
+use topo_lb_tests::wait::until;
 
+use super::SOON;
 use super::answers::{
     Answers, FAILED, POOLS, ask, client_of, cluster_ip, count, is_of_servers, only_from,
 };
@@ -51,6 +53,20 @@ impl Stage<'_> {
     pub(crate) fn look(&mut self) -> Result<Vec<(&'static str, Answers)>> {
         let look = |(pool, _)| Ok((pool, self.load.answers(&self.kubernetes, pool)?));
         POOLS.into_iter().map(look).collect()
+    }
+
+    /// Forgets what was not looked at, until a request of every pool succeeds. The request under way
+    /// belongs to the scenario before: to a pod that has just gone, it fails only after curl's 5 s.
+    pub(crate) fn begin(&mut self) -> Result<()> {
+        self.look()?;
+        for (pool, _) in POOLS {
+            let (load, kubernetes) = (&mut self.load, &self.kubernetes);
+            until(&format!("an answer in {pool}"), SOON, || {
+                let answers = load.answers(kubernetes, pool)?;
+                Ok(if is_of_servers(&answers) { Ok(()) } else { Err(format!("{answers:?}")) })
+            })?;
+        }
+        Ok(())
     }
 
     /// Checks that since the last look no connection of any pool failed or left its pool.

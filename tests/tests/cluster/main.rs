@@ -77,9 +77,7 @@ fn connections_of_real_pods_stay_in_their_pool_through_changes() -> Result<()> {
             ("cleanup", the_cleanup_leaves_nothing_in_any_kernel),
             ("chart", the_chart_does_the_same),
         ];
-        // What a scenario did not look at is not the next one's.
-        let begin = |stage: &mut Stage<'_>| stage.look().map(drop);
-        play_all(&mut Stage { kubernetes, load, has_last_release }, begin, scenarios)
+        play_all(&mut Stage { kubernetes, load, has_last_release }, Stage::begin, scenarios)
     })
 }
 
