@@ -197,8 +197,9 @@ const PARTS: [(&str, &str, &[&str]); 8] = [
          their server, `topo-lb view` and the browser share the machine. *view_first_paint_ms*: from opening \
          the page to all groups, nodes and rates, with a look at all agents every two seconds. \
          *view_longest_frame_ms*: the longest time between two frames of the browser in ten seconds while \
-         updates come by the page's own stream, with `--interval 0.1`; *view_updates_per_second* is how \
-         many of them this machine achieves. The server sends at most ten.",
+         the page gets ten updates a second, which the server has sent it before; \
+         *view_updates_per_second* is how many of them were drawn. A thousand agents are not asked that \
+         often.",
         &["view_first_paint_ms", "view_longest_frame_ms", "view_updates_per_second"],
     ),
 ];

@@ -11,10 +11,24 @@ use crate::ground::{Effort, Ground};
 use crate::result::{Figure, readable};
 use crate::sample::Sample;
 
-/// Gives the longest time from frame to frame in ms, and the updates a second that the page's own stream
-/// brings, during so many ms.
+/// Keeps pictures as the server sends them after the first, which has the groups, too. Gives them to the
+/// page ten times a second during so many ms. Returns the longest time from frame to frame in ms, and how
+/// many pictures a second were drawn.
 const FRAMES: &str = r"async (time) => {
     const page = await import('/page.js');
+    const pictures = await new Promise((resolve) => {
+        const [stream, all] = [new EventSource('/pictures'), []];
+        stream.onmessage = (message) => {
+            if (all.push(message.data) === 5) { stream.close(); resolve(all.slice(1)); }
+        };
+    });
+    let next = 0;
+    const often = setInterval(() => {
+        const picture = JSON.parse(pictures[next++ % pictures.length]);
+        // The time line only goes on.
+        picture.now.history = [];
+        page.receive(picture);
+    }, 100);
     const begin = performance.now();
     let [last, newest, seen, longest] = [begin, page.shown().now, 0, 0];
     while (last - begin < time) {
@@ -23,11 +37,9 @@ const FRAMES: &str = r"async (time) => {
         last = now;
         if (page.shown().now !== newest) { newest = page.shown().now; seen += 1; }
     }
+    clearInterval(often);
     return [longest, 1000 * seen / (last - begin)];
 }";
-
-/// As often as `topo-lb view` looks at most.
-const OFTEN: &str = "0.1";
 
 pub(crate) fn measure(
     ground: &Ground<'_>,
@@ -45,25 +57,16 @@ fn on_fabric(cluster: &Cluster, effort: Effort, nodes: u32, services: u32) -> Re
     let api = counting::large(nodes, services)?;
     let url = api.url();
     let mut browser = Browser::start(1300, 800)?;
-    let open = |browser: &mut Browser, interval: &str| {
-        let arguments = ["--api-server", &url, "--interval", interval];
-        let view = View::start_with(&arguments, |command| cluster.beyond(command))?;
-        browser.open(&view.url)?;
-        view_page::complete(browser, &readable(nodes.into()), &readable(services.into()))?;
-        anyhow::Ok(view)
-    };
+    let view = View::start_with(&["--api-server", &url], |command| cluster.beyond(command))?;
+    browser.open(&view.url)?;
+    view_page::complete(&mut browser, &readable(nodes.into()), &readable(services.into()))?;
 
     let mut firsts = Sample::default();
-    let view = open(&mut browser, "2")?;
     for _ in 0..effort.of(2, 20) {
         firsts.add(view_page::first_paint(&mut browser, &view.url)?);
     }
-    // A page that loses its server complains.
-    browser.open("about:blank")?;
-    drop(view);
 
     let (mut longest, mut updates) = (Sample::default(), Sample::default());
-    let _view = open(&mut browser, OFTEN)?;
     for _ in 0..effort.of(2, 6) {
         let measured = browser.run(&format!("({FRAMES})({})", effort.of(1_000, 10_000)))?;
         let [frame, often] = [0, 1].map(|place| measured[place].as_f64());
