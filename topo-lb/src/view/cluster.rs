@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use futures::stream::{self, BoxStream};
 use futures::{FutureExt as _, StreamExt as _};
 use tokio::sync::{oneshot, watch};
-use tokio::time::sleep;
+use tokio::time::{Instant, timeout_at};
 
 use crate::cluster::State;
 use crate::source::kube::{KubeTarget, connect_to_show, follow_all};
@@ -98,19 +98,25 @@ async fn open(described: &Described) -> anyhow::Result<(BoxStream<'static, Event
     })
 }
 
+/// Publishes a change at once, and what changes within [`PAUSE`] after it together. Takes events all the
+/// time: a listing requests its next page only when somebody waits for it.
 async fn publish(
     mut events: BoxStream<'static, Event>,
     sender: watch::Sender<Arc<Cluster>>,
     mut cluster: Cluster,
 ) {
+    let mut pause_ends = Instant::now();
     while let Some(event) = events.next().await {
         cluster.take(event);
+        while let Ok(Some(event)) = timeout_at(pause_ends, events.next()).await {
+            cluster.take(event);
+        }
         while let Some(Some(event)) = events.next().now_or_never() {
             cluster.take(event);
         }
         cluster.revision += 1;
         sender.send_replace(Arc::new(cluster.clone()));
-        sleep(PAUSE).await;
+        pause_ends = Instant::now() + PAUSE;
     }
 }
 
@@ -161,7 +167,29 @@ fn say(sentences: &mut Vec<String>, sentence: String) {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::sleep;
+
     use super::*;
+
+    /// A page of a listing is requested only when somebody waits for its objects.
+    #[tokio::test(start_paused = true)]
+    async fn a_listing_goes_on_between_two_publications() {
+        const PAGES: u64 = 100;
+        let page = |number| async move {
+            sleep(Duration::from_millis(10)).await;
+            Event::Trouble(format!("page {number}"))
+        };
+        let listing = stream::iter(0..PAGES).then(page).chain(stream::pending());
+        let (sender, mut shown) = watch::channel(Arc::default());
+        let publications = tokio::spawn(publish(listing.boxed(), sender, Cluster::default()));
+        let begin = Instant::now();
+        let last = format!("page {}", PAGES - 1);
+        let is_complete = |it: &Arc<Cluster>| it.faults.contains(&last);
+        let revision = shown.wait_for(is_complete).await.expect("a publisher").revision;
+        publications.abort();
+        assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+        assert_eq!(revision, 3, "the first page at once, and then at every pause");
+    }
 
     #[test]
     fn a_problem_is_said_once_and_that_of_the_server_ends_with_the_first_listing() {
