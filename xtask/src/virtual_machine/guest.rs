@@ -147,7 +147,8 @@ pub(super) fn pack(
     for tool in TOOLS {
         program(&mut inside, format!("/bin/{tool}"), &programs.tool(workspace, tool)?)?;
     }
-    for suite in suites::of(scope) {
+    let of_machine = suites::of(scope, kernel.line);
+    for suite in &of_machine {
         program(&mut inside, format!("/suites/{}", suite.name), programs.suite(suite.name)?)?;
     }
     for (place, library) in &libraries {
@@ -160,8 +161,10 @@ pub(super) fn pack(
     inside.file(Path::new("/topo-lb.o"), &fs::read(workspace.object())?)?;
     inside.file(Path::new("/topo-lb-reads.o"), &fs::read(workspace.reads_object())?)?;
     let modules: Vec<PathBuf> = modules.iter().map(|module| module_path(module.name)).collect();
-    inside
-        .file(Path::new("/plan.json"), plan(&modules, scope, all_jumps).to_string().as_bytes())?;
+    inside.file(
+        Path::new("/plan.json"),
+        plan(&modules, &of_machine, scope, all_jumps).to_string().as_bytes(),
+    )?;
 
     fs::create_dir_all(path.parent().unwrap_or(path))?;
     Ok(fs::write(path, inside.finish()?)?)
@@ -172,8 +175,8 @@ fn module_path(name: &str) -> PathBuf {
 }
 
 /// The file for `tests/src/bin/guest/plan.rs`.
-fn plan(modules: &[PathBuf], scope: Scope, all_jumps: bool) -> Value {
-    let suite = |suite: Suite| {
+fn plan(modules: &[PathBuf], suites: &[Suite], scope: Scope, all_jumps: bool) -> Value {
+    let suite = |suite: &Suite| {
         json!({
             "name": suite.name,
             "program": format!("/suites/{}", suite.name),
@@ -192,7 +195,7 @@ fn plan(modules: &[PathBuf], scope: Scope, all_jumps: bool) -> Value {
             "TOPO_LB_PATIENCE": PATIENCE.to_string(),
             ALL_JUMPS: all_jumps.to_string(),
         },
-        "suites": suites::of(scope).into_iter().map(suite).collect::<Vec<_>>(),
+        "suites": suites.iter().map(suite).collect::<Vec<_>>(),
     })
 }
 

@@ -35,6 +35,7 @@ use crate::workspace::Workspace;
 use boot::Machine;
 use counts::Counts;
 use report::Report;
+use suites::Suite;
 
 /// The variable that has the suite `verifier` search all pending jumps: `true` or `false`.
 const ALL_JUMPS: &str = "TOPO_LB_ALL_JUMPS";
@@ -114,7 +115,7 @@ pub(crate) fn run(
     for ((kernel, machine), (ended, took)) in kernels.iter().zip(&machines).zip(ends) {
         progress::note(&format!("Linux {}: {}", kernel.release, clock(took)));
         let line = kernel.line.name();
-        match judge(machine, scope, ended) {
+        match judge(machine, &suites::of(scope, kernel.line), scope, ended) {
             Ok(report) => counts.set(line, report.verified),
             Err(error) => {
                 progress::warn(&format!("{line}: {error:#}"));
@@ -194,13 +195,18 @@ fn boot(
 }
 
 /// Reads the report of a machine that has ended.
-fn judge(machine: &Machine<'_>, scope: Scope, ended: Result<()>) -> Result<Report> {
+fn judge(
+    machine: &Machine<'_>,
+    suites: &[Suite],
+    scope: Scope,
+    ended: Result<()>,
+) -> Result<Report> {
     let said = read(&machine.log)?;
     let report = Report::read(&said);
     for text in report.lines() {
         progress::note(&format!("  {text}"));
     }
-    if let Err(error) = ended.and_then(|()| suites::judge(&suites::of(scope), scope, &report)) {
+    if let Err(error) = ended.and_then(|()| suites::judge(suites, scope, &report)) {
         for text in report::excerpt(&said) {
             progress::note(&format!("│ {text}"));
         }
