@@ -294,11 +294,16 @@ fn a_monitor_of_a_port_that_is_not_served_is_refused() -> Result<()> {
 }
 
 #[test]
-fn the_image_that_is_deployed_has_the_version_of_this_source() -> Result<()> {
-    let objects = overlay("all")?;
-    let pod = &one(&objects, "DaemonSet")?["spec"]["template"]["spec"];
-    let image = pod["containers"][0]["image"].as_str().context("a container has an image")?;
-    ensure!(image.ends_with(concat!(":", env!("CARGO_PKG_VERSION"))), "{image}");
+fn every_container_that_is_deployed_has_the_image_of_this_source_s_version() -> Result<()> {
+    // The component names the image by itself.
+    for objects in [overlay_with("all", &["mount-bpffs"])?, overlay("cleanup")?] {
+        let pod = &one(&objects, "DaemonSet")?["spec"]["template"]["spec"];
+        let containers = ["initContainers", "containers"].map(|list| pod[list].as_array());
+        let images: Vec<_> =
+            containers.into_iter().flatten().flatten().map(|it| &it["image"]).collect();
+        let wanted = concat!("registry.example.com/topo-lb:", env!("CARGO_PKG_VERSION"));
+        ensure!(images == [wanted, wanted], "{images:?}");
+    }
     Ok(())
 }
 
