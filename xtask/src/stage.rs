@@ -188,11 +188,9 @@ pub(crate) fn run(
     }
 }
 
-/// How many suites run at once: those of the lab compute as much as they wait, and flood; those of
-/// clusters mostly wait.
-fn lanes(stages: &[Stage]) -> usize {
-    let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
-    cores.clamp(2, 3) + usize::from(!stages.contains(&Stage::Lab))
+/// How many suites run at once: they wait more than they compute, but for those that flood.
+fn lanes() -> usize {
+    std::thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 3))
 }
 
 /// Compiles the suites of these stages, and runs them in lanes.
@@ -206,7 +204,7 @@ fn in_lanes(stages: &[Stage], workspace: &Workspace) -> Result<Outcome> {
         }
     }
     suites::longest_first(&mut suites, |suite| &suite.name);
-    let lanes = lanes(stages);
+    let lanes = lanes();
     progress::note(&format!("{lanes} suites at a time"));
     lanes::run(suites, lanes)?;
     Ok(outcome)
