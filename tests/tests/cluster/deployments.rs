@@ -84,20 +84,29 @@ pub(crate) fn a_socket_to_a_pod_that_is_gone_ends(kubernetes: &Kubernetes<'_>) -
     kubernetes.kubectl(&["annotate", "service", "datagrams", policy])?;
     let path = "jsonpath={.spec.clusterIP}";
     let address = kubernetes.kubectl(&["get", "service", "datagrams", "-o", path])?;
-    let talk = format!(
-        "(while :; do echo hostname; sleep 1; done | nc -u {address} 8081) \
-         < /dev/null > /tmp/datagrams 2>&1 &"
-    );
+    let [here, other] = kubernetes.workers() else { anyhow::bail!("there are two nodes") };
+    let metrics = format!("curl -s -m 5 http://{}:19876/metrics", here.address());
     let client = client_of(pool);
-    kubernetes.kubectl(&["exec", &client, "--", "sh", "-c", &talk])?;
+    let shell = |script: &str| kubernetes.kubectl(&["exec", &client, "--", "sh", "-c", script]);
+    // A socket from before the agent decides for the Service would be kube-proxy's for good.
+    until("a datagram that the agent has decided", SOON, || {
+        shell(&format!("echo hostname | nc -u -w 1 {address} 8081 || true"))?;
+        let said = shell_on(other, &metrics)?;
+        let mut counts = said.lines().filter(|line| line.starts_with("topo_lb_connections_total{"));
+        let is_decided = counts.any(|line| line.contains("\"datagrams\"") && !line.ends_with(" 0"));
+        Ok(if is_decided { Ok(()) } else { Err("none") })
+    })?;
+    // It is silent once it has an answer: a datagram to a pod that has just gone would end it, too.
+    shell(&format!(
+        ": > /tmp/datagrams; (until [ -s /tmp/datagrams ]; do echo hostname; sleep 1; done; sleep 1000) \
+         < /dev/null | nc -u {address} 8081 > /tmp/datagrams 2>&1 &"
+    ))?;
     until("an answer over UDP", SOON, || {
-        let said = kubernetes.kubectl(&["exec", &client, "--", "cat", "/tmp/datagrams"])?;
+        let said = shell("cat /tmp/datagrams")?;
         Ok(if said.contains(pool) { Ok(()) } else { Err(said) })
     })?;
     kubernetes.kubectl(&["scale", &servers, "--replicas=0"])?;
-    let [here, other] = kubernetes.workers() else { anyhow::bail!("there are two nodes") };
     let ended = "topo_lb_ended_sockets_total{protocol=\"udp\"} ";
-    let metrics = format!("curl -s -m 5 http://{}:19876/metrics", here.address());
     until("a socket that was ended", SOON, || {
         let said = shell_on(other, &metrics)?;
         let line = said.lines().find_map(|line| line.strip_prefix(ended)).map(str::to_owned);

@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
 use topo_lb_tests::kubernetes::Kubernetes;
-use topo_lb_tests::wait::until;
+use topo_lb_tests::wait::{PATIENCE, until};
 
-use super::SOON;
 use super::answers::{
     Answers, FAILED, POOLS, ask, client_of, cluster_ip, count, is_of_servers, only_from,
 };
@@ -61,7 +60,8 @@ impl Stage<'_> {
         self.look()?;
         for (pool, _) in POOLS {
             let (load, kubernetes) = (&mut self.load, &self.kubernetes);
-            until(&format!("an answer in {pool}"), SOON, || {
+            // Not longer: if the scenario before has failed, so may all others.
+            until(&format!("an answer in {pool}"), PATIENCE, || {
                 let answers = load.answers(kubernetes, pool)?;
                 Ok(if is_of_servers(&answers) { Ok(()) } else { Err(format!("{answers:?}")) })
             })?;
