@@ -98,8 +98,9 @@ pub(crate) fn a_socket_to_a_pod_that_is_gone_ends(kubernetes: &Kubernetes<'_>) -
     })?;
     // It is silent once it has an answer: a datagram to a pod that has just gone would end it, too.
     shell(&format!(
-        ": > /tmp/datagrams; (until [ -s /tmp/datagrams ]; do echo hostname; sleep 1; done; sleep 1000) \
-         < /dev/null | nc -u {address} 8081 > /tmp/datagrams 2>&1 &"
+        ": > /tmp/datagrams; \
+         ( (until [ -s /tmp/datagrams ]; do echo hostname; sleep 1; done; sleep 1000) \
+         | nc -u {address} 8081) < /dev/null > /tmp/datagrams 2> /dev/null &"
     ))?;
     until("an answer over UDP", SOON, || {
         let said = shell("cat /tmp/datagrams")?;
