@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
-use futures::{FutureExt as _, StreamExt as _};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
@@ -108,10 +108,8 @@ async fn publish(
     let mut pause_ends = Instant::now();
     while let Some(event) = events.next().await {
         cluster.take(event);
+        // Takes what is there already even if no pause is left.
         while let Ok(Some(event)) = timeout_at(pause_ends, events.next()).await {
-            cluster.take(event);
-        }
-        while let Some(Some(event)) = events.next().now_or_never() {
             cluster.take(event);
         }
         cluster.revision += 1;
