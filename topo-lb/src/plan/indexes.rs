@@ -10,22 +10,16 @@ use crate::cluster::ServiceId;
 #[derive(Clone, Debug)]
 pub struct Indexes {
     by_name: BTreeMap<Arc<str>, u32>,
-    by_index: BTreeMap<u32, Arc<str>>,
+    /// Of all indexes that were ever in use.
+    by_index: Vec<Option<Arc<str>>>,
     freed: BTreeSet<u32>,
-    unused: u32,
     capacity: u32,
 }
 
 impl Indexes {
     /// No index in use, of `capacity`.
     pub fn new(capacity: u32) -> Self {
-        Self {
-            by_name: BTreeMap::new(),
-            by_index: BTreeMap::new(),
-            freed: BTreeSet::new(),
-            unused: 0,
-            capacity,
-        }
+        Self { by_name: BTreeMap::new(), by_index: Vec::new(), freed: BTreeSet::new(), capacity }
     }
 
     /// The index of this Service port, if any.
@@ -35,22 +29,22 @@ impl Indexes {
 
     /// The Service port with this index, if any.
     pub fn name(&self, index: u32) -> Option<&Arc<str>> {
-        self.by_index.get(&index)
+        self.by_index.get(index as usize)?.as_ref()
     }
 
     /// Number of indexes in use.
     pub fn len(&self) -> usize {
-        self.by_index.len()
+        self.by_name.len()
     }
 
     /// Whether no index is in use.
     pub fn is_empty(&self) -> bool {
-        self.by_index.is_empty()
+        self.by_name.is_empty()
     }
 
     /// Every index in use, with its Service port.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &Arc<str>)> {
-        self.by_index.iter().map(|(&index, name)| (index, name))
+        (0..).zip(&self.by_index).filter_map(|(index, name)| Some((index, name.as_ref()?)))
     }
 
     /// The Service ports of one Service and their indexes.
@@ -70,23 +64,24 @@ impl Indexes {
     /// The indexes for new Service ports, in order: unused ones first, to delay the reuse of an
     /// index.
     pub fn free(&self) -> impl Iterator<Item = u32> + use<'_> {
-        (self.unused..self.capacity).chain(self.freed.iter().copied())
+        (self.by_index.len() as u32..self.capacity).chain(self.freed.iter().copied())
     }
 
     /// Records the index of a Service port.
     pub fn set(&mut self, index: u32, name: Arc<str>) {
-        for skipped in self.unused..index {
-            self.freed.insert(skipped);
+        let place = index as usize;
+        self.freed.extend(self.by_index.len() as u32..index);
+        if place >= self.by_index.len() {
+            self.by_index.resize(place + 1, None);
         }
-        self.unused = self.unused.max(index.saturating_add(1));
         self.freed.remove(&index);
         self.by_name.insert(name.clone(), index);
-        self.by_index.insert(index, name);
+        self.by_index[place] = Some(name);
     }
 
     /// Records that this index is free.
     pub fn clear(&mut self, index: u32) {
-        if let Some(name) = self.by_index.remove(&index) {
+        if let Some(name) = self.by_index.get_mut(index as usize).and_then(Option::take) {
             self.by_name.remove(&name);
             self.freed.insert(index);
         }
