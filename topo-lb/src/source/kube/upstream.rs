@@ -17,6 +17,10 @@ use super::dial::Dial;
 use super::target::{KubeTarget, config, url};
 use super::timing::Timing;
 
+/// Most bytes that a connection reads at once. A watch keeps the buffer in which it read its list, which
+/// would otherwise grow to 400 kB.
+const LONGEST_READ: usize = 1 << 16;
+
 /// An API server.
 pub(super) struct Upstream {
     target: KubeTarget,
@@ -97,7 +101,9 @@ fn build(config: &Config, routes: &Routes) -> ::kube::Result<Client> {
     connector.set_write_timeout(config.write_timeout);
     connector.set_reset_reader_on_write(config.reset_reader_on_write);
     let client: hyper_util::client::legacy::Client<_, Body> =
-        hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(connector);
+        hyper_util::client::legacy::Client::builder(TokioExecutor::new())
+            .http1_max_buf_size(LONGEST_READ)
+            .build(connector);
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
