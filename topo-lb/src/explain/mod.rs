@@ -268,7 +268,7 @@ fn contest(
     for &address in &service.cluster_ips {
         let frontend = Frontend::new(address, port, protocol);
         let Some(claimants) = contested.get(&frontend) else { continue };
-        let is_own = |claim: &Claim| claim.service == *id && claim.place == place;
+        let is_own = |claim: &Claim| claim.service == *id && claim.place as usize == place;
         let others = claimants.iter().filter(|claim| !is_own(claim));
         let others: BTreeSet<_> = others.map(|claim| &claim.service).collect();
         let names = others.iter().map(|other| shown_id(other)).collect::<Vec<_>>().join(", ");

@@ -151,7 +151,10 @@ fn shared_frontends(state: &State, findings: &mut Vec<Finding>) {
                 shown_id(&winner.service)
             );
             findings.push(Finding {
-                port: state.service(id).and_then(|own| own.ports.get(*place)).map(service::port),
+                port: state
+                    .service(id)
+                    .and_then(|own| own.ports.get(*place as usize))
+                    .map(service::port),
                 ..Finding::of(&id.namespace, &id.name, Rule::SharedFrontend, message)
             });
         }

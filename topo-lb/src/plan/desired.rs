@@ -11,6 +11,7 @@ use super::apportionment::{self, Rows};
 use super::entry::Entry;
 use crate::cluster::{Clients, Family, Frontend, FrontendKind, Protocol, ServiceId};
 use crate::topology::claim::Claim;
+use crate::topology::exposed::FrontendOfKind;
 use crate::topology::{Chosen, Route, Verdict};
 
 /// One Service port in one family.
@@ -23,9 +24,7 @@ pub struct Target {
     /// The family of all that follows.
     pub family: Family,
     /// What clients dial.
-    pub frontends: Box<[Frontend]>,
-    /// The kind of each.
-    kinds: Box<[FrontendKind]>,
+    frontends: Box<[FrontendOfKind]>,
     /// When the Service was created.
     created: Option<Arc<str>>,
     /// The only sources that may dial the load balancer IPs among the frontends.
@@ -66,8 +65,7 @@ impl Target {
             || affinity_seconds != 0
             || route.failures != 0;
         Some(Self {
-            frontends: route.frontends.iter().map(|(_, frontend)| *frontend).collect(),
-            kinds: route.frontends.iter().map(|(kind, _)| *kind).collect(),
+            frontends: route.frontends.into(),
             created: route.created,
             source_ranges: route.source_ranges,
             place: route.place,
@@ -89,6 +87,11 @@ impl Target {
             name: route.name,
             family,
         })
+    }
+
+    /// What clients dial, whoever gets it.
+    pub fn frontends(&self) -> impl Iterator<Item = Frontend> {
+        self.frontends.iter().map(|(_, frontend)| *frontend)
     }
 
     /// The entry, with this index.
@@ -188,10 +191,10 @@ impl Desired {
         id: &'a ServiceId,
         target: &'a Target,
     ) -> impl Iterator<Item = Frontend> + 'a {
-        target.frontends.iter().copied().filter(move |frontend| {
+        target.frontends().filter(move |frontend| {
             let claims = self.claims.get(&frontend.of(Clients::Anywhere));
             let owner = claims.and_then(|claims| claims.first());
-            owner.is_some_and(|owner| owner.service == *id && owner.place == target.place)
+            owner.is_some_and(|owner| owner.service == *id && owner.place as usize == target.place)
         })
     }
 
@@ -204,8 +207,7 @@ impl Desired {
         limited.flat_map(|(id, target)| {
             let ranges = target.source_ranges.as_ref();
             let is_limited = |frontend: &Frontend| {
-                let at = target.frontends.iter().position(|own| own == frontend);
-                at.is_some_and(|at| target.kinds[at] == FrontendKind::LoadBalancerIp)
+                target.frontends.contains(&(FrontendKind::LoadBalancerIp, *frontend))
             };
             let owned = self.owned(id, target).filter(is_limited).collect::<Vec<_>>();
             owned.into_iter().filter_map(move |frontend| Some((frontend, ranges?)))
@@ -232,7 +234,7 @@ impl Desired {
 /// The claims of a Service.
 fn claims_of(id: &ServiceId, targets: &[Target]) -> impl Iterator<Item = (Frontend, Claim)> {
     targets.iter().flat_map(move |target| {
-        target.frontends.iter().zip(&target.kinds).map(move |(frontend, &kind)| {
+        target.frontends.iter().map(move |&(kind, frontend)| {
             let claim = Claim::new(kind, target.created.as_ref(), id, target.place);
             (frontend.of(Clients::Anywhere), claim)
         })

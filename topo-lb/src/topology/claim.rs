@@ -22,7 +22,7 @@ pub struct Claim {
     /// The Service.
     pub service: ServiceId,
     /// The Service port's place in `spec.ports`.
-    pub place: usize,
+    pub place: u32,
 }
 
 impl Claim {
@@ -35,7 +35,7 @@ impl Claim {
         place: usize,
     ) -> Self {
         let (has_no_age, created) = (created.is_none(), created.cloned());
-        Self { kind, has_no_age, created, service: service.clone(), place }
+        Self { kind, has_no_age, created, service: service.clone(), place: place as u32 }
     }
 }
 

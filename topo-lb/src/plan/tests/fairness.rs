@@ -10,6 +10,7 @@ use topo_lb_common::backend::Locality;
 use super::world::{World, route};
 use crate::cluster::{Frontend, Protocol, ServiceId};
 use crate::plan::capacity::Shortage;
+use crate::plan::desired::Target;
 use crate::plan::indexes::service_of;
 use crate::plan::installed::Placed;
 use crate::plan::share::{self, Pool, Rank, Ranks, Room};
@@ -186,13 +187,13 @@ impl Tenants {
             && desired
                 .targets(id)
                 .iter()
-                .flat_map(|it| &it.frontends)
-                .any(|it| installed.get(it).is_none())
+                .flat_map(Target::frontends)
+                .any(|it| installed.get(&it).is_none())
     }
 
     fn should_serve(&self, frontend: &Frontend, id: &ServiceId) -> bool {
         let targets = self.world.desired.targets(id).iter();
-        let mut its = targets.filter(|target| target.frontends.contains(frontend));
+        let mut its = targets.filter(|target| target.frontends().any(|own| own == *frontend));
         its.any(|target| target.entry(0).count > 0)
     }
 
