@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::kept::{Endpoints, Shared};
 use super::labels::Labels;
 use super::namespace::Namespace;
@@ -34,9 +36,7 @@ pub struct State {
     known_nodes: KnownNodes,
     policies: Policies,
     /// Slices by their Service, known or not; sorted.
-    of_service: HashMap<ServiceId, Vec<Arc<SliceId>>>,
-    /// Slices by the nodes that their endpoints name, known or not.
-    on_node: HashMap<Arc<str>, HashSet<Arc<SliceId>>>,
+    of_service: HashMap<ServiceId, SmallVec<[Arc<SliceId>; 1]>>,
     /// Addresses of this host's devices. A ClusterIP among them is left alone.
     local: LocalAddresses,
     ejections: Ejections,
@@ -52,7 +52,6 @@ impl PartialEq for State {
             && self.nodes == other.nodes
             && self.policies == other.policies
             && self.of_service == other.of_service
-            && self.on_node == other.on_node
             && self.local == other.local
             && self.ejections == other.ejections
     }
@@ -84,12 +83,14 @@ impl State {
                 }
             }
             Update::Node(change) => {
+                let mut touched = HashSet::new();
                 for name in change.gone(self.nodes.keys()) {
-                    self.drop_node(&name, this_node, &mut changed);
+                    touched.extend(self.drop_node(&name));
                 }
                 for node in change.into_objects() {
-                    self.put_node(node, this_node, &mut changed);
+                    touched.extend(self.put_node(node));
                 }
+                self.touch_nodes(&touched, this_node, &mut changed);
             }
             Update::Namespace(change) => {
                 for name in self.policies.change_namespaces(change) {
@@ -287,13 +288,9 @@ impl State {
         let Some(new) = new else { return };
         let id = Arc::new(SliceId { namespace: self.shared.text(id.namespace), ..id });
         self.touch(&new.service, changed);
-        let siblings = self.of_service.entry(new.service.clone());
-        let siblings = siblings.or_insert_with(|| Vec::with_capacity(1));
+        let siblings = self.of_service.entry(new.service.clone()).or_default();
         if let Err(at) = siblings.binary_search(&id) {
             siblings.insert(at, Arc::clone(&id));
-        }
-        for node in new.endpoints.iter().filter_map(Endpoint::node) {
-            self.on_node.entry(Arc::clone(node)).or_default().insert(Arc::clone(&id));
         }
         self.slices.insert(id, Arc::new(new));
     }
@@ -307,32 +304,25 @@ impl State {
                 self.of_service.remove(&old.service);
             }
         }
-        for node in old.endpoints.iter().filter_map(Endpoint::node) {
-            if let Some(slices) = self.on_node.get_mut(node) {
-                slices.remove(id);
-                if slices.is_empty() {
-                    self.on_node.remove(node);
-                }
-            }
-        }
     }
 
-    fn put_node(&mut self, node: Node, this_node: &str, changed: &mut Changed) {
+    /// Returns the Node's name if its labels are new.
+    fn put_node(&mut self, node: Node) -> Option<Arc<str>> {
         let name = self.shared.text(node.name);
         let labels = self.shared.labels(&node.labels);
         if self.nodes.get(&name) == Some(&labels) {
-            return;
+            return None;
         }
-        self.touch_node(&name, this_node, changed);
         self.population.change(self.nodes.get(&name), Some(&labels));
-        self.nodes.insert(name, labels);
+        self.nodes.insert(Arc::clone(&name), labels);
+        Some(name)
     }
 
-    fn drop_node(&mut self, name: &str, this_node: &str, changed: &mut Changed) {
-        if let Some(labels) = self.nodes.remove(name) {
-            self.population.change(Some(&labels), None);
-            self.touch_node(name, this_node, changed);
-        }
+    /// Returns the Node's name if it was known.
+    fn drop_node(&mut self, name: &str) -> Option<Arc<str>> {
+        let (name, labels) = self.nodes.remove_entry(name)?;
+        self.population.change(Some(&labels), None);
+        Some(name)
     }
 
     /// An unknown Service has no routes to change.
@@ -342,15 +332,19 @@ impl State {
         }
     }
 
-    fn touch_node(&self, name: &str, this_node: &str, changed: &mut Changed) {
-        if name == this_node {
+    /// The Services with endpoints on these Nodes. Reads every endpoint once, as labels of Nodes seldom
+    /// change: an index would take an eighth of the state's memory.
+    fn touch_nodes(&self, names: &HashSet<Arc<str>>, this_node: &str, changed: &mut Changed) {
+        if names.contains(this_node) {
             changed.services.extend(self.services.keys().cloned());
             return;
         }
-        for id in self.on_node.get(name).into_iter().flatten() {
-            if let Some(slice) = self.slices.get(id) {
-                self.touch(&slice.service, changed);
-            }
+        if names.is_empty() {
+            return;
+        }
+        let is_there = |one: &Endpoint| one.node().is_some_and(|node| names.contains(node));
+        for slice in self.slices.values().filter(|it| it.endpoints.iter().any(is_there)) {
+            self.touch(&slice.service, changed);
         }
     }
 }
