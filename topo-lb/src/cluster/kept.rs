@@ -2,24 +2,51 @@
 //!
 //! Names, places, ports and policies are shared. An endpoint has an address, 3 flags, a pointer.
 
+use std::borrow::Borrow;
 use std::collections::HashSet;
-use std::hash::Hash;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use super::labels::Labels;
 use super::port::Port;
 use super::service::{PolicySources, Service, ServiceId};
-use super::slice::{Endpoint, Placement, Slice};
+use super::slice::{Endpoint, Placement, Slice, SliceId};
 
 /// A slice that belongs to a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoints {
+    /// Namespace and name.
+    pub id: SliceId,
     /// The Service it belongs to.
     pub service: ServiceId,
     /// `ports`.
     pub ports: Arc<[Port]>,
     /// `endpoints`.
     pub endpoints: Box<[Endpoint]>,
+}
+
+/// A slice in a set of slices with different ids.
+#[derive(Clone, Debug)]
+pub(super) struct ById(pub(super) Arc<Endpoints>);
+
+impl PartialEq for ById {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.id == other.0.id
+    }
+}
+
+impl Eq for ById {}
+
+impl Hash for ById {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.id.hash(state);
+    }
+}
+
+impl Borrow<SliceId> for ById {
+    fn borrow(&self) -> &SliceId {
+        &self.0.id
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -60,7 +87,8 @@ impl Shared {
         let service = self.id(slice.service?);
         let ports = self.ports.share(slice.ports.into());
         let endpoints = slice.endpoints.into_iter().map(|one| self.endpoint(one)).collect();
-        Some(Endpoints { service, ports, endpoints })
+        let id = SliceId { namespace: self.text(slice.id.namespace), name: slice.id.name };
+        Some(Endpoints { id, service, ports, endpoints })
     }
 
     fn endpoint(&mut self, endpoint: Endpoint) -> Endpoint {

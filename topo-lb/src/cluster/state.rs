@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::kept::{Endpoints, Shared};
+use super::kept::{ById, Endpoints, Shared};
 use super::labels::Labels;
 use super::namespace::Namespace;
 use super::policies::{Above, Policies};
@@ -30,13 +30,13 @@ pub struct Changed {
 pub struct State {
     services: BTreeMap<ServiceId, Arc<Service>>,
     /// Only slices that belong to a Service. The Service may be unknown.
-    slices: HashMap<Arc<SliceId>, Arc<Endpoints>>,
+    slices: HashSet<ById>,
     nodes: BTreeMap<Arc<str>, Labels>,
     population: Population,
     known_nodes: KnownNodes,
     policies: Policies,
-    /// Slices by their Service, known or not; sorted.
-    of_service: HashMap<ServiceId, SmallVec<[Arc<SliceId>; 1]>>,
+    /// The same by their Service, known or not; sorted by id.
+    of_service: HashMap<ServiceId, SmallVec<[Arc<Endpoints>; 1]>>,
     /// Addresses of this host's devices. A ClusterIP among them is left alone.
     local: LocalAddresses,
     ejections: Ejections,
@@ -48,7 +48,6 @@ pub struct State {
 impl PartialEq for State {
     fn eq(&self, other: &Self) -> bool {
         self.services == other.services
-            && self.slices == other.slices
             && self.nodes == other.nodes
             && self.policies == other.policies
             && self.of_service == other.of_service
@@ -75,7 +74,7 @@ impl State {
                 }
             }
             Update::Slice(change) => {
-                for id in change.gone(self.slices.keys().map(|id| &**id)) {
+                for id in change.gone(self.slices.iter().map(|slice| &slice.0.id)) {
                     self.drop_slice(&id, &mut changed);
                 }
                 for slice in change.into_objects() {
@@ -136,13 +135,12 @@ impl State {
 
     /// The slices of a Service, by name.
     pub fn slices(&self, id: &ServiceId) -> impl Iterator<Item = (&SliceId, &Endpoints)> {
-        let ids = self.of_service.get(id).into_iter().flatten();
-        ids.filter_map(|id| self.slices.get(id).map(|slice| (&**id, &**slice)))
+        self.of_service.get(id).into_iter().flatten().map(|slice| (&slice.id, &**slice))
     }
 
     /// All slices that belong to a Service, known or not; in no order.
     pub fn all_slices(&self) -> impl Iterator<Item = (&SliceId, &Endpoints)> {
-        self.slices.iter().map(|(id, slice)| (&**id, &**slice))
+        self.slices.iter().map(|ById(slice)| (&slice.id, &**slice))
     }
 
     /// What says a policy for `service` besides itself, the strongest first: TopologyPolicies, its
@@ -281,25 +279,23 @@ impl State {
     fn put_slice(&mut self, slice: Slice, changed: &mut Changed) {
         let id = slice.id.clone();
         let new = self.shared.slice(slice);
-        if self.slices.get(&id).map(|slice| &**slice) == new.as_ref() {
+        if self.slices.get(&id).map(|slice| &*slice.0) == new.as_ref() {
             return;
         }
         self.drop_slice(&id, changed);
-        let Some(new) = new else { return };
-        let id = Arc::new(SliceId { namespace: self.shared.text(id.namespace), ..id });
+        let Some(new) = new.map(Arc::new) else { return };
         self.touch(&new.service, changed);
         let siblings = self.of_service.entry(new.service.clone()).or_default();
-        if let Err(at) = siblings.binary_search(&id) {
-            siblings.insert(at, Arc::clone(&id));
-        }
-        self.slices.insert(id, Arc::new(new));
+        let at = siblings.partition_point(|other| other.id < new.id);
+        siblings.insert(at, Arc::clone(&new));
+        self.slices.insert(ById(new));
     }
 
     fn drop_slice(&mut self, id: &SliceId, changed: &mut Changed) {
-        let Some(old) = self.slices.remove(id) else { return };
+        let Some(ById(old)) = self.slices.take(id) else { return };
         self.touch(&old.service, changed);
         if let Some(slices) = self.of_service.get_mut(&old.service) {
-            slices.retain(|other| **other != *id);
+            slices.retain(|other| other.id != *id);
             if slices.is_empty() {
                 self.of_service.remove(&old.service);
             }
@@ -343,7 +339,7 @@ impl State {
             return;
         }
         let is_there = |one: &Endpoint| one.node().is_some_and(|node| names.contains(node));
-        for slice in self.slices.values().filter(|it| it.endpoints.iter().any(is_there)) {
+        for ById(slice) in self.slices.iter().filter(|it| it.0.endpoints.iter().any(is_there)) {
             self.touch(&slice.service, changed);
         }
     }

@@ -128,9 +128,8 @@ impl Target {
 #[derive(Clone, Debug, Default)]
 pub struct Desired {
     services: BTreeMap<ServiceId, Box<[Target]>>,
-    /// By frontends for clients anywhere. Sorted; the lowest claim gets the frontend, whoever dials it.
-    /// Nearly always there is one, so a `Vec` suffices.
-    claims: BTreeMap<Frontend, Vec<Claim>>,
+    /// Of frontends for clients anywhere. The first claim gets the frontend, whoever dials it.
+    claims: BTreeSet<(Frontend, Claim)>,
     /// Services with source ranges.
     limited: BTreeSet<ServiceId>,
     lists_all: bool,
@@ -149,24 +148,16 @@ impl Desired {
         let mut affected = BTreeSet::new();
         let before = self.services.remove(&id).unwrap_or_default();
         for (frontend, claim) in claims_of(&id, &before) {
-            if let Some(claims) = self.claims.get_mut(&frontend) {
-                claims.retain(|other| *other != claim);
-                affected.extend(claims.iter().map(|other| other.service.clone()));
-                if claims.is_empty() {
-                    self.claims.remove(&frontend);
-                }
-            }
+            self.claims.remove(&(frontend, claim));
+            affected.extend(self.claims_to(frontend).map(|other| other.service.clone()));
         }
         let targets: Box<[Target]> =
             routes.into_iter().filter_map(|route| Target::new(route, self.lists_all)).collect();
         // Installed entries share the row of the target: an equal target is not replaced.
         let targets = if targets == before { before } else { targets };
         for (frontend, claim) in claims_of(&id, &targets) {
-            let claims = self.claims.entry(frontend).or_insert_with(|| Vec::with_capacity(1));
-            affected.extend(claims.iter().map(|other| other.service.clone()));
-            if let Err(at) = claims.binary_search(&claim) {
-                claims.insert(at, claim);
-            }
+            affected.extend(self.claims_to(frontend).map(|other| other.service.clone()));
+            self.claims.insert((frontend, claim));
         }
         if targets.iter().any(|target| target.source_ranges.is_some()) {
             self.limited.insert(id.clone());
@@ -178,6 +169,12 @@ impl Desired {
         }
         affected.insert(id);
         affected
+    }
+
+    /// The claims to a frontend for clients anywhere, the first of which gets it.
+    fn claims_to(&self, frontend: Frontend) -> impl Iterator<Item = &Claim> {
+        let claims = self.claims.range((frontend, Claim::first())..);
+        claims.take_while(move |(other, _)| *other == frontend).map(|(_, claim)| claim)
     }
 
     /// The targets of a Service; empty if there are none.
@@ -192,8 +189,7 @@ impl Desired {
         target: &'a Target,
     ) -> impl Iterator<Item = Frontend> + 'a {
         target.frontends().filter(move |frontend| {
-            let claims = self.claims.get(&frontend.of(Clients::Anywhere));
-            let owner = claims.and_then(|claims| claims.first());
+            let owner = self.claims_to(frontend.of(Clients::Anywhere)).next();
             owner.is_some_and(|owner| owner.service == *id && owner.place as usize == target.place)
         })
     }

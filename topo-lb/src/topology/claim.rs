@@ -26,6 +26,13 @@ pub struct Claim {
 }
 
 impl Claim {
+    /// Before every claim of a Service.
+    #[must_use]
+    pub fn first() -> Self {
+        let (kind, service) = (FrontendKind::ClusterIp, ServiceId::default());
+        Self { kind, has_no_age: false, created: None, service, place: 0 }
+    }
+
     /// The claim of a Service with this `metadata.creationTimestamp`.
     #[must_use]
     pub fn new(
