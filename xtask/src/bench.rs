@@ -4,13 +4,15 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 
+use crate::architecture::Architecture;
 use crate::build_ebpf;
 use crate::control_plane;
 use crate::kube_proxy;
 use crate::lab_program;
 use crate::needs::Need;
 use crate::process::become_command;
-use crate::workspace::{Profile, Workspace};
+use crate::shipped;
+use crate::workspace::Workspace;
 
 /// Measures topo-lb on this machine, compared with direct connections, kube-proxy 1.20, and the rules
 /// that a later kube-proxy writes for nftables.
@@ -80,12 +82,13 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     // The programs compiled here contain the object.
     build_ebpf::ready(workspace, &needs)?;
     let kube_proxy = with_kube_proxy.then(|| kube_proxy::program(workspace)).transpose()?;
-    let mut bench = if measures {
-        // The agent as in an image.
-        lab_program::build(workspace, Profile::Deployed, "bench", &[])?
-    } else {
-        lab_program::alone(workspace, "bench", &[])?
-    };
+    let mut bench = lab_program::alone(workspace, "bench")?;
+    if measures {
+        // The agent as in a release.
+        let here = Architecture::ALL.into_iter().find(|it| it.is_here());
+        let shipped = shipped::build(workspace, here.as_slice())?;
+        bench.envs(shipped.first().map(|(_, agent)| ("TOPO_LB_AGENT", agent)));
+    }
     if let Some(report) = &args.from {
         bench.arg("--from").arg(report);
     }

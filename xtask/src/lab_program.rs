@@ -15,23 +15,16 @@ pub(crate) fn build(
     program: &str,
     starts: &[&str],
 ) -> Result<Command> {
+    // One call for both compiles shared libraries once.
     let package = ["--package", "topo-lb", "--bin", "topo-lb"];
-    let mut command = if agent == Profile::Deployed {
-        let mut build = workspace.cargo("build");
-        build.args(["--profile", agent.name()]).args(package);
-        run_logged("agent", &mut build, &workspace.log("build-agent"))?;
-        alone(workspace, program, starts)?
-    } else {
-        // One call for both compiles shared libraries once.
-        compile(workspace, agent, program, starts, &package)?
-    };
+    let mut command = compile(workspace, agent, program, starts, &package)?;
     command.env("TOPO_LB_AGENT", workspace.program(agent, "topo-lb"));
     Ok(command)
 }
 
 /// Compiles the program, optimized, without an agent.
-pub(crate) fn alone(workspace: &Workspace, program: &str, starts: &[&str]) -> Result<Command> {
-    compile(workspace, Profile::Release, program, starts, &[])
+pub(crate) fn alone(workspace: &Workspace, program: &str) -> Result<Command> {
+    compile(workspace, Profile::Release, program, &[], &[])
 }
 
 fn compile(

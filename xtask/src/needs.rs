@@ -27,7 +27,7 @@ pub(crate) enum Need {
     Kernel,
     /// The programs that the lab calls.
     Lab,
-    /// nftables, which the bench measures for comparison.
+    /// nftables: the lab drops packets by it, and the bench measures it for comparison.
     Peers,
     /// kube-proxy 1.20, which the bench measures, too.
     KubeProxy,

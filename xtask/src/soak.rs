@@ -30,7 +30,7 @@ pub(crate) struct Args {
 
 /// Returns only on failure: otherwise this process becomes the soak, with its exit code.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
-    build_ebpf::ready(workspace, &[Need::Kernel, Need::Lab, Need::Root])?;
+    build_ebpf::ready(workspace, &[Need::Kernel, Need::Lab, Need::Peers, Need::Root])?;
     let mut soak = lab_program::build(workspace, Profile::Release, "soak", &["pod", "stress"])?;
     soak.args(["--minutes", &args.minutes.to_string()]);
     if args.json {
