@@ -6,33 +6,18 @@ use crate::access::{ETHERNET, length, load, words};
 use crate::family::{Family, V4, V6};
 
 /// The kind of a packet.
-#[repr(u8)]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PacketKind {
     /// A datagram in one piece.
-    Whole = 0,
+    Whole,
     /// A fragment that has the transport header.
-    First = 1,
+    First,
     /// A fragment that does not have it.
-    Later = 2,
+    Later,
     /// A packet that is not translated.
-    Other = 3,
+    Other,
     /// A packet that ends too early or contradicts itself.
-    Malformed = 4,
-}
-
-impl PacketKind {
-    /// The kind with this number.
-    #[inline(always)]
-    const fn of(number: u8) -> Self {
-        match number {
-            0 => Self::Whole,
-            1 => Self::First,
-            2 => Self::Later,
-            3 => Self::Other,
-            _ => Self::Malformed,
-        }
-    }
+    Malformed,
 }
 
 /// An IP header, and the place of what follows it.
@@ -155,105 +140,51 @@ impl Read for V6 {
             return header;
         }
         header.kind = PacketKind::Whole;
-        if is_extension(protocol) {
-            let behind = Behind::of(skip_extensions(skb, header.transport, protocol.into()));
-            header.kind = behind.kind;
-            header.protocol = behind.protocol;
-            header.transport = behind.transport.into();
-            header.identification = behind.identification;
-        }
+        extensions(skb, &mut header);
         header
     }
 }
 
-const HOP_BY_HOP: u8 = 0;
-const ROUTING: u8 = 43;
-const FRAGMENT: u8 = 44;
-const DESTINATION: u8 = 60;
-
-/// Whether a header of RFC 8200 §4 that may precede a transport header.
+/// Skips the extension headers of RFC 8200 §4 that may precede a transport header.
 #[inline(always)]
-const fn is_extension(protocol: u8) -> bool {
-    matches!(protocol, HOP_BY_HOP | ROUTING | FRAGMENT | DESTINATION)
-}
-
-/// What is behind the extension headers: the result of [`skip_extensions`], in one register.
-struct Behind {
-    /// As in [`Header`]: [`EXTENSIONS`] headers of at most 2,048 bytes end below 2^16, in a quote, too.
-    transport: u16,
-    protocol: u8,
-    kind: PacketKind,
-    /// As in [`Header`].
-    identification: u32,
-}
-
-impl Behind {
-    #[inline(always)]
-    const fn number(self) -> u64 {
-        let Self { transport, protocol, kind, identification } = self;
-        (identification as u64) << 32
-            | (kind as u64) << 24
-            | (protocol as u64) << 16
-            | transport as u64
-    }
-
-    #[inline(always)]
-    const fn of(number: u64) -> Self {
-        Self {
-            transport: number as u16,
-            protocol: (number >> 16) as u8,
-            kind: PacketKind::of((number >> 24) as u8),
-            identification: (number >> 32) as u32,
-        }
-    }
-}
-
-/// Skips the extension headers at `transport`, of which `protocol` is the first. Returns a [`Behind`].
-///
-/// A global function, like those in `steps`: the verifier would otherwise check the rest of each caller
-/// once for every number of extension headers.
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn skip_extensions(skb: *mut __sk_buff, transport: u32, protocol: u32) -> u64 {
-    let mut transport = transport;
-    let mut behind = Behind {
-        transport: 0,
-        protocol: protocol as u8,
-        kind: PacketKind::Whole,
-        identification: 0,
-    };
+fn extensions(skb: *mut __sk_buff, header: &mut Header<V6>) {
+    const HOP_BY_HOP: u8 = 0;
+    const ROUTING: u8 = 43;
+    const FRAGMENT: u8 = 44;
+    const DESTINATION: u8 = 60;
     for _ in 0..EXTENSIONS {
-        behind.transport = transport as u16;
-        if !is_extension(behind.protocol) {
-            return behind.number();
+        if !matches!(header.protocol, HOP_BY_HOP | ROUTING | FRAGMENT | DESTINATION) {
+            return;
         }
-        let Some([word, identification]) = load::<[u32; 2]>(skb, transport) else {
-            behind.kind = PacketKind::Malformed;
-            return behind.number();
+        let Some([word, identification]) = load::<[u32; 2]>(skb, header.transport) else {
+            header.kind = PacketKind::Malformed;
+            return;
         };
         let [next, length, third, fourth] = word.to_ne_bytes();
         let mut bytes = (u32::from(length) + 1) * 8;
-        match behind.protocol {
+        match header.protocol {
             // The destination is not the last one yet.
-            ROUTING if fourth != 0 => break,
+            ROUTING if fourth != 0 => {
+                header.kind = PacketKind::Other;
+                return;
+            }
             FRAGMENT => {
                 bytes = 8;
-                behind.identification = identification;
+                header.identification = identification;
                 if third != 0 || fourth & 0xf8 != 0 {
-                    behind.kind = PacketKind::Later;
-                    behind.protocol = next;
-                    return behind.number();
+                    header.kind = PacketKind::Later;
+                    header.protocol = next;
+                    return;
                 }
                 // A fragment that is a whole datagram (RFC 6946) is handled as unfragmented.
                 if fourth & 1 != 0 {
-                    behind.kind = PacketKind::First;
+                    header.kind = PacketKind::First;
                 }
             }
             _ => {}
         }
-        behind.protocol = next;
-        transport += bytes;
+        header.protocol = next;
+        header.transport += bytes;
     }
-    behind.kind = PacketKind::Other;
-    behind.number()
+    header.kind = PacketKind::Other;
 }
