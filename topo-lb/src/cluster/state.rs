@@ -328,8 +328,8 @@ impl State {
         }
     }
 
-    /// The Services with endpoints on these Nodes. Reads every endpoint once, as labels of Nodes seldom
-    /// change: an index would take an eighth of the state's memory.
+    /// Touches the Services with endpoints on these Nodes. Reads every endpoint once, as labels of Nodes
+    /// seldom change: an index took 130 bytes for each Service of 10 endpoints.
     fn touch_nodes(&self, names: &HashSet<Arc<str>>, this_node: &str, changed: &mut Changed) {
         if names.contains(this_node) {
             changed.services.extend(self.services.keys().cloned());
