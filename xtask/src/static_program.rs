@@ -30,6 +30,11 @@ pub(crate) fn cargo(
     command.args(arguments).args(["--target", target]);
     let mut flags = remapped(workspace, compiler);
     flags.push("-Ctarget-feature=+crt-static".to_owned());
+    if architecture == Architecture::X86_64 {
+        // 47,000 relocations in 0.1 MB instead of 1.1 MB, all of which is read when a program starts.
+        // Debian 12's linker packs them only for x86-64 (binutils NEWS, 2.38).
+        flags.push("-Clink-arg=-Wl,-z,pack-relative-relocs".to_owned());
+    }
     command
         .env("CARGO", compiler.bin.join("cargo"))
         .env("CARGO_TARGET_DIR", workspace.target.join("static"))
