@@ -383,8 +383,8 @@ impl Family for V6 {
 
     #[inline(always)]
     fn in_range(range: Range, address: [u32; 4]) -> bool {
-        let [a, b, c, d, e, f, g, h, ..] = Self::bytes(address);
-        range.holds6([a, b, c, d, e, f, g, h])
+        let [first, second, ..] = address;
+        range.holds6([first, second])
     }
 
     #[inline(always)]

@@ -9,7 +9,7 @@ use topo_lb_common::packets::Outcome;
 
 use crate::access::{ETHERNET, device, load, store};
 use crate::budget;
-use crate::checksum::{self, Change};
+use crate::checksum::{self, Change, fold};
 use crate::clock::now;
 use crate::family::Family;
 use crate::forward::send_back;
@@ -104,6 +104,49 @@ pub(crate) fn reset<F: Write + Unreachable>(skb: *mut __sk_buff, hook: Hook) -> 
     if is_done { answered(skb, hook) } else { dropped(hook) }
 }
 
+/// Sums of a quote's words, as for an Internet checksum.
+struct Sums {
+    /// Of all of it.
+    sum: u64,
+    /// Of what is behind the IP headers.
+    of_transport: u64,
+}
+
+impl Sums {
+    /// From a result of [`sums`].
+    #[inline(always)]
+    fn of(number: u64) -> Option<Self> {
+        let sums = Self { sum: number & 0xffff, of_transport: number >> 16 & 0xffff };
+        if number == UNREADABLE { None } else { Some(sums) }
+    }
+}
+
+/// Result of [`sums`]: the packet ends before the quote.
+const UNREADABLE: u64 = u64::MAX;
+
+/// Sums the `bytes` bytes behind the Ethernet header, of which those from `transport` on are behind the IP
+/// headers. Returns [`Sums`], or [`UNREADABLE`]. A global function, like those in `steps`: the verifier
+/// would otherwise check the rest of the caller once for every length.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn sums(skb: *mut __sk_buff, bytes: u32, transport: u32) -> u64 {
+    let (mut sum, mut of_transport) = (0, 0);
+    for word in 0..LONGEST_QUOTE / 4 {
+        if word * 4 >= bytes {
+            break;
+        }
+        let offset = ETHERNET + word * 4;
+        let Some(word) = load::<u32>(skb, offset) else {
+            return UNREADABLE;
+        };
+        sum += u64::from(word);
+        if offset >= transport {
+            of_transport += u64::from(word);
+        }
+    }
+    u64::from(fold(of_transport)) << 16 | u64::from(fold(sum))
+}
+
 /// Answers any packet with "port unreachable" (RFC 792, RFC 4443), which quotes the packet's
 /// headers up to its ports.
 #[inline(always)]
@@ -126,20 +169,9 @@ pub(crate) fn unreachable<F: Unreachable>(skb: *mut __sk_buff) -> Verdict {
     if unsafe { bpf_skb_change_tail(skb, ETHERNET + bytes, 0) } != 0 {
         return dropped(hook);
     }
-    let (mut sum, mut of_transport) = (0, 0);
-    for word in 0..LONGEST_QUOTE / 4 {
-        if word * 4 >= bytes {
-            break;
-        }
-        let offset = ETHERNET + word * 4;
-        let Some(word) = load::<u32>(skb, offset) else {
-            return dropped(hook);
-        };
-        sum += u64::from(word);
-        if offset >= header.transport {
-            of_transport += u64::from(word);
-        }
-    }
+    let Some(Sums { mut sum, of_transport }) = Sums::of(sums(skb, bytes, header.transport)) else {
+        return dropped(hook);
+    };
     if let Some(offset) = checksum::offset_in(header.protocol) {
         let offset = header.transport + offset;
         let Some(stored) = load::<u16>(skb, offset) else {

@@ -52,7 +52,8 @@ impl MemoryStore {
         let in_range = match frontend.address {
             std::net::IpAddr::V4(address) => self.range.holds4(address.octets()),
             std::net::IpAddr::V6(address) => {
-                self.range.holds6(address.octets()[..8].try_into().unwrap())
+                let [first, second, ..] = *address.octets().as_chunks().0 else { unreachable!() };
+                self.range.holds6([first, second].map(u32::from_ne_bytes))
             }
         };
         let record = self.services.get(frontend).filter(|_| in_range)?;
