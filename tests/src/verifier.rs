@@ -29,6 +29,39 @@ pub const JUMP_LIMIT: u16 = 8_192;
 /// Programs that the agent loads from Linux 5.12 on.
 const NEWER: [&str; 3] = ["accounting_beside", "walk4", "walk6"];
 
+/// Constants with which the agent loads the programs. Which paths the verifier sees, and how much of
+/// the stack they take, depends on them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Serving {
+    /// Frontends of all kinds, clients outside too, with exclusions: most paths.
+    All,
+    /// Frontends of all kinds, for this node's clients.
+    FromNode,
+    /// ClusterIPs, without exclusions: fewest paths.
+    ClusterIps,
+    /// As `ClusterIps`, but translates nothing (`--observe`), and `getpeername` returns the endpoint.
+    Observing,
+}
+
+impl Serving {
+    fn constants(self) -> Result<Constants> {
+        let outside = AllFrontends { masquerade_mark: MARK, host_netns: NonZeroU64::new(1) };
+        let (peer, all_frontends) = match self {
+            Self::All => (TcpPeer::Service, Some(outside)),
+            Self::FromNode => {
+                (TcpPeer::Service, Some(AllFrontends { masquerade_mark: 0, ..outside }))
+            }
+            Self::ClusterIps => (TcpPeer::Service, None),
+            Self::Observing => (TcpPeer::Endpoint, None),
+        };
+        Ok(Constants::probe(peer, 16)
+            .with_exclusions(self == Self::All)
+            .with_observing(self == Self::Observing)
+            .with_all_frontends(all_frontends)
+            .with_tcp_fields(TcpFields::find()?))
+    }
+}
+
 /// Instructions checked, over all paths, for each program with its name.
 ///
 /// The kernel writes them to a log, and since 5.16 also reports them for loaded programs; aya
@@ -37,8 +70,8 @@ const NEWER: [&str; 3] = ["accounting_beside", "walk4", "walk6"];
 ///
 /// # Errors
 /// The object is not built, or the verifier refuses a program.
-pub fn instructions() -> Result<BTreeMap<String, u32>> {
-    let mut ebpf = prepare(&object()?)?;
+pub fn instructions(serving: Serving) -> Result<BTreeMap<String, u32>> {
+    let mut ebpf = prepare(&object()?, serving)?;
     let btf = Btf::from_sys_fs().context("the kernel has no BTF")?;
     let mut found = BTreeMap::new();
     for (name, program) in ebpf.programs_mut() {
@@ -62,12 +95,8 @@ pub fn instructions() -> Result<BTreeMap<String, u32>> {
 
 /// Makes an object's maps, and prepares its programs. As in the agent, paths that need what the
 /// kernel lacks are unreachable.
-fn prepare(object: &[u8]) -> Result<Ebpf> {
-    let all_frontends = AllFrontends { masquerade_mark: MARK, host_netns: NonZeroU64::new(1) };
-    let constants = Constants::probe(TcpPeer::Service, 16)
-        .with_exclusions(true)
-        .with_all_frontends(Some(all_frontends))
-        .with_tcp_fields(TcpFields::find()?);
+fn prepare(object: &[u8], serving: Serving) -> Result<Ebpf> {
+    let constants = serving.constants()?;
     let mut loader = EbpfLoader::new();
     loader.verifier_log_level(VerifierLogLevel::STATS);
     // Sizes do not matter to the verifier, except that of maps with a single entry.

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use aya::Btf;
 use aya::programs::ProgramError;
 
-use super::{JUMP_LIMIT, load, pending, prepare};
+use super::{JUMP_LIMIT, Serving, load, pending, prepare};
 use crate::packets::object;
 
 /// The verifier's words for too many pending jumps (`push_stack`, kernel/bpf/verifier.c).
@@ -22,7 +22,8 @@ pub fn peak_jumps(program: &str, guess: u16) -> Result<u16> {
     let btf = Btf::from_sys_fs().context("the kernel has no BTF")?;
     let mut search = Search::new(guess);
     while let Some(peak) = search.next() {
-        let mut ebpf = prepare(&pending::before(&object, program, JUMP_LIMIT - peak)?)?;
+        let padded = pending::before(&object, program, JUMP_LIMIT - peak)?;
+        let mut ebpf = prepare(&padded, Serving::All)?;
         let loaded = ebpf.program_mut(program).with_context(|| format!("no program {program}"))?;
         let is_accepted = match load(loaded, &btf) {
             Ok(()) => true,
