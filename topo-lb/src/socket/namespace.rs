@@ -18,12 +18,19 @@ pub(super) struct Found {
     pub(super) namespaces: BTreeMap<Inode, Vec<u32>>,
     /// Processes that cannot be inspected: in another pid namespace, or without permission.
     pub(super) hidden: usize,
+    /// Whether this process is in the host's pid namespace, where it sees every process.
+    pub(super) sees_host: bool,
 }
+
+/// The inode of the first pid namespace (`PROC_PID_INIT_INO`, include/linux/proc_ns.h).
+const HOST_PIDS: u64 = 0xefff_fffc;
 
 impl Found {
     /// Searches a cgroup and all cgroups below. May miss processes that start or end meanwhile.
     pub(super) fn in_cgroup(root: &Path) -> Self {
-        let mut found = Self::default();
+        let pids = fs::metadata("/proc/self/ns/pid").map(|it| it.ino());
+        let sees_host = pids.is_ok_and(|inode| inode == HOST_PIDS);
+        let mut found = Self { sees_host, ..Self::default() };
         let mut folders = vec![root.to_owned()];
         while let Some(folder) = folders.pop() {
             let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
@@ -39,15 +46,16 @@ impl Found {
     }
 
     fn take_in(&mut self, process: u32) {
-        // Zero: the process has no number in the reader's pid namespace.
-        let inode =
-            if process == 0 { Err(io::ErrorKind::PermissionDenied.into()) } else { of(process) };
-        match inode {
+        // Zero: the process has no number in the reader's pid namespace, or has just ended.
+        if process == 0 {
+            self.hidden += usize::from(!self.sees_host);
+            return;
+        }
+        match of(process) {
             Ok(inode) => self.namespaces.entry(inode).or_default().push(process),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => self.hidden += 1,
             // The process has ended; the kernel reports that with several errors.
-            Err(_) if process != 0 && !fs::exists(format!("/proc/{process}")).unwrap_or(true) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(_) => self.hidden += 1,
+            Err(_) => {}
         }
     }
 }

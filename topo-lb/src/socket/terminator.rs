@@ -231,7 +231,13 @@ impl Worker {
         if found.hidden > 0 && !self.reported.hidden {
             self.reported.hidden = true;
             let obstacle = Obstacle::Hidden(found.hidden);
-            warn!("sockets to endpoints that are gone stay where they cannot be found: {obstacle}");
+            let what = "sockets to endpoints that are gone stay where they cannot be found";
+            // In a container without hostPID it is intended: the chart's endSockets is off.
+            if found.sees_host {
+                warn!("{what}: {obstacle}");
+            } else {
+                info!("{what}: {obstacle}");
+            }
         }
         found
     }
