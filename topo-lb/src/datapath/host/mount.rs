@@ -22,7 +22,7 @@ pub enum MountError {
     )]
     NotBpffs(PathBuf),
     /// The cgroup root is on another file system.
-    #[error("{} is not a cgroup v2 directory: {}", path.display(), advice(found.as_deref()))]
+    #[error("{} is not a cgroup v2 directory: {}", path.display(), advice(path, found.as_deref()))]
     NotCgroup2 {
         /// The given path.
         path: PathBuf,
@@ -34,10 +34,16 @@ pub enum MountError {
     Unreadable(PathBuf, #[source] io::Error),
 }
 
-fn advice(found: Option<&Path>) -> String {
+fn advice(path: &Path, found: Option<&Path>) -> String {
     match found {
-        Some(path) => {
-            format!("cgroup v2 is mounted at {0}, so use `--cgroup-root {0}`", path.display())
+        // A container has the node's folder at another place.
+        Some(found) if found.starts_with(path) && !path.starts_with("/sys") => format!(
+            "the node has cgroup v2 beside v1, so install with \
+             `--set cgroupRoot=/sys/fs/cgroup/{0}` or the component cgroup-{0}",
+            found.strip_prefix(path).unwrap_or(found).display()
+        ),
+        Some(found) => {
+            format!("cgroup v2 is mounted at {0}, so use `--cgroup-root {0}`", found.display())
         }
         None => "mount it with `mount -t cgroup2 none /sys/fs/cgroup`, or boot with \
                  `systemd.unified_cgroup_hierarchy=1`"
@@ -111,6 +117,21 @@ mod tests {
         let part = "31 30 0:27 /kubepods /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n";
         assert_eq!(whole_cgroup2(part), None);
         assert_eq!(whole_cgroup2("nonsense\n\n"), None);
+    }
+
+    #[test]
+    fn the_advice_is_for_the_place_of_the_agent() {
+        let beside = |root: &str| advice(Path::new(root), Some(&Path::new(root).join("unified")));
+        assert_eq!(
+            beside("/sys/fs/cgroup"),
+            "cgroup v2 is mounted at /sys/fs/cgroup/unified, so use \
+             `--cgroup-root /sys/fs/cgroup/unified`"
+        );
+        assert_eq!(
+            beside("/run/topo-lb/cgroup"),
+            "the node has cgroup v2 beside v1, so install with \
+             `--set cgroupRoot=/sys/fs/cgroup/unified` or the component cgroup-unified"
+        );
     }
 
     #[test]
