@@ -14,6 +14,14 @@ fn lint(flags: &[&str], manifests: &str) -> Output {
 const NODE: &str = "---\napiVersion: v1\nkind: Node\nmetadata: {name: n1}\n";
 const NAMESPACE: &str = "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n";
 
+/// A Service whose key no Node carries: a warning.
+const STRICT: &str = "---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop, annotations: {topo-lb.io/topology-keys: example.org/rack}}
+spec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}
+";
+
 fn pod(name: &str, metadata: &str) -> String {
     let metadata = format!("{{name: {name}, namespace: shop, {metadata}}}");
     format!("---\napiVersion: v1\nkind: Pod\nmetadata: {metadata}\n")
@@ -40,6 +48,17 @@ fn an_annotation_of_pods_that_says_neither_is_found() {
         "{shown}"
     );
     assert!(shown.contains("1 finding in 1 object"), "{shown}");
+}
+
+#[test]
+fn what_is_below_the_level_is_counted() {
+    let manifests = format!("{NODE}{NAMESPACE}{STRICT}");
+    let found = lint(&["--level", "error"], &manifests);
+    assert_eq!(
+        text(&found.stdout),
+        "Nothing found, but 1 below the level error: --level info shows them\n"
+    );
+    assert_eq!(text(&lint(&[], NAMESPACE).stdout), "Nothing found.\n");
 }
 
 #[test]

@@ -75,7 +75,8 @@ impl Rule {
 }
 
 /// The name of a rule or a severity, on the command line and in JSON.
-pub(crate) fn name(one: &impl ValueEnum) -> String {
+#[must_use]
+pub fn name(one: &impl ValueEnum) -> String {
     one.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
