@@ -90,7 +90,8 @@ fn a_node_whose_pod_may_not_be_asked_has_a_sentence_and_the_others_are_shown() {
     api.state().refuse.insert(OF_N1, (403, "no proxy for you"));
     let done = top(&api);
     assert_eq!(done.status.code(), Some(1), "{}", text(&done.stdout));
-    let wanted = "no node answers: n1: not allowed (no proxy for you); n2: not allowed";
+    let wanted = "no node answers: n1: not allowed (no proxy for you); n2: not allowed (no proxy for you); \
+                  agents answer the API server only with the chart value listen.onNode=true";
     assert!(text(&done.stderr).contains(wanted), "{}", text(&done.stderr));
 }
 

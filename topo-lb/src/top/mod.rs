@@ -73,7 +73,13 @@ pub async fn once(options: &Options) -> anyhow::Result<(Vec<Row>, Vec<String>)> 
     let (rows, status) = looked(&before, &after);
     let troubles: Vec<_> =
         status.troubles.iter().map(|(node, it)| format!("{node}: {it}")).collect();
-    anyhow::ensure!(status.asked > 0, "no node answers: {}", troubles.join("; "));
+    let advice = match options.from {
+        From::Cluster { .. } => {
+            "; agents answer the API server only with the chart value listen.onNode=true"
+        }
+        From::Maps(_) | From::Agents(_) => "",
+    };
+    anyhow::ensure!(status.asked > 0, "no node answers: {}{advice}", troubles.join("; "));
     let mut view = View::new(options.sort, options.filter.clone());
     view.update(rows);
     let sentences = troubles.into_iter().chain(status.caveat).collect();
