@@ -40,6 +40,7 @@ pub fn mount_bpffs(place: &Path) -> anyhow::Result<()> {
 /// # Errors
 /// Signals cannot be received.
 pub async fn done() -> anyhow::Result<()> {
+    eprintln!("This node is clean. What was removed is in the log of the container `cleanup`.");
     signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?.recv().await;
     Ok(())
 }
