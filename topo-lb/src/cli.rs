@@ -254,9 +254,9 @@ pub struct ExplainArgs {
     /// Show all nodes and their tiers instead: which are refused, which leave their zone
     #[arg(long, env = "TOPO_LB_ALL_NODES")]
     pub all_nodes: bool,
-    /// Which Services are handled on that node
-    #[arg(long, value_enum, default_value_t, env = "TOPO_LB_SCOPE")]
-    pub scope: Scope,
+    /// Which Services are handled on that node. Default: all
+    #[arg(long, value_enum, env = "TOPO_LB_SCOPE")]
+    pub scope: Option<Scope>,
     /// Only these Services, as NAMESPACE/NAME. Default: all
     #[arg(value_name = "NAMESPACE/NAME")]
     pub services: Vec<String>,

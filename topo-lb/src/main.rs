@@ -19,6 +19,8 @@ use topo_lb::datapath::attach::cleanup::cleanup;
 use topo_lb::lint::Rule;
 use topo_lb::list::Listed;
 use topo_lb::source::Listing;
+use topo_lb::source::kube::KubeTarget;
+use topo_lb::topology::Scope;
 use topo_lb::what_if::{self, Figures, Proxied};
 use topo_lb::{
     agent_metrics, check, crd, explain, heap, lint, list, migrate, name_service, pod, source, top,
@@ -120,15 +122,30 @@ fn run_explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     if args.all_nodes {
         let state = cluster(updates, "");
         let ids = service_ids(&args.services, &state)?;
-        let spreads: Vec<_> =
-            ids.iter().flat_map(|id| explain::spread(&state, args.scope, id)).collect();
+        let spreads: Vec<_> = ids
+            .iter()
+            .flat_map(|id| explain::spread(&state, args.scope.unwrap_or_default(), id))
+            .collect();
         print(args.output, &spreads, || explain::spread_table(&spreads, colours()))?;
         return Ok(ExitCode::SUCCESS);
     }
     let node = node_name(args.node.clone(), "--node")?;
     let state = cluster(updates, &node);
     let ids = service_ids(&args.services, &state)?;
-    let report = explain::report(&state, &node, args.scope, &ids);
+    let report = explain::report(&state, &node, args.scope.unwrap_or_default(), &ids);
+    if args.scope.is_none() {
+        let opt_in = explain::report(&state, &node, Scope::OptIn, &ids);
+        let pairs = report.services.iter().zip(&opt_in.services);
+        let other = pairs.filter(|(all, opt_in)| all.decision.verdict != opt_in.decision.verdict);
+        let count = other.count();
+        if count > 0 {
+            eprintln!(
+                "{}: shown as agents with --scope all decide; those with --scope opt-in leave {count} of \
+                 these Service ports to kube-proxy",
+                name::called()
+            );
+        }
+    }
     print(args.output, &report, || explain::table(&report, colours()))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -153,32 +170,42 @@ fn run_lint(args: &LintArgs) -> anyhow::Result<ExitCode> {
     findings.retain(|one| one.severity <= args.level);
     let hidden = all - findings.len();
     print(args.output, &findings, || {
-        let mut text = lint::table(&findings, colours());
-        if hidden > 0 {
-            text += &format!("{hidden} more below that level: --level info shows them\n");
+        if hidden == 0 {
+            return lint::table(&findings, colours());
         }
-        text
+        let level = lint::name(&args.level);
+        let below = format!("{hidden} below the level {level}: --level info shows them");
+        match findings.is_empty() {
+            true => format!("Nothing found, but {below}\n"),
+            false => format!("{}{below}\n", lint::table(&findings, colours())),
+        }
     })?;
     Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn run_plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let is_stdin = |path: &Path| path == Path::new("-");
-    if is_stdin(&args.from) && args.to.as_deref().is_some_and(is_stdin) {
+    let is_both = [&args.from, &args.to].map(|path| path.as_deref().is_some_and(is_stdin));
+    if is_both == [true, true] {
         bail!("--from and --to cannot both be standard input: name a file for one of them");
     }
     let mut faults = 0;
-    let mut read = |flag, path: &Path| {
-        let listing = read_manifests(path)?;
+    let mut read = |place: String, listing: Listing| {
         listing.faults.iter().for_each(|fault| eprintln!("topo-lb: {}", fault.sentence));
         faults += listing.faults.len();
         let state = cluster(listing.updates, "");
-        what_if::whole(&state).with_context(|| format!("{flag} {}", path.display()))?;
+        what_if::whole(&state).context(place)?;
         anyhow::Ok(state)
     };
-    let before = read("--from", &args.from)?;
+    let before = match &args.from {
+        Some(path) => read(format!("--from {}", path.display()), read_manifests(path)?)?,
+        None => {
+            let target = kube_target(args.kubeconfig.as_deref(), &[]);
+            read("the cluster".to_owned(), read_api_server(&target, false)?)?
+        }
+    };
     let mut after = match &args.to {
-        Some(path) => read("--to", path)?,
+        Some(path) => read(format!("--to {}", path.display()), read_manifests(path)?)?,
         None => before.clone(),
     };
     what_if::apply(&mut after, &args.set).context("--set")?;
@@ -324,9 +351,12 @@ fn read_cluster(source: &SourceArgs, with_clients: bool) -> anyhow::Result<Listi
     if let Some(path) = &source.manifests {
         return read_manifests(path);
     }
-    let target = source.target();
+    read_api_server(&source.target(), with_clients)
+}
+
+fn read_api_server(target: &KubeTarget, with_clients: bool) -> anyhow::Result<Listing> {
     block_on(async {
-        let server = source::kube::connect(&target).await?;
+        let server = source::kube::connect(target).await?;
         let mut listing = source::kube::read(&server).await?;
         if with_clients {
             match source::kube::clients(&server).await {

@@ -3,9 +3,12 @@
 //! `TOPO_LB_WRITE_GOLDEN=1 cargo test -p topo-lb --test explain_golden` rewrites the expected
 //! output; review the diff.
 
+mod command;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use command::{run, text};
 use serde::Serialize;
 use topo_lb::cluster::{Change, KnownNodes, ServiceId, State, Update};
 use topo_lb::source::file;
@@ -79,6 +82,22 @@ fn every_reason_reads_as_it_always_did() {
     let opted_in = explain::report(&state(REASONS, "north-1"), "north-1", Scope::OptIn, &[]);
     wrong.extend(golden("reasons-opt-in.txt", &explain::table(&opted_in, false)).err());
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_scope_is_named_where_it_decides_and_was_not_given() {
+    let manifests = format!("{}/{REASONS}", env!("CARGO_MANIFEST_DIR"));
+    let said = |more: &[&str]| {
+        let always = ["explain", "--manifests", &manifests, "--node", "north-1"];
+        text(&run(&[&always[..], more].concat(), "").stderr).to_owned()
+    };
+    assert_eq!(
+        said(&["demo/claims-first"]),
+        "topo-lb: shown as agents with --scope all decide; those with --scope opt-in leave 1 of these \
+         Service ports to kube-proxy\n"
+    );
+    assert_eq!(said(&["demo/claims-first", "--scope", "all"]), "");
+    assert_eq!(said(&["demo/strict-rack"]), "");
 }
 
 #[test]

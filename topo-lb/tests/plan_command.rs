@@ -136,7 +136,7 @@ fn two_files_are_compared_and_settings_count_after_that() {
 fn wrong_flags_end_with_2_and_say_what_is_right() {
     for (flags, sentence) in [
         (&["--from", "-"][..], "--to <PATH>"),
-        (&["--set", "default/web=handle:false"], "--from <PATH>"),
+        (&["--from", "-", "--to", "x", "--kubeconfig", "x"], "'--kubeconfig <PATH>'"),
         (&["--from", "-", "--set", "web"], "write it as NAMESPACE/NAME=ANNOTATION:VALUE"),
         (&["--from", "-", "--to", "x", "--by", "a b"], "no label name"),
     ] {
@@ -144,6 +144,14 @@ fn wrong_flags_end_with_2_and_say_what_is_right() {
         assert_eq!(code(&done), Some(2), "{flags:?}");
         assert!(text(&done.stderr).contains(sentence), "{flags:?}: {}", text(&done.stderr));
     }
+}
+
+#[test]
+fn without_a_file_the_api_server_is_read() {
+    let done = plan(&["--kubeconfig", "/nowhere", "--set", "default/web=handle:false"], CLUSTER);
+    assert_eq!(code(&done), Some(1));
+    let said = text(&done.stderr);
+    assert!(said.contains("/nowhere"), "{said}");
 }
 
 #[test]

@@ -16,9 +16,12 @@ use crate::what_if::Setting;
 #[derive(Debug, Args)]
 pub struct PlanArgs {
     /// The cluster as it is: file or folder of YAML or JSON manifests with all Nodes, Services and
-    /// EndpointSlices; `-` for standard input
+    /// EndpointSlices; `-` for standard input. Default: what the API server says now
     #[arg(long, value_name = "PATH", env = "TOPO_LB_FROM")]
-    pub from: PathBuf,
+    pub from: Option<PathBuf>,
+    /// Without --from: a kubeconfig file. Default: the in-cluster config, then $KUBECONFIG
+    #[arg(long, value_name = "PATH", env = "TOPO_LB_KUBECONFIG", conflicts_with = "from")]
+    pub kubeconfig: Option<PathBuf>,
     /// The whole cluster as it is to be. Services and Nodes that it lacks are gone. Not needed with --set
     #[arg(long, value_name = "PATH", env = "TOPO_LB_TO", required_unless_present = "set")]
     pub to: Option<PathBuf>,
