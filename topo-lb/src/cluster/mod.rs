@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 
+pub mod created;
 pub mod ejection;
 pub mod exposure;
 pub mod frontend;
@@ -22,6 +23,7 @@ pub mod slice;
 pub mod state;
 pub mod topology_policy;
 
+pub use created::Created;
 pub use ejection::{Ejection, Ejections, ServiceEjections};
 pub use exposure::Exposure;
 pub use frontend::{Clients, Family, Frontend, FrontendKind};

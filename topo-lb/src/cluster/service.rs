@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use super::created::Created;
 use super::exposure::Exposure;
 use super::labels::Labels;
 use super::port::Port;
@@ -158,10 +159,9 @@ pub struct Service {
     /// Where it can be dialled besides its ClusterIPs. Shared, because most Services have none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exposure: Option<Arc<Exposure>>,
-    /// `metadata.creationTimestamp` as written: RFC 3339 in UTC, so the order of texts is that of
-    /// times. Of two Services that claim a frontend, the older one gets it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub created: Option<Arc<str>>,
+    /// Of two Services that claim a frontend, the older one gets it.
+    #[serde(default, skip_serializing_if = "Created::is_unknown")]
+    pub created: Created,
     /// `externalTrafficPolicy: Local`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub external_local: bool,

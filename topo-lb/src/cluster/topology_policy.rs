@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::created::Created;
 use super::namespace::Namespace;
 use super::policy_status::PolicyStatus;
 use super::selector::Selector;
@@ -51,9 +52,9 @@ pub struct TopologyPolicy {
     /// Namespace and name.
     #[serde(flatten)]
     pub id: PolicyId,
-    /// `metadata.creationTimestamp` as written: RFC 3339 in UTC.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub created: Option<Arc<str>>,
+    /// When it was created.
+    #[serde(skip_serializing_if = "Created::is_unknown")]
+    pub created: Created,
     /// `metadata.generation`: 0 if the source has none.
     pub generation: i64,
     /// `spec.precedence`: of two that select a Service, the one with the greater number is stronger.
@@ -104,6 +105,6 @@ impl TopologyPolicy {
 
     /// The order of policies of the same kind, the strongest first: by precedence, then age, then name.
     pub(super) fn strength(&self) -> impl Ord + '_ {
-        (Reverse(self.precedence), self.created.is_none(), &self.created, &self.id.name)
+        (Reverse(self.precedence), self.created, &self.id.name)
     }
 }

@@ -9,7 +9,7 @@ use topo_lb_common::selection::LEASED;
 
 use super::apportionment::{self, Rows};
 use super::entry::Entry;
-use crate::cluster::{Clients, Family, Frontend, FrontendKind, Protocol, ServiceId};
+use crate::cluster::{Clients, Created, Family, Frontend, FrontendKind, Protocol, ServiceId};
 use crate::topology::claim::Claim;
 use crate::topology::exposed::FrontendOfKind;
 use crate::topology::{Chosen, Route, Verdict};
@@ -26,7 +26,7 @@ pub struct Target {
     /// What clients dial.
     frontends: Box<[FrontendOfKind]>,
     /// When the Service was created.
-    created: Option<Arc<str>>,
+    created: Created,
     /// The only sources that may dial the load balancer IPs among the frontends.
     source_ranges: Option<Arc<[IpNet]>>,
     /// Their entry without the index, which only the plan knows.
@@ -231,7 +231,7 @@ impl Desired {
 fn claims_of(id: &ServiceId, targets: &[Target]) -> impl Iterator<Item = (Frontend, Claim)> {
     targets.iter().flat_map(move |target| {
         target.frontends.iter().map(move |&(kind, frontend)| {
-            let claim = Claim::new(kind, target.created.as_ref(), id, target.place);
+            let claim = Claim::new(kind, target.created, id, target.place);
             (frontend.of(Clients::Anywhere), claim)
         })
     })

@@ -3,9 +3,8 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::Arc;
 
-use crate::cluster::{Frontend, FrontendKind, Port, ServiceId, State};
+use crate::cluster::{Created, Frontend, FrontendKind, Port, ServiceId, State};
 
 use super::exposed::Exposing;
 use super::trial::Seen;
@@ -16,9 +15,7 @@ use super::{Scope, candidate, has_frontends, policy};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Claim {
     kind: FrontendKind,
-    /// A Service of unknown age counts as the youngest.
-    has_no_age: bool,
-    created: Option<Arc<str>>,
+    created: Created,
     /// The Service.
     pub service: ServiceId,
     /// The Service port's place in `spec.ports`.
@@ -30,19 +27,13 @@ impl Claim {
     #[must_use]
     pub fn first() -> Self {
         let (kind, service) = (FrontendKind::ClusterIp, ServiceId::default());
-        Self { kind, has_no_age: false, created: None, service, place: 0 }
+        Self { kind, created: Created::FIRST, service, place: 0 }
     }
 
-    /// The claim of a Service with this `metadata.creationTimestamp`.
+    /// The claim of a Service that was created then.
     #[must_use]
-    pub fn new(
-        kind: FrontendKind,
-        created: Option<&Arc<str>>,
-        service: &ServiceId,
-        place: usize,
-    ) -> Self {
-        let (has_no_age, created) = (created.is_none(), created.cloned());
-        Self { kind, has_no_age, created, service: service.clone(), place: place as u32 }
+    pub fn new(kind: FrontendKind, created: Created, service: &ServiceId, place: usize) -> Self {
+        Self { kind, created, service: service.clone(), place: place as u32 }
     }
 }
 
@@ -65,7 +56,7 @@ pub fn contested(
         for (place, port) in service.ports.iter().enumerate() {
             let Port { port, protocol, .. } = *port;
             let mut claim = |kind, frontend| {
-                let claim = Claim::new(kind, service.created.as_ref(), id, place);
+                let claim = Claim::new(kind, service.created, id, place);
                 claims.entry(frontend).or_default().push(claim);
             };
             let ours = |&&address: &&IpAddr| state.local_device(address).is_none();

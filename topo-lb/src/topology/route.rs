@@ -16,7 +16,9 @@ use super::trial::Seen;
 use super::weights::{self, Weights};
 use super::{Chosen, Scope, Verdict, has_frontends, port_name};
 use crate::cluster::service::Protocol;
-use crate::cluster::{Clients, Family, Frontend, FrontendKind, Port, Service, ServiceId, State};
+use crate::cluster::{
+    Clients, Created, Family, Frontend, FrontendKind, Port, Service, ServiceId, State,
+};
 
 /// The datapath's part of a decision, for one Service port and one address family.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +37,7 @@ pub struct Route {
     /// The only sources that may dial the load balancer IPs among the frontends; `None`: everybody.
     pub source_ranges: Option<Arc<[IpNet]>>,
     /// `metadata.creationTimestamp`: the older of two claimants gets a frontend.
-    pub created: Option<Arc<str>>,
+    pub created: Created,
     /// Index of the matching key.
     pub tier: Option<u8>,
     /// Endpoints of the chosen tier, or all with a share by weight; sorted, without duplicates.
@@ -198,7 +200,7 @@ fn route(
         verdict: if done.chosen == 0 { Verdict::Refuse } else { Verdict::Route },
         drops: is_for_outside && done.drops(service),
         source_ranges: None,
-        created: service.created.clone(),
+        created: service.created,
         tier: done.tier(),
         endpoints: chosen(own),
         parts: done.parts.iter().map(part).collect(),

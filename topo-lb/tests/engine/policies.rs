@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use topo_lb::cluster::selector::{Operator, Requirement, Selector};
 use topo_lb::cluster::service::PolicySources;
-use topo_lb::cluster::{Namespace, PolicyId, Service, TopologyPolicy};
+use topo_lb::cluster::{Created, Namespace, PolicyId, Service, TopologyPolicy};
 use topo_lb::explain;
 use topo_lb::lint::{self, Rule};
 use topo_lb::topology::{self, NodesByLabel, Origin, Scope, Verdict};
@@ -77,7 +77,7 @@ fn the_strongest_that_says_keys_decides_and_the_others_are_passed_over() {
 fn precedence_then_age_then_name_ranks_policies() {
     let aged = |name: &str, precedence, created: Option<&str>| TopologyPolicy {
         precedence,
-        created: created.map(Into::into),
+        created: created.map_or(Created::UNKNOWN, Into::into),
         ..says(name, Z)
     };
     let mut all = cluster(service());

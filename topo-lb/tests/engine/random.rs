@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use topo_lb::cluster::selector::{Operator, Requirement, Selector};
 use topo_lb::cluster::service::{PolicySources, Protocol, Skipped};
 use topo_lb::cluster::{
-    Change, ClusterTopologyPolicy, Endpoint, Exposure, Labels, Namespace, Node, Placement,
+    Change, ClusterTopologyPolicy, Created, Endpoint, Exposure, Labels, Namespace, Node, Placement,
     PolicyId, Port, Service, Slice, SliceId, TopologyPolicy, Update,
 };
 
@@ -207,7 +207,7 @@ pub(crate) fn service(tape: &mut Tape<'_>, name: &str) -> Service {
         affinity_seconds: tape.chance(10).then_some(600),
         skipped,
         exposure: tape.chance(50).then(|| exposure.into()),
-        created: None,
+        created: Created::UNKNOWN,
     }
 }
 
@@ -294,7 +294,10 @@ pub(crate) fn namespace(tape: &mut Tape<'_>, name: &str) -> Namespace {
 pub(crate) fn policy(tape: &mut Tape<'_>, namespace: &str, name: &str) -> TopologyPolicy {
     TopologyPolicy {
         id: PolicyId { namespace: namespace.into(), name: name.into() },
-        created: tape.chance(50).then(|| tape.one(&["2026-01-01", "2026-01-02"]).into()),
+        created: match tape.chance(50) {
+            true => tape.one(&["2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"]).into(),
+            false => Created::UNKNOWN,
+        },
         precedence: i32::try_from(tape.below(3)).unwrap() - 1,
         namespaces: if namespace.is_empty() { selector(tape) } else { Selector::default() },
         services: selector(tape),

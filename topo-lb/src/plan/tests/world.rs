@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use topo_lb_common::backend::Locality;
 
-use crate::cluster::{Frontend, FrontendKind, Protocol, ServiceId};
+use crate::cluster::{Created, Frontend, FrontendKind, Protocol, ServiceId};
 use crate::datapath::maps::commit::{commit, perform};
 use crate::datapath::maps::memory::MemoryStore;
 use crate::plan::{Capacity, Desired, Installed, Lack, Plan, Ration, Step, WhenFull, diff};
@@ -85,7 +85,7 @@ pub(super) fn route(
         frontends: vec![(FrontendKind::ClusterIp, Frontend::new(address, port, protocol))],
         place: 0,
         protocol,
-        created: None,
+        created: Created::UNKNOWN,
         drops: false,
         source_ranges: None,
         verdict: if endpoints.is_empty() { Verdict::Refuse } else { Verdict::Route },

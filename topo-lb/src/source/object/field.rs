@@ -11,7 +11,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::Names;
-use crate::cluster::Labels;
+use crate::cluster::{Created, Labels};
 
 /// The namespace of objects that name none, as with `kubectl apply`.
 pub(super) const DEFAULT_NAMESPACE: &str = "default";
@@ -101,9 +101,8 @@ impl<L, A> Metadata<L, A> {
         self.generation.as_i64().unwrap_or_default()
     }
 
-    /// `creationTimestamp` as written.
-    pub(super) fn created(&self) -> Option<&str> {
-        self.created.as_str()
+    pub(super) fn created(&self) -> Created {
+        self.created.as_str().unwrap_or_default().into()
     }
 }
 

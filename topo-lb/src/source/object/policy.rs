@@ -37,7 +37,7 @@ impl<S: Into<ClusterTopologyPolicySpec>> Fields<S> {
         let namespace = if has_namespace { metadata.namespace() } else { "" };
         Ok(TopologyPolicy {
             id: PolicyId { namespace: names.share(namespace), name: names.share(&metadata.name) },
-            created: metadata.created().map(Into::into),
+            created: metadata.created(),
             generation: metadata.generation(),
             precedence: spec.precedence,
             namespaces: (&spec.namespace_selector).into(),

@@ -227,7 +227,7 @@ impl Fields {
             internal_local: spec.internal_traffic_policy == Some(TrafficPolicy::Local),
             external_local: spec.external_traffic_policy == Some(TrafficPolicy::Local),
             exposure: exposure(&spec, &status).map(Arc::new),
-            created: metadata.created().map(|time| names.share(time)),
+            created: metadata.created(),
             affinity_seconds,
             skipped,
         })

@@ -193,7 +193,7 @@ fn sayings(cluster: &Cluster, service: &Service) -> Vec<(&'static str, PolicySou
         own.or_else(|| (key == "kubernetes.io/metadata.name").then(|| home.to_owned()))
     };
     let ranked = |mut policies: Vec<&TopologyPolicy>, who| -> Vec<_> {
-        let age = |one: &TopologyPolicy| one.created.as_deref().unwrap_or("9999").to_owned();
+        let age = |one: &TopologyPolicy| String::from(one.created);
         policies.sort_by_key(|one| (-one.precedence, age(one), one.id.name.clone()));
         policies.iter().map(|one| (who, PolicySources::clone(&one.policy))).collect()
     };
