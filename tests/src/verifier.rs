@@ -29,40 +29,72 @@ pub const JUMP_LIMIT: u16 = 8_192;
 /// Programs that the agent loads from Linux 5.12 on.
 const NEWER: [&str; 3] = ["accounting_beside", "walk4", "walk6"];
 
-/// Constants with which the agent loads the programs. Which paths the verifier sees, and how much of
-/// the stack they take, depends on them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Serving {
-    /// Frontends of all kinds, clients outside too, with exclusions: most paths.
-    All,
-    /// Frontends of all kinds, for this node's clients.
-    FromNode,
-    /// ClusterIPs, without exclusions: fewest paths.
-    ClusterIps,
-    /// As `ClusterIps`, but translates nothing (`--observe`), and `getpeername` returns the endpoint.
-    Observing,
+/// What the agent's flags say to the programs. Which paths the verifier sees, and how much of the stack
+/// they take, depends on it.
+#[derive(Clone, Copy, Debug)]
+pub struct Serving {
+    peer: TcpPeer,
+    has_exclusions: bool,
+    observes: bool,
+    /// `None`: ClusterIPs alone.
+    all_frontends: Option<AllFrontends>,
 }
 
+/// Frontends of all kinds, also for clients outside.
+const OUTSIDE: AllFrontends =
+    AllFrontends { masquerade_mark: MARK, host_netns: NonZeroU64::new(1) };
+
 impl Serving {
+    /// Most paths.
+    pub const MOST: Self = Self {
+        peer: TcpPeer::Service,
+        has_exclusions: true,
+        observes: false,
+        all_frontends: Some(OUTSIDE),
+    };
+
+    /// All there are.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let from_node = AllFrontends { masquerade_mark: 0, ..OUTSIDE };
+        let frontends = [None, Some(from_node), Some(OUTSIDE)];
+        let peers = [TcpPeer::Service, TcpPeer::Endpoint];
+        frontends.into_iter().flat_map(move |all_frontends| {
+            peers.into_iter().flat_map(move |peer| {
+                [(false, false), (false, true), (true, false), (true, true)].map(
+                    |(has_exclusions, observes)| Self {
+                        peer,
+                        has_exclusions,
+                        observes,
+                        all_frontends,
+                    },
+                )
+            })
+        })
+    }
+
+    /// Whether it is one of those that leave out most: enough where each takes long.
+    pub fn is_corner(&self) -> bool {
+        let Self { peer, has_exclusions, observes, all_frontends } = *self;
+        let is_least = !has_exclusions && observes == (peer == TcpPeer::Endpoint);
+        is_least && all_frontends.is_none_or(|it| !it.serves_outside() && !observes)
+    }
+
+    /// Whether programs of tc differ from those with fewer flags: only frontends concern them.
+    fn concerns_tc(&self) -> bool {
+        self.peer == TcpPeer::Service && !self.observes
+    }
+
     fn constants(self) -> Result<Constants> {
-        let outside = AllFrontends { masquerade_mark: MARK, host_netns: NonZeroU64::new(1) };
-        let (peer, all_frontends) = match self {
-            Self::All => (TcpPeer::Service, Some(outside)),
-            Self::FromNode => {
-                (TcpPeer::Service, Some(AllFrontends { masquerade_mark: 0, ..outside }))
-            }
-            Self::ClusterIps => (TcpPeer::Service, None),
-            Self::Observing => (TcpPeer::Endpoint, None),
-        };
-        Ok(Constants::probe(peer, 16)
-            .with_exclusions(self == Self::All)
-            .with_observing(self == Self::Observing)
-            .with_all_frontends(all_frontends)
+        Ok(Constants::probe(self.peer, 16)
+            .with_exclusions(self.has_exclusions)
+            .with_observing(self.observes)
+            .with_all_frontends(self.all_frontends)
             .with_tcp_fields(TcpFields::find()?))
     }
 }
 
-/// Instructions checked, over all paths, for each program with its name.
+/// Instructions checked, over all paths, for each program with its name; without those of tc where
+/// other flags give the same.
 ///
 /// The kernel writes them to a log, and since 5.16 also reports them for loaded programs; aya
 /// returns the log only for programs that fail to load. So loading is made to fail: this process
@@ -75,7 +107,8 @@ pub fn instructions(serving: Serving) -> Result<BTreeMap<String, u32>> {
     let btf = Btf::from_sys_fs().context("the kernel has no BTF")?;
     let mut found = BTreeMap::new();
     for (name, program) in ebpf.programs_mut() {
-        if kernel() < (5, 12) && NEWER.contains(&name) {
+        let is_tc = matches!(program, Program::SchedClassifier(_));
+        if kernel() < (5, 12) && NEWER.contains(&name) || is_tc && !serving.concerns_tc() {
             continue;
         }
         match without_descriptors(|| load(program, &btf))? {

@@ -128,7 +128,7 @@ fn a_real_cluster_is_explained_linted_and_planned() -> Result<()> {
     ensure!(said.matches("default/web").count() >= 3, "{said}");
     ensure!(said.matches("Nothing found").count() == 2, "{said}");
     // From the API server itself.
-    ensure!(said.contains("1 of 2 Service ports changes"), "{said}");
+    ensure!(said.contains("1 of 3 Service ports changes"), "{said}");
     let topology = marked(
         "docs/topology.md",
         "commands_api_server::a_real_cluster_is_explained_linted_and_planned",

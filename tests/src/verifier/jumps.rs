@@ -23,7 +23,7 @@ pub fn peak_jumps(program: &str, guess: u16) -> Result<u16> {
     let mut search = Search::new(guess);
     while let Some(peak) = search.next() {
         let padded = pending::before(&object, program, JUMP_LIMIT - peak)?;
-        let mut ebpf = prepare(&padded, Serving::All)?;
+        let mut ebpf = prepare(&padded, Serving::MOST)?;
         let loaded = ebpf.program_mut(program).with_context(|| format!("no program {program}"))?;
         let is_accepted = match load(loaded, &btf) {
             Ok(()) => true,
