@@ -16,21 +16,22 @@ pub(super) type Inode = u64;
 pub(super) struct Found {
     /// Processes by their network namespace.
     pub(super) namespaces: BTreeMap<Inode, Vec<u32>>,
-    /// Processes that cannot be inspected: in another pid namespace, or without permission.
+    /// Processes that cannot be inspected for want of a permission.
     pub(super) hidden: usize,
-    /// Whether this process is in the host's pid namespace, where it sees every process.
-    pub(super) sees_host: bool,
+    /// Processes of other pid namespaces.
+    pub(super) elsewhere: usize,
 }
 
-/// The inode of the first pid namespace (`PROC_PID_INIT_INO`, include/linux/proc_ns.h).
+/// The inode of the first pid namespace, which has every process (`PROC_PID_INIT_INO`,
+/// include/linux/proc_ns.h).
 const HOST_PIDS: u64 = 0xefff_fffc;
 
 impl Found {
     /// Searches a cgroup and all cgroups below. May miss processes that start or end meanwhile.
     pub(super) fn in_cgroup(root: &Path) -> Self {
         let pids = fs::metadata("/proc/self/ns/pid").map(|it| it.ino());
-        let sees_host = pids.is_ok_and(|inode| inode == HOST_PIDS);
-        let mut found = Self { sees_host, ..Self::default() };
+        let sees_all = pids.is_ok_and(|inode| inode == HOST_PIDS);
+        let mut found = Self::default();
         let mut folders = vec![root.to_owned()];
         while let Some(folder) = folders.pop() {
             let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
@@ -42,13 +43,17 @@ impl Found {
                 found.take_in(process);
             }
         }
+        if sees_all {
+            // They have just ended.
+            found.elsewhere = 0;
+        }
         found
     }
 
     fn take_in(&mut self, process: u32) {
         // Zero: the process has no number in the reader's pid namespace, or has just ended.
         if process == 0 {
-            self.hidden += usize::from(!self.sees_host);
+            self.elsewhere += 1;
             return;
         }
         match of(process) {

@@ -144,8 +144,9 @@ pub fn look(cgroup_root: &Path) -> Result<(), Obstacle> {
         let look = scope.spawn(|| {
             let switcher = switcher()?;
             let found = Found::in_cgroup(cgroup_root);
-            if found.hidden > 0 {
-                return Err(Obstacle::Hidden(found.hidden));
+            let unseen = found.hidden + found.elsewhere;
+            if unseen > 0 {
+                return Err(Obstacle::Hidden(unseen));
             }
             let mut namespaces = found.namespaces.iter();
             let is_forbidden = namespaces.any(|(inode, processes)| {
@@ -228,12 +229,13 @@ impl Worker {
 
     fn find(&mut self) -> Found {
         let found = Found::in_cgroup(&self.options.cgroup_root);
-        if found.hidden > 0 && !self.reported.hidden {
+        let unseen = found.hidden + found.elsewhere;
+        if unseen > 0 && !self.reported.hidden {
             self.reported.hidden = true;
-            let obstacle = Obstacle::Hidden(found.hidden);
+            let obstacle = Obstacle::Hidden(unseen);
             let what = "sockets to endpoints that are gone stay where they cannot be found";
-            // In a container without hostPID it is intended: the chart's endSockets is off.
-            if found.sees_host {
+            // Without hostPID and --terminate-tcp it is intended: the chart's endSockets is off.
+            if found.hidden > 0 || self.options.tcp {
                 warn!("{what}: {obstacle}");
             } else {
                 info!("{what}: {obstacle}");
