@@ -34,14 +34,16 @@ pub enum MountError {
     Unreadable(PathBuf, #[source] io::Error),
 }
 
+/// Where deploy/ mounts the node's cgroups in the agent's container.
+const IN_A_POD: &str = "/run/topo-lb/cgroup";
+
 fn advice(path: &Path, found: Option<&Path>) -> String {
     match found {
-        // A container has the node's folder at another place.
-        Some(found) if found.starts_with(path) && !path.starts_with("/sys") => format!(
-            "the node has cgroup v2 beside v1, so install with \
-             `--set cgroupRoot=/sys/fs/cgroup/{0}` or the component cgroup-{0}",
-            found.strip_prefix(path).unwrap_or(found).display()
-        ),
+        Some(found) if path == Path::new(IN_A_POD) && found == path.join("unified") => {
+            "the node has cgroup v2 beside v1, so install with `--set \
+             cgroupRoot=/sys/fs/cgroup/unified` or the component cgroup-unified"
+                .to_owned()
+        }
         Some(found) => {
             format!("cgroup v2 is mounted at {0}, so use `--cgroup-root {0}`", found.display())
         }
