@@ -90,9 +90,14 @@ fn a_node_whose_pod_may_not_be_asked_has_a_sentence_and_the_others_are_shown() {
     api.state().refuse.insert(OF_N1, (403, "no proxy for you"));
     let done = top(&api);
     assert_eq!(done.status.code(), Some(1), "{}", text(&done.stdout));
-    let wanted = "no node answers: n1: not allowed (no proxy for you); n2: not allowed (no proxy for you); \
-                  agents answer the API server only with the chart value listen.onNode=true";
-    assert!(text(&done.stderr).contains(wanted), "{}", text(&done.stderr));
+    let wanted =
+        "no node answers: n1: not allowed (no proxy for you); n2: not allowed (no proxy for you)\n";
+    assert!(text(&done.stderr).ends_with(wanted), "{}", text(&done.stderr));
+
+    api.state().refuse.insert(OF_N1, (503, "connection refused"));
+    let advice = "; agents answer the API server only with the chart value listen.onNode=true\n";
+    let said = top(&api).stderr;
+    assert!(text(&said).ends_with(advice), "{}", text(&said));
 }
 
 #[test]
