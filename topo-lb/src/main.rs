@@ -122,6 +122,7 @@ fn run_explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     if args.all_nodes {
         let state = cluster(updates, "");
         let ids = service_ids(&args.services, &state)?;
+        name_scope(args, &state, "", &ids);
         let spreads: Vec<_> = ids
             .iter()
             .flat_map(|id| explain::spread(&state, args.scope.unwrap_or_default(), id))
@@ -132,22 +133,29 @@ fn run_explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     let node = node_name(args.node.clone(), "--node")?;
     let state = cluster(updates, &node);
     let ids = service_ids(&args.services, &state)?;
+    name_scope(args, &state, &node, &ids);
     let report = explain::report(&state, &node, args.scope.unwrap_or_default(), &ids);
-    if args.scope.is_none() {
-        let opt_in = explain::report(&state, &node, Scope::OptIn, &ids);
-        let pairs = report.services.iter().zip(&opt_in.services);
-        let other = pairs.filter(|(all, opt_in)| all.decision.verdict != opt_in.decision.verdict);
-        let count = other.count();
-        if count > 0 {
-            eprintln!(
-                "{}: shown as agents with --scope all decide; those with --scope opt-in leave {count} of \
-                 these Service ports to kube-proxy",
-                name::called()
-            );
-        }
-    }
     print(args.output, &report, || explain::table(&report, colours()))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says what agents with another scope decide, if none was given.
+fn name_scope(args: &ExplainArgs, state: &State, node: &str, ids: &[ServiceId]) {
+    if args.scope.is_some() {
+        return;
+    }
+    let [all, opt_in] =
+        [Scope::All, Scope::OptIn].map(|scope| explain::report(state, node, scope, ids).services);
+    let other =
+        all.iter().zip(&opt_in).filter(|(one, two)| one.decision.verdict != two.decision.verdict);
+    let count = other.count();
+    if count > 0 {
+        eprintln!(
+            "{}: shown as agents with --scope all decide; those with --scope opt-in leave {count} of \
+             these Service ports to kube-proxy",
+            name::called()
+        );
+    }
 }
 
 fn run_lint(args: &LintArgs) -> anyhow::Result<ExitCode> {
@@ -191,7 +199,7 @@ fn run_plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     }
     let mut faults = 0;
     let mut read = |place: String, listing: Listing| {
-        listing.faults.iter().for_each(|fault| eprintln!("topo-lb: {}", fault.sentence));
+        listing.faults.iter().for_each(|it| eprintln!("{}: {}", name::called(), it.sentence));
         faults += listing.faults.len();
         let state = cluster(listing.updates, "");
         what_if::whole(&state).context(place)?;
@@ -200,7 +208,7 @@ fn run_plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let before = match &args.from {
         Some(path) => read(format!("--from {}", path.display()), read_manifests(path)?)?,
         None => {
-            let target = kube_target(args.kubeconfig.as_deref(), &[]);
+            let target = kube_target(args.kubeconfig.as_deref(), &args.api_server);
             read("the cluster".to_owned(), read_api_server(&target, false)?)?
         }
     };
@@ -215,15 +223,19 @@ fn run_plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let asked: BTreeSet<ServiceId> = asked.collect::<anyhow::Result<_>>()?;
     for id in &asked {
         if let Some(why) = after.service(id).and_then(|service| service.skipped) {
-            eprintln!("topo-lb: {id} is skipped, {}", <&str>::from(why));
+            eprintln!("{}: {id} is skipped, {}", name::called(), <&str>::from(why));
         }
     }
     if !before.nodes().chain(after.nodes()).any(|(_, labels)| labels.get(&args.by).is_some()) {
-        eprintln!("topo-lb: no Node carries the label {}, so all nodes are one group", args.by);
+        eprintln!(
+            "{}: no Node carries the label {}, so all nodes are one group",
+            name::called(),
+            args.by
+        );
     }
     let (figures, doubts) = figures(args, &before)?;
     for doubt in doubts {
-        eprintln!("topo-lb: {doubt}");
+        eprintln!("{}: {doubt}", name::called());
     }
     let (before, after) = (Proxied::of(before, args.scope), Proxied::of(after, args.scope));
     let report = what_if::compare(&before, &after, &args.by, &asked, figures.as_ref());

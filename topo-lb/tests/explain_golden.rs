@@ -98,6 +98,7 @@ fn a_scope_is_named_where_it_decides_and_was_not_given() {
     );
     assert_eq!(said(&["demo/claims-first", "--scope", "all"]), "");
     assert_eq!(said(&["demo/strict-rack"]), "");
+    assert_eq!(said(&["demo/claims-first", "--all-nodes"]), said(&["demo/claims-first"]));
 }
 
 #[test]

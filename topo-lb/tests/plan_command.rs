@@ -136,7 +136,7 @@ fn two_files_are_compared_and_settings_count_after_that() {
 fn wrong_flags_end_with_2_and_say_what_is_right() {
     for (flags, sentence) in [
         (&["--from", "-"][..], "--to <PATH>"),
-        (&["--from", "-", "--to", "x", "--kubeconfig", "x"], "'--kubeconfig <PATH>'"),
+        (&["--to", "x"], "--from <PATH>"),
         (&["--from", "-", "--set", "web"], "write it as NAMESPACE/NAME=ANNOTATION:VALUE"),
         (&["--from", "-", "--to", "x", "--by", "a b"], "no label name"),
     ] {

@@ -20,10 +20,20 @@ pub struct PlanArgs {
     #[arg(long, value_name = "PATH", env = "TOPO_LB_FROM")]
     pub from: Option<PathBuf>,
     /// Without --from: a kubeconfig file. Default: the in-cluster config, then $KUBECONFIG
-    #[arg(long, value_name = "PATH", env = "TOPO_LB_KUBECONFIG", conflicts_with = "from")]
+    #[arg(long, value_name = "PATH", env = "TOPO_LB_KUBECONFIG")]
     pub kubeconfig: Option<PathBuf>,
-    /// The whole cluster as it is to be. Services and Nodes that it lacks are gone. Not needed with --set
-    #[arg(long, value_name = "PATH", env = "TOPO_LB_TO", required_unless_present = "set")]
+    /// Without --from: an API server that needs no credentials, or several in order, as for `explain`
+    #[arg(long, value_name = "URL", env = "TOPO_LB_API_SERVER", value_delimiter = ',')]
+    pub api_server: Vec<String>,
+    /// The whole cluster as it is to be, beside --from. Services, Nodes and policies that it lacks are
+    /// gone. Not needed with --set
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = "TOPO_LB_TO",
+        required_unless_present = "set",
+        requires = "from"
+    )]
     pub to: Option<PathBuf>,
     /// Change an annotation of a Service after that: NAMESPACE/NAME=ANNOTATION:VALUE, or
     /// NAMESPACE/NAME=ANNOTATION- to remove it. Can be given more than once
