@@ -1,8 +1,8 @@
 //! Compiling in the background of `cargo xtask test`, in processor time that the stages do not use.
 //!
-//! Kubernetes and the fuzz target take minutes to compile, while the suites in the lab mostly wait.
-//! A second xtask with the lowest priority compiles them. A stage that needs a result waits for it:
-//! for Kubernetes through the lock of the cache, for the fuzz target through Cargo's lock.
+//! Kubernetes, the fuzz target and the suites for arm64 take minutes to compile, while the suites in
+//! the lab mostly wait. A second xtask with the lowest priority compiles them. A stage that needs a
+//! result waits for it: for Kubernetes through the lock of the cache, for the others through Cargo's.
 //!
 //! No suite runs in the background: at this priority it would fail when another stage uses all CPUs.
 
@@ -27,7 +27,7 @@ impl Beside {
     /// Starts to compile what `rest`, the stages from this one on, can use.
     pub(crate) fn begin(&mut self, workspace: &Workspace, rest: &[Stage]) -> Result<()> {
         let work = worthwhile(rest, kubernetes::is_there(), control_plane::is_there());
-        // The fuzz target includes the eBPF object.
+        // The fuzz target and the suites include the eBPF object.
         let has_object = rest.first().is_some_and(|stage| *stage > Stage::Object);
         if self.compiling.is_none() && has_object && !work.is_empty() {
             self.compiling = Some(start(workspace, &work)?);
@@ -64,6 +64,9 @@ fn worthwhile(
     if is_later(rest, Stage::Fuzz) {
         work.push("--fuzz-target");
     }
+    if is_later(rest, Stage::Kernels) {
+        work.push("--arm64-suites");
+    }
     work
 }
 
@@ -89,5 +92,7 @@ mod tests {
         let rest = [Stage::Lab, Stage::Cluster, Stage::ControlPlane];
         assert_eq!(worthwhile(&rest, false, false), ["--cluster"], "it has the control plane");
         assert_eq!(worthwhile(&rest, true, false), ["--control-plane"]);
+        let rest = [Stage::Clippy, Stage::Fuzz, Stage::Kernels];
+        assert_eq!(worthwhile(&rest, true, true), ["--fuzz-target", "--arm64-suites"]);
     }
 }

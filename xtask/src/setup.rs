@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use crate::cluster_parts::Parts;
 use crate::control_plane;
@@ -13,6 +13,7 @@ use crate::mounts::{BPFFS, CGROUPS, Cgroup2};
 use crate::needs::Need;
 use crate::plan;
 use crate::progress;
+use crate::virtual_machine;
 use crate::workspace::Workspace;
 
 /// Installs and mounts what the other commands need. Does nothing if everything is there.
@@ -44,6 +45,9 @@ pub(crate) struct Args {
     /// Also compile the target of the fuzzing stage; needs the eBPF object
     #[arg(long, hide = true)]
     fuzz_target: bool,
+    /// Also cross-compile the suites that the stage of kernels runs on arm64; needs the eBPF object
+    #[arg(long, hide = true)]
+    arm64_suites: bool,
 }
 
 /// Needs of builds, the agent and the demo.
@@ -59,6 +63,8 @@ const TO_TEST: &[Need] = &[
     Need::ClusterTools,
     Need::Prometheus,
     Need::VirtualMachine,
+    Need::Arm64,
+    Need::Arm64Compiler,
 ];
 
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
@@ -71,6 +77,9 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     }
     if args.cluster {
         needs.extend([Need::Cluster, Need::ClusterTools, Need::Iptables]);
+    }
+    if args.arm64_suites {
+        needs.insert(Need::Arm64Compiler);
     }
     if args.dry_run {
         return explain(workspace, &needs);
@@ -85,6 +94,10 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     }
     if args.fuzz_target {
         fuzz::compile(workspace)?;
+    }
+    if args.arm64_suites {
+        let (compiler, _) = plan::object_tools(&machine).context("no compiler for arm64")?;
+        virtual_machine::compile_for_arm64(workspace, compiler)?;
     }
     Ok(())
 }

@@ -102,7 +102,14 @@ impl Stage {
             Self::Lab => {
                 &[Need::Object, Need::Kernel, Need::Lab, Need::Peers, Need::Browser, Need::Root]
             }
-            Self::Kernels => &[Need::Object, Need::Lab, Need::Root, Need::VirtualMachine],
+            Self::Kernels => &[
+                Need::Object,
+                Need::Lab,
+                Need::Root,
+                Need::VirtualMachine,
+                Need::Arm64,
+                Need::Arm64Compiler,
+            ],
             Self::ControlPlane => &[
                 Need::Object,
                 Need::Kernel,
@@ -295,7 +302,7 @@ fn kernels(
     counting: Counting,
 ) -> Result<Outcome> {
     let (lines, scope) = match named.is_empty() {
-        true => (&Line::DEFAULT[..], Scope::Short),
+        true => (&Line::ALL[..], Scope::Short),
         false => (named, Scope::Whole),
     };
     let (compiler, _) = object_tools(machine).context("no compiler for other targets")?;

@@ -20,7 +20,7 @@ use crate::workspace::Workspace;
 ///
 /// The lab's suites run on this machine's own kernel, with real sockets in namespaces and cgroups,
 /// and need root. Those of the datapath also run on Debian's kernels under QEMU: some of their tests,
-/// or all if `--kernel` names the kernels. A kernel for 64-bit ARM runs only if it is named.
+/// or all if `--kernel` names the kernels; one is for 64-bit ARM.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -61,10 +61,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let begun = Instant::now();
     progress::headline("set-up");
     let lines: Vec<Line> = args.kernel.iter().flatten().copied().collect();
-    let mut needs: BTreeSet<Need> = stages.iter().flat_map(|it| it.needs()).copied().collect();
-    if lines.contains(&Line::Arm64) {
-        needs.extend([Need::Arm64, Need::Arm64Compiler]);
-    }
+    let needs: BTreeSet<Need> = stages.iter().flat_map(|it| it.needs()).copied().collect();
     let machine = install::ready(workspace, &needs)?;
     let elapsed = begun.elapsed();
     progress::note(&format!("ready after {}", clock(elapsed)));

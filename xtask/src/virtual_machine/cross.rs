@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 
 use super::debian_kernel::Line;
-use super::suites::SUITES;
+use super::suites::{SUITES, Scope, Suite, of};
 use crate::architecture::Architecture;
 use crate::cache;
 use crate::debian::{self, Archive};
@@ -24,9 +24,12 @@ const LINE: Line = Line::Arm64;
 /// The programs that the machine needs besides the suites and the agent.
 const BINARIES: [&str; 2] = ["guest", "pod"];
 
-/// Compiles the agent as for a release, the suites and [`BINARIES`]. Returns Cargo's messages.
-pub(super) fn build(workspace: &Workspace, compiler: &Toolchain) -> Result<String> {
-    shipped::build(workspace, &[Architecture::Arm64])?;
+/// Compiles the suites and [`BINARIES`], and the agent as for a release if a suite of this extent needs
+/// it. Returns Cargo's messages.
+pub(super) fn build(workspace: &Workspace, compiler: &Toolchain, scope: Scope) -> Result<String> {
+    if of(scope, LINE).iter().any(Suite::needs_agent) {
+        shipped::build(workspace, &[Architecture::Arm64])?;
+    }
     let build = suites::cargo_for(workspace, "build", SUITES.map(|suite| suite.name));
     let arguments: Vec<&str> = build.get_args().filter_map(|it| it.to_str()).collect();
     let program = compiler.bin.join("cargo");

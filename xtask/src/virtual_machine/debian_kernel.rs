@@ -28,8 +28,8 @@ pub(crate) enum Line {
 impl Line {
     /// All; this machine's architecture from old to new.
     pub(crate) const ALL: [Self; 4] = [Self::V5_10, Self::V6_1, Self::V6_12, Self::Arm64];
-    /// Those that run unless the command line names some. The others' programs are cross-compiled.
-    pub(crate) const DEFAULT: [Self; 3] = [Self::V5_10, Self::V6_1, Self::V6_12];
+    /// Those of this machine's architecture, from old to new.
+    pub(super) const HERE: [Self; 3] = [Self::V5_10, Self::V6_1, Self::V6_12];
 
     pub(crate) const fn name(self) -> &'static str {
         match self {

@@ -89,10 +89,11 @@ pub(super) fn build(
     workspace: &Workspace,
     architecture: Architecture,
     compiler: &Toolchain,
+    scope: Scope,
 ) -> Result<Programs> {
     let messages = match architecture {
         Architecture::X86_64 => build_here(workspace)?,
-        Architecture::Arm64 => cross::build(workspace, compiler)?,
+        Architecture::Arm64 => cross::build(workspace, compiler, scope)?,
     };
     Ok(Programs { architecture, suites: executables(&messages) })
 }
@@ -142,12 +143,14 @@ pub(super) fn pack(
     };
     let built = |name| programs.built(workspace, name);
     program(&mut inside, "/init".to_owned(), &built("guest"))?;
-    program(&mut inside, "/bin/topo-lb".to_owned(), &built("topo-lb"))?;
+    let of_machine = suites::of(scope, kernel.line);
+    if of_machine.iter().any(|suite| suite.needs_agent()) {
+        program(&mut inside, "/bin/topo-lb".to_owned(), &built("topo-lb"))?;
+    }
     program(&mut inside, "/bin/pod".to_owned(), &built("pod"))?;
     for tool in TOOLS {
         program(&mut inside, format!("/bin/{tool}"), &programs.tool(workspace, tool)?)?;
     }
-    let of_machine = suites::of(scope, kernel.line);
     for suite in &of_machine {
         program(&mut inside, format!("/suites/{}", suite.name), programs.suite(suite.name)?)?;
     }

@@ -43,12 +43,20 @@ const ALL_JUMPS: &str = "TOPO_LB_ALL_JUMPS";
 /// Whether kernels and emulator are present, or can be downloaded. A virtual machine runs programs
 /// compiled for this machine, so both have the same architecture.
 pub(crate) fn is_obtainable() -> bool {
-    cfg!(target_arch = "x86_64") && are_obtainable(Architecture::X86_64, &Line::DEFAULT)
+    cfg!(target_arch = "x86_64") && are_obtainable(Architecture::X86_64, &Line::HERE)
 }
 
 /// As [`is_obtainable`], for arm64, whose programs are cross-compiled.
 pub(crate) fn is_arm64_obtainable() -> bool {
     are_obtainable(Architecture::Arm64, &[Line::Arm64])
+}
+
+/// Compiles what [`run`] takes of [`Scope::Short`] for arm64.
+///
+/// # Errors
+/// The machine lacks a compiler, or the suites do not compile.
+pub(crate) fn compile_for_arm64(workspace: &Workspace, compiler: &Toolchain) -> Result<()> {
+    guest::build(workspace, Architecture::Arm64, compiler, Scope::Short).map(drop)
 }
 
 fn are_obtainable(architecture: Architecture, lines: &[Line]) -> bool {
@@ -71,7 +79,7 @@ pub(crate) fn run(
     let mut supplies = BTreeMap::new();
     for architecture in lines.iter().map(|line| line.architecture()).collect::<BTreeSet<_>>() {
         let emulator = emulator::ready(workspace, architecture)?;
-        let programs = guest::build(workspace, architecture, compiler)?;
+        let programs = guest::build(workspace, architecture, compiler, scope)?;
         supplies.insert(architecture, (emulator, programs));
     }
     let mut counts = Counts::read(workspace)?;
