@@ -1,7 +1,7 @@
 //! The `topo-lb` command: reads the command line, calls the library, prints.
 
 use std::collections::BTreeSet;
-use std::io::{IsTerminal as _, Read as _};
+use std::io::IsTerminal as _;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -11,25 +11,26 @@ use topo_lb::admin::probe;
 use topo_lb::app;
 use topo_lb::cli::{
     AgentArgs, CheckArgs, CleanupArgs, Command, ExplainArgs, LintArgs, ListArgs, MigrateArgs,
-    Output, PlanArgs, PodTask, ProbeArgs, SourceArgs, TopArgs, TraceArgs, TryArgs, ViewArgs,
-    kube_target, name, node_name,
+    Output, PlanArgs, PodTask, ProbeArgs, TopArgs, TraceArgs, TryArgs, ViewArgs, kube_target, name,
+    node_name,
 };
-use topo_lb::cluster::{ServiceId, State, Update};
+use topo_lb::cluster::{ServiceId, State};
 use topo_lb::datapath::attach::cleanup::cleanup;
 use topo_lb::lint::Rule;
 use topo_lb::list::Listed;
 use topo_lb::source::Listing;
-use topo_lb::source::kube::KubeTarget;
 use topo_lb::topology::Scope;
 use topo_lb::what_if::{self, Figures, Proxied};
 use topo_lb::{
-    agent_metrics, check, crd, explain, heap, lint, list, migrate, name_service, pod, source, top,
-    trace, try_out, view,
+    agent_metrics, check, crd, explain, heap, lint, list, migrate, name_service, pod, top, trace,
+    try_out, view,
 };
 
 mod printing;
+mod reading;
 
 use printing::{colours, print, start_logging, write};
+use reading::{cluster, read_api_server, read_cluster, read_manifests, service_id, service_ids};
 
 fn main() -> ExitCode {
     name_service::keep_to_own();
@@ -358,39 +359,6 @@ fn run_pod(task: PodTask) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The current state of the cluster; with Namespaces and Pods if `with_clients` is set.
-fn read_cluster(source: &SourceArgs, with_clients: bool) -> anyhow::Result<Listing> {
-    if let Some(path) = &source.manifests {
-        return read_manifests(path);
-    }
-    read_api_server(&source.target(), with_clients)
-}
-
-fn read_api_server(target: &KubeTarget, with_clients: bool) -> anyhow::Result<Listing> {
-    block_on(async {
-        let server = source::kube::connect(target).await?;
-        let mut listing = source::kube::read(&server).await?;
-        if with_clients {
-            match source::kube::clients(&server).await {
-                Ok(clients) => listing.clients = Some(clients),
-                Err(error) => eprintln!("{}: meshes are not looked for: {error}", name::called()),
-            }
-        }
-        anyhow::Ok(listing)
-    })?
-}
-
-/// The objects of a file or folder; of standard input, if `path` is `-`.
-fn read_manifests(path: &Path) -> anyhow::Result<Listing> {
-    Ok(if path == Path::new("-") {
-        let mut content = Vec::new();
-        std::io::stdin().read_to_end(&mut content).context("cannot read standard input")?;
-        source::file::parse(Path::new("standard input"), &content)?
-    } else {
-        source::file::read(path)?
-    })
-}
-
 /// Runs a command's only task on this thread.
 fn block_on<T>(task: impl Future<Output = T>) -> anyhow::Result<T> {
     Ok(runtime(&mut Builder::new_current_thread())?.block_on(task))
@@ -398,33 +366,4 @@ fn block_on<T>(task: impl Future<Output = T>) -> anyhow::Result<T> {
 
 fn runtime(builder: &mut Builder) -> anyhow::Result<Runtime> {
     builder.enable_all().build().context("cannot start the asynchronous runtime")
-}
-
-/// The state of a whole cluster, as `node` sees it.
-fn cluster(updates: Vec<Update>, node: &str) -> State {
-    let mut state = State::default();
-    for update in updates {
-        // The state was empty: everything has changed.
-        let _ = state.apply(update, node);
-    }
-    state
-}
-
-/// The Services with these names, or all if there are none.
-fn service_ids(names: &[String], state: &State) -> anyhow::Result<Vec<ServiceId>> {
-    if names.is_empty() {
-        return Ok(state.services().cloned().collect());
-    }
-    names.iter().map(|name| service_id(name, state)).collect()
-}
-
-fn service_id(text: &str, state: &State) -> anyhow::Result<ServiceId> {
-    let Some((namespace, name)) = text.split_once('/') else {
-        bail!("{text:?} is not a Service: write it as NAMESPACE/NAME, for example default/{text}");
-    };
-    let id = ServiceId { namespace: namespace.into(), name: name.into() };
-    if state.service(&id).is_none() {
-        bail!("there is no Service {id}; without names, explain shows every Service there is");
-    }
-    Ok(id)
 }

@@ -1,0 +1,74 @@
+//! The cluster that a command is about, and the Services in it that were named.
+
+use std::io::Read as _;
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+use topo_lb::cli::{SourceArgs, name};
+use topo_lb::cluster::{ServiceId, State, Update};
+use topo_lb::source::kube::KubeTarget;
+use topo_lb::source::{self, Listing};
+
+use crate::block_on;
+
+/// The current state of the cluster; with Namespaces and Pods if `with_clients` is set.
+pub(crate) fn read_cluster(source: &SourceArgs, with_clients: bool) -> anyhow::Result<Listing> {
+    if let Some(path) = &source.manifests {
+        return read_manifests(path);
+    }
+    read_api_server(&source.target(), with_clients)
+}
+
+pub(crate) fn read_api_server(target: &KubeTarget, with_clients: bool) -> anyhow::Result<Listing> {
+    block_on(async {
+        let server = source::kube::connect(target).await?;
+        let mut listing = source::kube::read(&server).await?;
+        if with_clients {
+            match source::kube::clients(&server).await {
+                Ok(clients) => listing.clients = Some(clients),
+                Err(error) => eprintln!("{}: meshes are not looked for: {error}", name::called()),
+            }
+        }
+        anyhow::Ok(listing)
+    })?
+}
+
+/// The objects of a file or folder; of standard input, if `path` is `-`.
+pub(crate) fn read_manifests(path: &Path) -> anyhow::Result<Listing> {
+    Ok(if path == Path::new("-") {
+        let mut content = Vec::new();
+        std::io::stdin().read_to_end(&mut content).context("cannot read standard input")?;
+        source::file::parse(Path::new("standard input"), &content)?
+    } else {
+        source::file::read(path)?
+    })
+}
+
+/// The state of a whole cluster, as `node` sees it.
+pub(crate) fn cluster(updates: Vec<Update>, node: &str) -> State {
+    let mut state = State::default();
+    for update in updates {
+        // The state was empty: everything has changed.
+        let _ = state.apply(update, node);
+    }
+    state
+}
+
+/// The Services with these names, or all if there are none.
+pub(crate) fn service_ids(names: &[String], state: &State) -> anyhow::Result<Vec<ServiceId>> {
+    if names.is_empty() {
+        return Ok(state.services().cloned().collect());
+    }
+    names.iter().map(|name| service_id(name, state)).collect()
+}
+
+pub(crate) fn service_id(text: &str, state: &State) -> anyhow::Result<ServiceId> {
+    let Some((namespace, name)) = text.split_once('/') else {
+        bail!("{text:?} is not a Service: write it as NAMESPACE/NAME, for example default/{text}");
+    };
+    let id = ServiceId { namespace: namespace.into(), name: name.into() };
+    if state.service(&id).is_none() {
+        bail!("there is no Service {id}; without names, explain shows every Service there is");
+    }
+    Ok(id)
+}
