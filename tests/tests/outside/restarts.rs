@@ -1,6 +1,9 @@
 //! Agents that are killed, replaced and removed.
 
 use std::net::SocketAddr;
+use std::panic::resume_unwind;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use topo_lb_tests::client::Client;
@@ -51,6 +54,24 @@ fn connections_outlive_an_agent_that_is_killed_and_the_next_one_goes_on() -> Res
         ensure!(tally.answered() == tally.requests, "while the maps are replaced: {tally}");
         ensure!(scene.agent.log().contains("the hooks have the new maps"), "no maps were replaced");
         all_go_on(client, "with new maps")?;
+        // Also a connection that is opened meanwhile, at any moment, goes on.
+        scene.agent.stop()?;
+        scene.agent.set("--max-connections", "65536");
+        let mut meanwhile = Vec::new();
+        thread::scope(|scope| -> Result<()> {
+            let agent = &mut scene.agent;
+            let starting = scope.spawn(move || agent.resume());
+            while !starting.is_finished() {
+                meanwhile.push(client.open(Via::Http, tcp)??);
+                thread::sleep(Duration::from_millis(10));
+            }
+            starting.join().unwrap_or_else(|panic| resume_unwind(panic))
+        })?;
+        for (count, &socket) in meanwhile.iter().enumerate() {
+            let reply = client.ask(socket, Some(tcp))?;
+            let all = meanwhile.len();
+            reply.with_context(|| format!("connection {count} of {all} opened meanwhile"))?;
+        }
         wait_at_each(client, &["a", "b"])
     })
 }

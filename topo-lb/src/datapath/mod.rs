@@ -36,6 +36,7 @@ use host::lock::Lock;
 use host::memlock;
 use host::mount::{check_bpffs, check_cgroup2};
 use host::{capability, feature};
+use maps::carried::CarriedConnections;
 use maps::failing::FailingRing;
 use maps::layout;
 use maps::quota::QuotaKeeper;
@@ -88,6 +89,8 @@ pub struct Datapath {
     pub(crate) guards: Vec<(Guard, Link)>,
     /// The move to new maps if the pinned ones did not fit, until the hooks have the new programs.
     pub(crate) renewal: Option<Renewal>,
+    /// tc's old connections after a renewal, until all devices have the new programs.
+    pub(crate) carried: Option<CarriedConnections>,
     /// Set once tc programs are attached.
     reply_filter: Option<ReplyFilter>,
     /// As `reply_filter`.
@@ -189,6 +192,7 @@ impl Datapath {
             links: Vec::new(),
             guards: Vec::new(),
             renewal,
+            carried: None,
             reply_filter: None,
             quota: None,
             masquerade,

@@ -91,6 +91,7 @@ impl Datapath {
         if let Some(renewal) = self.renewal.take() {
             // Also what the old programs wrote until now.
             renewal.copy_state();
+            self.carried = Some(renewal.connections());
             if let Err(error) = renewal.finish() {
                 warn!("the new maps are not in their places: {error}; the next start tries again");
             }

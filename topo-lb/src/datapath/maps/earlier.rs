@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use aya::maps::{HashMap, Map, MapData, MapError};
+use aya::maps::{HashMap, Map, MapError};
 use bytemuck::{Pod, bytes_of, pod_read_unaligned};
 
 use super::pinned::{BPF_NOEXIST, Raw, added};
@@ -18,11 +18,11 @@ use crate::datapath::attach::pin::pins;
 /// A map has other sizes, or cannot be written.
 pub(super) fn copy<OK: Pod, OV: Pod, K: Pod, V: Pod>(
     pin_dir: &Path,
-    old: MapData,
-    new: MapData,
+    old: &Map,
+    new: &mut Map,
 ) -> Result<(), MapError> {
-    let old = HashMap::<_, Raw<OK>, Raw<OV>>::try_from(Map::LruHashMap(old))?;
-    let mut new = HashMap::<_, Raw<K>, Raw<V>>::try_from(Map::LruHashMap(new))?;
+    let old = HashMap::<_, Raw<OK>, Raw<OV>>::try_from(old)?;
+    let mut new = HashMap::<_, Raw<K>, Raw<V>>::try_from(new)?;
     let mut devices: Vec<u32> = pins(pin_dir).into_iter().map(|pin| pin.device).collect();
     devices.sort_unstable();
     devices.dedup();

@@ -1,6 +1,7 @@
 //! The maps: their layouts in Rust types, reading and writing them, and renewing them.
 
 pub mod bpf;
+pub(crate) mod carried;
 pub mod commit;
 pub mod connections;
 pub mod counters;

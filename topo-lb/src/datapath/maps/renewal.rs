@@ -18,13 +18,12 @@ use std::path::{Path, PathBuf};
 use aya::maps::{Array, HashMap, Map, MapData, MapError, MapInfo, MapType, PerCpuArray};
 use bytemuck::Pod;
 use topo_lb_common::affinity::{Affinity4, Affinity6, AffinityKey};
-use topo_lb_common::connection::{Connection4, Connection6, Tuple4, Tuple6};
 use topo_lb_common::counters::{Counters, Name};
 use topo_lb_common::maps;
 use tracing::{info, warn};
 
+use super::carried::{self, CarriedConnections};
 use super::counters::place;
-use super::earlier;
 use super::layout::{self, LAYOUT};
 use super::mapped::Mapped;
 use super::pinned::{BPF_NOEXIST, Raw, added};
@@ -228,12 +227,16 @@ impl Renewal {
     pub(crate) fn copy_state(&self) {
         self.copy(maps::AFFINITY4, || self.hash::<AffinityKey, Affinity4>(maps::AFFINITY4));
         self.copy(maps::AFFINITY6, || self.hash::<AffinityKey, Affinity6>(maps::AFFINITY6));
-        self.copy(maps::CONNECTIONS4, || {
-            self.connections::<[u32; 4], [u64; 5], Tuple4, Connection4>(maps::CONNECTIONS4)
-        });
-        self.copy(maps::CONNECTIONS6, || {
-            self.connections::<[u32; 10], [u64; 8], Tuple6, Connection6>(maps::CONNECTIONS6)
-        });
+        self.connections().copy();
+    }
+
+    /// tc's connections in maps that do not fit.
+    pub(crate) fn connections(&self) -> CarriedConnections {
+        let mut carried = CarriedConnections::new(&self.pin_dir);
+        for name in [maps::CONNECTIONS4, maps::CONNECTIONS6] {
+            self.copy(name, || carried.add(name, self.both(name)?));
+        }
+        carried
     }
 
     fn copy(&self, name: &str, copy: impl FnOnce() -> Result<(), MapError>) {
@@ -253,23 +256,7 @@ impl Renewal {
 
     fn hash<K: Pod, V: Pod>(&self, name: &str) -> Result<(), MapError> {
         let (old, new) = self.both(name)?;
-        let old = HashMap::<_, Raw<K>, Raw<V>>::try_from(Map::LruHashMap(old))?;
-        let mut new = HashMap::<_, Raw<K>, Raw<V>>::try_from(Map::LruHashMap(new))?;
-        // An entry that is removed meanwhile is skipped.
-        for (key, value) in old.iter().filter_map(Result::ok) {
-            added(new.insert(key, value, BPF_NOEXIST))?;
-        }
-        Ok(())
-    }
-
-    /// Connections of this version, or with the key `OK` and the value `OV` of an earlier one.
-    fn connections<OK: Pod, OV: Pod, K: Pod, V: Pod>(&self, name: &str) -> Result<(), MapError> {
-        let (old, new) = self.both(name)?;
-        if old.info()?.key_size() as usize == size_of::<OK>() {
-            earlier::copy::<OK, OV, K, V>(&self.pin_dir, old, new)
-        } else {
-            self.hash::<K, V>(name)
-        }
+        carried::copy::<K, V>(&Map::LruHashMap(old), &mut Map::LruHashMap(new))
     }
 
     /// Copies only indexes for which the new set has room.
