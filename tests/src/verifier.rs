@@ -53,33 +53,43 @@ impl Serving {
         all_frontends: Some(OUTSIDE),
     };
 
+    /// Fewest paths: ClusterIPs.
+    const LEAST: Self = Self {
+        peer: TcpPeer::Service,
+        has_exclusions: false,
+        observes: false,
+        all_frontends: None,
+    };
+
+    /// Frontends of all kinds, for this node's clients.
+    const FROM_NODE: AllFrontends = AllFrontends { masquerade_mark: 0, ..OUTSIDE };
+
+    /// Those that leave out most: enough where each takes long.
+    pub fn corners() -> [Self; 3] {
+        let from_node = Self { all_frontends: Some(Self::FROM_NODE), ..Self::LEAST };
+        let observing = Self { peer: TcpPeer::Endpoint, observes: true, ..Self::LEAST };
+        [Self::LEAST, from_node, observing]
+    }
+
     /// All there are.
-    pub fn all() -> impl Iterator<Item = Self> {
-        let from_node = AllFrontends { masquerade_mark: 0, ..OUTSIDE };
-        let frontends = [None, Some(from_node), Some(OUTSIDE)];
-        let peers = [TcpPeer::Service, TcpPeer::Endpoint];
-        frontends.into_iter().flat_map(move |all_frontends| {
-            peers.into_iter().flat_map(move |peer| {
-                [(false, false), (false, true), (true, false), (true, true)].map(
-                    |(has_exclusions, observes)| Self {
-                        peer,
-                        has_exclusions,
-                        observes,
-                        all_frontends,
-                    },
-                )
-            })
-        })
+    pub fn all() -> Vec<Self> {
+        let mut all = vec![Self::LEAST];
+        let mut vary = |change: fn(&mut Self)| {
+            let changed = all.clone().into_iter().map(|mut one| {
+                change(&mut one);
+                one
+            });
+            all.extend(changed.collect::<Vec<_>>());
+        };
+        vary(|it| it.peer = TcpPeer::Endpoint);
+        vary(|it| it.has_exclusions = true);
+        vary(|it| it.observes = true);
+        let each = [None, Some(Self::FROM_NODE), Some(OUTSIDE)];
+        let of = |one: Self| each.map(|all_frontends| Self { all_frontends, ..one });
+        all.into_iter().flat_map(of).collect()
     }
 
-    /// Whether it is one of those that leave out most: enough where each takes long.
-    pub fn is_corner(&self) -> bool {
-        let Self { peer, has_exclusions, observes, all_frontends } = *self;
-        let is_least = !has_exclusions && observes == (peer == TcpPeer::Endpoint);
-        is_least && all_frontends.is_none_or(|it| !it.serves_outside() && !observes)
-    }
-
-    /// Whether programs of tc differ from those with fewer flags: only frontends concern them.
+    /// Whether programs of tc are loaded, too: only frontends concern them.
     fn concerns_tc(&self) -> bool {
         self.peer == TcpPeer::Service && !self.observes
     }

@@ -33,7 +33,8 @@ pub(crate) struct Args {
     /// Print the steps without doing them
     #[arg(long)]
     dry_run: bool,
-    /// Also what only `cargo xtask test` needs: rustfmt, Clippy, cargo-deny, dpkg-dev, pip, xz
+    /// Also what only `cargo xtask test` needs: rustfmt, Clippy, cargo-deny, dpkg-dev, pip, xz,
+    /// a compiler for arm64
     #[arg(long)]
     for_tests: bool,
     /// Also compile the control plane of the tests, unless it is compiled already

@@ -50,6 +50,11 @@ impl Found {
         found
     }
 
+    /// Processes whose sockets cannot be found.
+    pub(super) fn unseen(&self) -> usize {
+        self.hidden + self.elsewhere
+    }
+
     fn take_in(&mut self, process: u32) {
         // Zero: the process has no number in the reader's pid namespace, or has just ended.
         if process == 0 {

@@ -144,9 +144,8 @@ pub fn look(cgroup_root: &Path) -> Result<(), Obstacle> {
         let look = scope.spawn(|| {
             let switcher = switcher()?;
             let found = Found::in_cgroup(cgroup_root);
-            let unseen = found.hidden + found.elsewhere;
-            if unseen > 0 {
-                return Err(Obstacle::Hidden(unseen));
+            if found.unseen() > 0 {
+                return Err(Obstacle::Hidden(found.unseen()));
             }
             let mut namespaces = found.namespaces.iter();
             let is_forbidden = namespaces.any(|(inode, processes)| {
@@ -229,10 +228,9 @@ impl Worker {
 
     fn find(&mut self) -> Found {
         let found = Found::in_cgroup(&self.options.cgroup_root);
-        let unseen = found.hidden + found.elsewhere;
-        if unseen > 0 && !self.reported.hidden {
+        if found.unseen() > 0 && !self.reported.hidden {
             self.reported.hidden = true;
-            let obstacle = Obstacle::Hidden(unseen);
+            let obstacle = Obstacle::Hidden(found.unseen());
             let what = "sockets to endpoints that are gone stay where they cannot be found";
             // Without hostPID and --terminate-tcp it is intended: the chart's endSockets is off.
             if found.hidden > 0 || self.options.tcp {
