@@ -11,6 +11,7 @@ use serde_json::Value;
 use topo_lb_common::device::Device;
 use topo_lb_common::maps;
 use topo_lb_tests::binary::row;
+use topo_lb_tests::manifest::service;
 use topo_lb_tests::netns::{NetNs, ethtool};
 use topo_lb_tests::process::printed;
 use topo_lb_tests::scene::{
@@ -60,6 +61,44 @@ fn a_machine_s_traffic_keeps_its_topology() -> Result<()> {
         Ok(())
     })
 }
+
+/// The devices behind the programs compute what was left to a device, and the receivers check it: else nobody
+/// looks at it. `twin`'s address has the same sum as its endpoint's, so that the kernel's update of a checksum
+/// does not show whether a device has yet to compute it.
+#[test]
+fn checksums_are_right_whoever_computes_them_and_whatever_the_addresses() -> Result<()> {
+    play(|scene| {
+        let [a, b, c, d] = scene.cluster.pod("a")?.ipv4.octets().map(u16::from);
+        let [high, low] = ((a << 8 | b) + (c << 8 | d) - (10 << 8 | 96)).to_be_bytes();
+        let twin = format!("10.96.{high}.{low}");
+        scene.put(service("twin", &[&twin], &[("http", 80, "TCP"), ("udp", 80, "UDP")], &[]))?;
+        scene.set_endpoints("twin", &["a"])?;
+        scene.set_endpoints("web", &["a"])?;
+        let set = |netns: &NetNs, device: &str, what: [u32; 2]| {
+            netns.run(|| ethtool(device, &mut what.clone()))
+        };
+        let node = scene.cluster.node_netns(HERE)?;
+        let pods = [scene.cluster.pod("client")?.netns(), scene.cluster.pod("a")?.netns()];
+        for (device, pod) in [("pod2", pods[0]), ("pod3", pods[1])] {
+            set(node, device, TRANSMIT_CHECKSUMS_OFF)?;
+            set(pod, "eth0", RECEIVE_CHECKSUMS_OFF)?;
+        }
+        for by_device in [true, false] {
+            if !by_device {
+                pods.iter().try_for_each(|pod| set(pod, "eth0", TRANSMIT_CHECKSUMS_OFF))?;
+            }
+            let mut machine = scene.cluster.machine("client")?;
+            for to in [WEB4, WEB6, &twin] {
+                machine.wait_for(Via::Http, at(to)?, &["a"], FOLLOWS)?;
+                machine.expect(Via::UdpConnected, at(to)?, &["a"])?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// `ethtool -K DEVICE rx off`: `ETHTOOL_SRXCSUM` and its value.
+const RECEIVE_CHECKSUMS_OFF: [u32; 2] = [0x15, 0];
 
 /// Like most machines, the second one leaves checksums to the outgoing device. The device computes
 /// none, so the kernel must do it for the refusal that is sent back.

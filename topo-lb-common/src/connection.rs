@@ -95,6 +95,9 @@ pub const fn is_closed(state: u8) -> bool {
     state & RESET != 0 || state & BOTH == BOTH
 }
 
+/// The shortest [`lifetime`], in nanoseconds: what was used since then is remembered in any state.
+pub const SHORTEST_LIFETIME: u64 = 10 * SECOND;
+
 /// How long a connection is remembered without a packet, in nanoseconds.
 ///
 /// The values are those of Linux's connection tracking (nf_conntrack_proto_tcp.c,
@@ -104,7 +107,7 @@ pub const fn is_closed(state: u8) -> bool {
 pub const fn lifetime(protocol: u8, state: u8) -> u64 {
     let seconds = if protocol == TCP {
         if is_closed(state) {
-            10
+            SHORTEST_LIFETIME / SECOND
         } else if state & ANSWERED == 0 {
             120
         } else if state & (CLIENT_FIN | ENDPOINT_FIN) != 0 {
@@ -283,6 +286,10 @@ mod tests {
         assert!(of(ANSWERED | CLIENT_FIN) > of(0));
         assert!(of(0) > of(RESET));
         assert!(lifetime(UDP, ANSWERED) > lifetime(UDP, 0));
+        let all = [TCP, UDP]
+            .into_iter()
+            .flat_map(|protocol| (0..=u8::MAX).map(move |state| lifetime(protocol, state)));
+        assert_eq!(all.min(), Some(SHORTEST_LIFETIME));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! *writes* nothing directly: the kernel would then copy every cloned packet before the program
 //! runs, also packets that are not translated.
 
+use core::hint::cold_path;
 use core::mem::MaybeUninit;
 use core::ptr::from_ref;
 
@@ -17,7 +18,11 @@ pub(crate) const ETHERNET: u32 = 14;
 /// Words at `offset`, which is a constant: read directly if a program can reach them.
 #[inline(always)]
 pub(crate) fn words<const COUNT: usize>(skb: *mut __sk_buff, offset: u32) -> Option<[u32; COUNT]> {
-    direct(skb, offset).or_else(|| load(skb, offset))
+    if let Some(words) = direct(skb, offset) {
+        return Some(words);
+    }
+    cold_path();
+    load(skb, offset)
 }
 
 /// Words at `offset`, which is a constant, if a program can reach them directly.
@@ -30,6 +35,7 @@ pub(crate) fn direct<const COUNT: usize>(skb: *mut __sk_buff, offset: u32) -> Op
     };
     let at = data + offset as usize;
     if at + COUNT * 4 > end {
+        cold_path();
         return None;
     }
     let mut words = [0; COUNT];

@@ -38,6 +38,12 @@ impl Change {
         ((once >> 32) + once) as u32
     }
 
+    /// Whether a checksum is the same after the change, or the other zero.
+    #[inline(always)]
+    pub(crate) const fn is_neutral(self) -> bool {
+        matches!(fold(self.sum() as u64), 0 | 0xffff)
+    }
+
     /// A checksum after the change.
     #[inline(always)]
     pub(crate) const fn apply(self, checksum: u16) -> u16 {
@@ -102,6 +108,29 @@ pub(crate) fn replace_addresses(
         bpf_csum_update(skb, sum);
         true
     }
+}
+
+/// The checksum after [`replace_addresses`] has replaced `old` by `new` because of a `change` that
+/// [is not neutral](Change::is_neutral), and after the change of the `rest`, outside the pseudo header.
+///
+/// A checksum that a device has yet to compute does not cover the rest: the kernel has then added the change
+/// to a sum, and has otherwise subtracted it from a sum's complement. That differs in everything but a change
+/// of zero.
+#[inline(always)]
+pub(crate) fn after_addresses(
+    old: u16,
+    new: u16,
+    change: Change,
+    protocol: u8,
+    rest: Change,
+) -> u16 {
+    let is_udp = protocol == UDP;
+    // UDP's zero means that there is no checksum; a sum of zero is written as 0xffff.
+    if is_udp && old == 0 {
+        return new;
+    }
+    let mark = |checksum: u16| if is_udp && checksum == 0 { 0xffff } else { checksum };
+    if new == mark(change.apply(old)) { mark(rest.apply(new)) } else { new }
 }
 
 /// Updates the checksum at `offset` for data outside the pseudo header; false on failure.

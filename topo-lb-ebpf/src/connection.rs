@@ -4,13 +4,14 @@
     reason = "what is passed by value is copied, on a stack of 512 bytes"
 )]
 
+use core::hint::cold_path;
 use core::ptr::NonNull;
 use core::sync::atomic::{Ordering, compiler_fence};
 
 use topo_lb_common::address::TCP;
 use topo_lb_common::connection::{
-    ANSWERED, ENDPOINT_GONE, FROM_CLIENT, HAIRPIN, REPLY, SILENCE, TICK, TO_CLIENT, is_closed,
-    lifetime,
+    ANSWERED, ENDPOINT_GONE, FROM_CLIENT, HAIRPIN, REPLY, SHORTEST_LIFETIME, SILENCE, TICK,
+    TO_CLIENT, is_closed, lifetime,
 };
 
 use crate::family::{ConnectionOf, Family, FrontendOf, TupleOf};
@@ -79,7 +80,13 @@ pub(crate) fn is_alive(fields: EntryFields, protocol: u8, now: u64) -> bool {
     // SAFETY: fields of a look-up's value. Another CPU may write them, so each is read separately.
     let (last_used, state) =
         unsafe { (fields.last_used.read_volatile(), fields.state.read_volatile()) };
-    now.saturating_sub(last_used) < lifetime(protocol, state)
+    // Negative if another CPU has just written a later time.
+    let age = now.wrapping_sub(last_used).cast_signed();
+    if age < SHORTEST_LIFETIME.cast_signed() {
+        return true;
+    }
+    cold_path();
+    age < lifetime(protocol, state).cast_signed()
 }
 
 /// Whether a packet may open a connection: any datagram, and a SYN without other flags.

@@ -45,11 +45,20 @@ pub(crate) struct Header<F: Family> {
     pub(crate) transport: u32,
     /// Offset behind the packet's last byte.
     pub(crate) end: u32,
-    /// IPv4: the header's checksum, as in the packet.
-    pub(crate) checksum: u16,
+    /// IPv4: the header's third word, as in the packet: time to live, protocol, checksum.
+    pub(crate) third: u32,
     /// The protocol of what follows.
     pub(crate) protocol: u8,
     pub(crate) kind: PacketKind,
+}
+
+impl<F: Family> Header<F> {
+    /// IPv4: the header's checksum, as in the packet.
+    #[inline(always)]
+    pub(crate) const fn checksum(&self) -> u16 {
+        let [_, _, high, low] = self.third.to_ne_bytes();
+        u16::from_ne_bytes([high, low])
+    }
 }
 
 /// Reading an address family's headers.
@@ -80,7 +89,7 @@ impl Read for V4 {
             identification: 0,
             transport: 0,
             end: 0,
-            checksum: 0,
+            third: 0,
             protocol: 0,
             kind: PacketKind::Malformed,
         };
@@ -92,13 +101,13 @@ impl Read for V4 {
         let [version, _, high, low] = first.to_ne_bytes();
         let total = u32::from(u16::from_be_bytes([high, low]));
         let [_, _, flags, offset_low] = second.to_ne_bytes();
-        let [_, protocol, sum_high, sum_low] = third.to_ne_bytes();
+        let [_, protocol, _, _] = third.to_ne_bytes();
         let bytes = u32::from(version & 15) * 4;
         header.source = source;
         header.destination = destination;
         header.identification = second & u32::from_ne_bytes([0xff, 0xff, 0, 0]);
         header.transport = offset + bytes;
-        header.checksum = u16::from_ne_bytes([sum_high, sum_low]);
+        header.third = third;
         header.protocol = protocol;
         // A packet that has yet to be segmented may be longer than its header can say (BIG TCP).
         let room = length(skb).wrapping_sub(offset);
@@ -134,7 +143,7 @@ impl Read for V6 {
             identification: 0,
             transport: offset + 40,
             end: 0,
-            checksum: 0,
+            third: 0,
             protocol: 0,
             kind: PacketKind::Malformed,
         };

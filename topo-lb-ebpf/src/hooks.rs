@@ -40,6 +40,10 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff) -> Verdict {
         Filtered::Other(outcome) => return next(Hook::Ingress, outcome),
     }
     let mut verdict = F::from_client(skb, false);
+    // The verdict on most packets: they pay for no comparison with the steps below.
+    if verdict == Verdict::Next {
+        return verdict;
+    }
     if verdict == Verdict::Establish {
         verdict = F::establish(skb);
     }
@@ -135,6 +139,9 @@ fn egress_of<F: Translate + Steps>(skb: *mut __sk_buff) -> Verdict {
         return next(Hook::Egress, Outcome::Untouched);
     }
     let mut verdict = F::to_client(skb, false);
+    if verdict == Verdict::Next {
+        return verdict;
+    }
     if verdict == Verdict::Note {
         verdict = F::note(skb, Hook::Egress);
         if verdict == Verdict::Translate {

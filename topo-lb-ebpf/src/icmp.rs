@@ -98,7 +98,7 @@ fn quote<F: Write + Read>(
     let ports = ports(to.source_port, to.destination_port);
     let mut quote = change.word(quoted, ports);
     if !F::IS_IPV6 {
-        quote = quote.half(inner.checksum, change.apply(inner.checksum));
+        quote = quote.half(inner.checksum(), change.apply(inner.checksum()));
     }
     // The quote may end before the transport header's checksum.
     if let Some(offset) = checksum::offset_in(inner.protocol)
@@ -118,8 +118,8 @@ fn quote<F: Write + Read>(
     let outside = (source, to.source);
     let around = F::change((outer.source, outer.destination), outside);
     store(skb, inner.transport, &ports)
-        && F::store(skb, at, addresses, inner.checksum, change)
+        && F::store(skb, at, addresses, inner.checksum(), change)
         && checksum::replace(skb, offset, quote, F::ICMP)
         && (!F::IS_IPV6 || checksum::replace_addresses(skb, offset, around, F::ICMP, true))
-        && F::store(skb, ETHERNET, outside, outer.checksum, around)
+        && F::store(skb, ETHERNET, outside, outer.checksum(), around)
 }

@@ -98,7 +98,7 @@ pub(crate) fn reset<F: Write + Unreachable>(skb: *mut __sk_buff, hook: Hook) -> 
             skb,
             ETHERNET,
             (header.destination, header.source),
-            header.checksum,
+            header.checksum(),
             Change::NONE,
         );
     if is_done { answered(skb, hook) } else { dropped(hook) }

@@ -1,5 +1,6 @@
 //! What packets change in a connection's entries: times, sequence numbers, state.
 
+use core::hint::cold_path;
 use core::ptr::NonNull;
 
 use topo_lb_common::address::TCP;
@@ -58,6 +59,12 @@ pub(crate) fn note<F: Family>(
         }
         let sent = fields.sent.read_volatile();
         let end = transport.sequence.wrapping_add(transport.payload);
+        let before = fields.acknowledged.read_volatile();
+        let is_near = |number: u32, recorded| number.wrapping_sub(recorded) < LAG;
+        if !is_due && is_near(end, sent) && is_near(transport.acknowledged, before) {
+            return;
+        }
+        cold_path();
         // A segment that does not follow what was sent before is not believed.
         let ahead = transport.sequence.wrapping_sub(sent).wrapping_add(1 << 31);
         if ahead > (1 << 31) + LAG {
@@ -66,7 +73,6 @@ pub(crate) fn note<F: Family>(
         if must_record(end, sent, u32::MAX >> 1, is_due) {
             fields.sent.write_volatile(end);
         }
-        let before = fields.acknowledged.read_volatile();
         if must_record(transport.acknowledged, before, LONGEST_ACK, is_due) {
             fields.acknowledged.write_volatile(transport.acknowledged);
         }

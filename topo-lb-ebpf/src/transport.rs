@@ -35,15 +35,14 @@ pub(crate) struct Transport {
 /// Both ports as in a packet, from host order.
 #[inline(always)]
 pub(crate) const fn ports(source: u16, destination: u16) -> u32 {
-    let ([a, b], [c, d]) = (source.to_be_bytes(), destination.to_be_bytes());
-    u32::from_ne_bytes([a, b, c, d])
+    ((source as u32) << 16 | destination as u32).to_be()
 }
 
 /// Source and destination port in host order, from both as in a packet.
 #[inline(always)]
 pub(crate) const fn split_ports(ports: u32) -> (u16, u16) {
-    let [a, b, c, d] = ports.to_ne_bytes();
-    (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]))
+    let ports = u32::from_be(ports);
+    ((ports >> 16) as u16, ports as u16)
 }
 
 /// Both ports, as in the packet: TCP, UDP and SCTP headers begin with them.
