@@ -16,10 +16,10 @@ const KNOWN: &str = include_str!("../verifier.tsv");
 
 /// If `true`, the pending jumps of every program are searched, and programs are loaded with all flags of
 /// the agent. `cargo xtask test` sets it with `--bless` and for kernels that are named.
-const ALL_JUMPS: &str = "TOPO_LB_ALL_JUMPS";
+const ALL_OF_VERIFIER: &str = "TOPO_LB_ALL_OF_VERIFIER";
 
-fn all_jumps() -> bool {
-    env::var(ALL_JUMPS).as_deref() == Ok("true")
+fn all_of_verifier() -> bool {
+    env::var(ALL_OF_VERIFIER).as_deref() == Ok("true")
 }
 
 /// Detects growth before a kernel refuses a program.
@@ -38,7 +38,7 @@ fn every_program_is_far_from_the_verifier_s_limits() -> Result<()> {
     ensure!(instructions.len() == all, "{instructions:?}");
     // The verifier is deterministic: a program with as many instructions as before has as many pending
     // jumps as before. To search them takes minutes in a virtual machine.
-    let known = Known::read(!all_jumps())?;
+    let known = Known::read(!all_of_verifier())?;
     let (same, other): (BTreeMap<_, _>, BTreeMap<_, _>) =
         instructions.iter().partition(|(program, count)| known.is_same(program, **count));
     let mut jumps = known.jumps(same.into_keys());
@@ -81,7 +81,7 @@ fn ensure_few(instructions: &BTreeMap<String, u32>) -> Result<()> {
 #[test]
 fn every_program_is_accepted_whatever_the_agent_s_flags_are() -> Result<()> {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let ways = if all_jumps() { Serving::all() } else { Serving::corners().into() };
+    let ways = if all_of_verifier() { Serving::all() } else { Serving::corners().into() };
     for serving in ways {
         let instructions = instructions(serving).with_context(|| format!("{serving:?}"))?;
         ensure_few(&instructions).with_context(|| format!("{serving:?}"))?;

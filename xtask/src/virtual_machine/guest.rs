@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-use super::ALL_JUMPS;
+use super::ALL_OF_VERIFIER;
 use super::cross;
 use super::debian_kernel::DebianKernel;
 use super::initramfs::Initramfs;
@@ -126,7 +126,7 @@ pub(super) fn pack(
     kernel: &DebianKernel,
     programs: &Programs,
     scope: Scope,
-    all_jumps: bool,
+    all_of_verifier: bool,
     path: &Path,
 ) -> Result<()> {
     let mut inside = Initramfs::default();
@@ -166,7 +166,7 @@ pub(super) fn pack(
     let modules: Vec<PathBuf> = modules.iter().map(|module| module_path(module.name)).collect();
     inside.file(
         Path::new("/plan.json"),
-        plan(&modules, &of_machine, scope, all_jumps).to_string().as_bytes(),
+        plan(&modules, &of_machine, scope, all_of_verifier).to_string().as_bytes(),
     )?;
 
     fs::create_dir_all(path.parent().unwrap_or(path))?;
@@ -178,7 +178,7 @@ fn module_path(name: &str) -> PathBuf {
 }
 
 /// The file for `tests/src/bin/guest/plan.rs`.
-fn plan(modules: &[PathBuf], suites: &[Suite], scope: Scope, all_jumps: bool) -> Value {
+fn plan(modules: &[PathBuf], suites: &[Suite], scope: Scope, all_of_verifier: bool) -> Value {
     let suite = |suite: &Suite| {
         json!({
             "name": suite.name,
@@ -196,7 +196,7 @@ fn plan(modules: &[PathBuf], suites: &[Suite], scope: Scope, all_jumps: bool) ->
             "TOPO_LB_POD": "/bin/pod",
             "TOPO_LB_EBPF_OBJECT": "/topo-lb.o",
             "TOPO_LB_PATIENCE": PATIENCE.to_string(),
-            ALL_JUMPS: all_jumps.to_string(),
+            ALL_OF_VERIFIER: all_of_verifier.to_string(),
         },
         "suites": suites.iter().map(suite).collect::<Vec<_>>(),
     })

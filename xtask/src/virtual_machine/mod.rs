@@ -37,8 +37,9 @@ use counts::Counts;
 use report::Report;
 use suites::Suite;
 
-/// The variable that has the suite `verifier` search all pending jumps: `true` or `false`.
-const ALL_JUMPS: &str = "TOPO_LB_ALL_JUMPS";
+/// The variable that has the suite `verifier` search all pending jumps, and load programs with all flags of the
+/// agent: `true` or `false`.
+const ALL_OF_VERIFIER: &str = "TOPO_LB_ALL_OF_VERIFIER";
 
 /// Whether kernels and emulator are present, or can be downloaded. A virtual machine runs programs
 /// compiled for this machine, so both have the same architecture.
@@ -86,12 +87,12 @@ pub(crate) fn run(
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     // Otherwise the suite searches the pending jumps only of programs with another number of
     // instructions than in the repository: a verifier that counts the same has done the same.
-    let all_jumps = scope == Scope::Whole || counting == Counting::Keep;
+    let all_of_verifier = scope == Scope::Whole || counting == Counting::Keep;
     let here = supplies.get(&Architecture::X86_64).map(|(_, programs)| programs);
     let mut unchecked = match (counts::host_column(release.trim()), here) {
         (_, None) => None,
         (Some(column), Some(programs)) => {
-            counts.set(column, verify_here(workspace, programs, all_jumps)?);
+            counts.set(column, verify_here(workspace, programs, all_of_verifier)?);
             None
         }
         (None, _) => Some(format!(
@@ -107,9 +108,9 @@ pub(crate) fn run(
         let (emulator, programs) = supplies.get(&architecture).context("no emulator")?;
         let initramfs = workspace.target.join("virtual-machine").join(format!("initramfs-{line}"));
         // Each program takes many times longer where every instruction of the machine is emulated.
-        let all_jumps =
-            all_jumps && (architecture == Architecture::X86_64 || counting == Counting::Keep);
-        guest::pack(workspace, kernel, programs, scope, all_jumps, &initramfs)?;
+        let all_of_verifier =
+            all_of_verifier && (architecture == Architecture::X86_64 || counting == Counting::Keep);
+        guest::pack(workspace, kernel, programs, scope, all_of_verifier, &initramfs)?;
         let log = workspace.log(&format!("linux-{line}"));
         let (image, cores) = (kernel.image.as_path(), kernel.line.cores());
         machines.push(Machine { architecture, cores, emulator, image, initramfs, log });
@@ -170,12 +171,12 @@ pub(crate) enum Counting {
 fn verify_here(
     workspace: &Workspace,
     programs: &guest::Programs,
-    all_jumps: bool,
+    all_of_verifier: bool,
 ) -> Result<report::Verified> {
     let log = workspace.log("verifier-host");
     let mut command = workspace.command(programs.suite("verifier")?);
     command.arg("--nocapture").env("TOPO_LB_EBPF_OBJECT", workspace.object());
-    command.env(ALL_JUMPS, all_jumps.to_string());
+    command.env(ALL_OF_VERIFIER, all_of_verifier.to_string());
     crate::process::run_logged("this machine's verifier", &mut command, &log)?;
     Ok(Report::read(&read(&log)?).verified)
 }
