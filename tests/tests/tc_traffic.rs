@@ -7,6 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use aya::maps::{Array, HashMap, Map, MapData};
+use aya::programs::{SchedClassifier, TcAttachType};
 use serde_json::Value;
 use topo_lb_common::device::Device;
 use topo_lb_common::maps;
@@ -310,7 +311,21 @@ fn clsact_does_what_tcx_does_and_filters_go_with_cleanup() -> Result<()> {
         ensure!(filters(node)?.len() == 4, "two pods, each both ways: {:?}", filters(node)?);
         let listed = scene.agent.list("hooks")?;
         let egress = row(&listed["hooks"]["each"], "hook", "tc egress")?;
-        ensure!(egress["devices"][1]["means"] == "clsact", "{listed}");
+        let device = &egress["devices"][1];
+        ensure!(device["means"] == "clsact", "{listed}");
+        // A device of another network namespace with the same index is another device.
+        let index = device["index"].as_u64().context("an index")?;
+        let elsewhere = scene.cluster.prefix().name("elsewhere");
+        let elsewhere = NetNs::make(&[elsewhere])?.pop().context("a namespace")?;
+        elsewhere.ip(&[format!("link add other index {index} type bridge")])?;
+        let listed = elsewhere.run(|| scene.agent.list("hooks"))?;
+        ensure!(
+            row(&listed["hooks"]["each"], "hook", "tc egress")?["devices"][1]["name"].is_null(),
+            "{listed}"
+        );
+        let listed = node.run(|| scene.agent.list("hooks"))?;
+        let name = &row(&listed["hooks"]["each"], "hook", "tc egress")?["devices"][1]["name"];
+        ensure!(name == "pod3", "{listed}");
 
         scene.agent.stop()?;
         scene.agent.unset("--tc-devices");
@@ -383,7 +398,10 @@ fn hooks_tell_where_they_are_attached_and_what_they_counted() -> Result<()> {
             let devices = row["devices"].as_array().context("tc has devices")?;
             ensure!(devices.len() == 2, "two pods: {row}");
             for device in devices {
-                ensure!(device["means"] == "tcx" && device["index"].is_u64(), "{row}");
+                // Linux has tcx from 6.6 on.
+                let tcx = SchedClassifier::query_tcx("lo", TcAttachType::Ingress);
+                let means = if tcx.is_ok() { "tcx" } else { "clsact" };
+                ensure!(device["means"] == means && device["index"].is_u64(), "{row}");
                 // Outside the node's network namespace no device, or another one, has this index.
                 ensure!(device["name"].is_null(), "{row}");
             }

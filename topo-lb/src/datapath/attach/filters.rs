@@ -11,8 +11,9 @@ use crate::netlink::{self, Netlink, attribute, head, text};
 /// `TCA_KIND`, `TCA_OPTIONS`, include/uapi/linux/rtnetlink.h.
 const KIND: u16 = 1;
 const OPTIONS: u16 = 2;
-/// `TCA_BPF_NAME`, include/uapi/linux/pkt_cls.h.
+/// `TCA_BPF_NAME`, `TCA_BPF_ID`, include/uapi/linux/pkt_cls.h.
 const BPF_NAME: u16 = 7;
+const BPF_ID: u16 = 11;
 
 /// `struct tcmsg`.
 #[repr(C)]
@@ -34,6 +35,8 @@ pub(crate) struct Filter {
     pub(crate) handle: u32,
     /// For example `bpf` or `u32`, and the program's name, if any.
     pub(crate) name: String,
+    /// The kernel's id of the program, if it is one of BPF.
+    pub(crate) program: Option<u32>,
 }
 
 /// The filters of a device; none if it has no clsact queueing discipline.
@@ -81,12 +84,13 @@ fn filter(body: &[u8]) -> Option<Filter> {
     }
     let attributes = body.get(size_of::<Message>()..)?;
     let kind = text(attribute(attributes, KIND)?);
-    let program = attribute(attributes, OPTIONS).and_then(|options| attribute(options, BPF_NAME));
-    let name = match program {
+    let option = |option| attribute(attribute(attributes, OPTIONS)?, option);
+    let name = match option(BPF_NAME) {
         Some(program) => format!("{kind} {}", text(program)),
         None => kind,
     };
-    Some(Filter { priority: (message.info >> 16) as u16, handle: message.handle, name })
+    let program = option(BPF_ID).and_then(|id| Some(u32::from_ne_bytes(id.try_into().ok()?)));
+    Some(Filter { priority: (message.info >> 16) as u16, handle: message.handle, name, program })
 }
 
 #[cfg(test)]
@@ -103,7 +107,9 @@ mod tests {
 
     fn body(handle: u32) -> Vec<u8> {
         let message = Message { handle, info: 7 << 16 | 0x0300, ..Message::zeroed() };
-        let options = attribute_of(BPF_NAME, b"to_pod\0");
+        let options =
+            [attribute_of(BPF_NAME, b"to_pod\0"), attribute_of(BPF_ID, &41_u32.to_ne_bytes())]
+                .concat();
         [
             bytemuck::bytes_of(&message),
             &attribute_of(KIND, b"bpf\0"),
@@ -113,8 +119,9 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_has_a_priority_a_handle_and_a_name() {
-        let wanted = Filter { priority: 7, handle: 1, name: "bpf to_pod".to_owned() };
+    fn a_filter_has_a_priority_a_handle_a_name_and_a_program() {
+        let name = "bpf to_pod".to_owned();
+        let wanted = Filter { priority: 7, handle: 1, name, program: Some(41) };
         assert_eq!(filter(&body(1)), Some(wanted));
         assert_eq!(filter(&body(0)), None, "a priority as a whole");
     }

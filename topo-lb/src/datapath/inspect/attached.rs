@@ -132,11 +132,13 @@ fn others(name: &str, pin: &Pin) -> Vec<String> {
 }
 
 /// Whether the device with this name in this network namespace has the program: in another
-/// namespace, the index is another device's. The kernel lists only programs of tcx.
+/// namespace, the index is another device's.
 fn has(name: &str, pin: &Pin, program: u32) -> bool {
     match pin.mode {
         AttachMode::Tcx => SchedClassifier::query_tcx(name, pin.direction.attach_type())
             .is_ok_and(|(_, programs)| programs.iter().any(|info| info.id() == program)),
-        AttachMode::Clsact => true,
+        AttachMode::Clsact => Netlink::open(None)
+            .and_then(|netlink| filters::of(&netlink, pin.device, pin.direction))
+            .is_ok_and(|filters| filters.iter().any(|filter| filter.program == Some(program))),
     }
 }
