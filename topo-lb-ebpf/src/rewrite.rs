@@ -110,16 +110,6 @@ struct Tail<T, const WORDS: usize> {
     words: [u32; WORDS],
 }
 
-/// Writes what [`Tail`] has. Returns whether it succeeded.
-#[inline(always)]
-fn store_tail<F: Write, const WORDS: usize>(
-    skb: *mut __sk_buff,
-    tail: F::Tail,
-    words: [u32; WORDS],
-) -> bool {
-    store(skb, ETHERNET + 8, &Tail { tail, words })
-}
-
 /// Rewrites a packet whose transport header follows a plain IP header, up to the word that has the checksum:
 /// TCP's fifth (`WORDS` = 5), UDP's second. Returns as [`rewrite`]; `None`: nothing is done.
 ///
@@ -158,7 +148,7 @@ fn rewrite_at_once<F: Read + Write, const WORDS: usize>(
         let [g, h] = after(half(c, d), half(g, h)).to_ne_bytes();
         [e, f, g, h]
     });
-    Some(store_tail::<F, WORDS>(skb, F::tail(to, header.third, change), words))
+    Some(store(skb, ETHERNET + 8, &Tail { tail: F::tail(to, header.third, change), words }))
 }
 
 /// Rewrites a packet's addresses and ports. Returns false if it failed: the packet is unusable.
@@ -197,7 +187,8 @@ pub(crate) fn rewrite<F: Read + Write>(
         }
     }
     if is_usual {
-        return store_tail::<F, 1>(skb, F::tail(addresses, header.third, change), [ports]);
+        let tail = F::tail(addresses, header.third, change);
+        return store(skb, ETHERNET + 8, &Tail { tail, words: [ports] });
     }
     if ports != transport.ports && !store(skb, header.transport, &ports) {
         return false;
