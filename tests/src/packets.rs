@@ -341,7 +341,16 @@ impl Programs {
 
     /// Lets each device have so many established connections.
     pub fn limit(&mut self, connections: u32) -> Result<()> {
-        let quota = Quota { until: u64::MAX, connections, reserved: 0 };
+        self.set_quota(Quota { until: u64::MAX, connections, half_open_until: 0 })
+    }
+
+    /// Lets connections stay half-open for ever, or not any more.
+    pub fn keep_half_open(&mut self, keep: bool) -> Result<()> {
+        let half_open_until = if keep { u32::MAX } else { 0 };
+        self.set_quota(Quota { half_open_until, ..Quota::default() })
+    }
+
+    fn set_quota(&mut self, quota: Quota) -> Result<()> {
         let map = self.ebpf.map_mut(maps::QUOTA).context("a map")?;
         Ok(Array::<&mut MapData, Raw<Quota>>::try_from(map)?.set(0, Raw(quota), 0)?)
     }

@@ -39,11 +39,23 @@ pub struct Quota {
     pub until: u64,
     /// Most established connections of a device.
     pub connections: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Time (`CLOCK_MONOTONIC`, units of 2^30 ns = 1.07 s) until which connections stay half-open: an
+    /// agent replaces the tables of established ones, and programs of both sets find only half-open
+    /// ones. An agent that crashes meanwhile leaves a time that passes.
+    pub half_open_until: u32,
 }
 
+/// The unit of [`Quota::half_open_until`]: 2^30 ns.
+pub const HALF_OPEN_UNIT: u32 = 30;
+
 impl Quota {
+    /// Whether no connection may be moved to the established ones at `now`.
+    #[inline(always)]
+    #[must_use]
+    pub const fn keeps_half_open(&self, now: u64) -> bool {
+        now >> HALF_OPEN_UNIT < self.half_open_until as u64
+    }
+
     /// Whether a device with so many established connections may open another one at `now`.
     #[inline(always)]
     #[must_use]
@@ -125,11 +137,19 @@ mod tests {
 
     #[test]
     fn a_quota_holds_while_an_agent_counts() {
-        let quota = Quota { until: NOW, connections: 3, reserved: 0 };
+        let quota = Quota { until: NOW, connections: 3, half_open_until: 0 };
         assert!(quota.allows(2, NOW - 1));
         assert!(!quota.allows(3, NOW - 1));
         assert!(quota.allows(3, NOW));
         assert!(Quota::default().allows(u32::MAX, 0));
+    }
+
+    #[test]
+    fn connections_stay_half_open_for_a_time() {
+        let quota = Quota { half_open_until: 8, ..Quota::default() };
+        assert!(quota.keeps_half_open((8 << HALF_OPEN_UNIT) - 1));
+        assert!(!quota.keeps_half_open(8 << HALF_OPEN_UNIT));
+        assert!(!Quota::default().keeps_half_open(0));
     }
 
     #[test]

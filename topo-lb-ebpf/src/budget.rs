@@ -38,6 +38,13 @@ pub(crate) fn may_open(device: u32, now: u64) -> bool {
     unsafe { (*quota).allows((*entry).connections, now) && (*entry).openings.take(OPENINGS, now) }
 }
 
+/// Whether no connection may be moved to the established ones at `now`.
+#[inline(always)]
+pub(crate) fn keeps_half_open(now: u64) -> bool {
+    // SAFETY: a look-up's pointer.
+    QUOTA.get_ptr(0).is_some_and(|quota| unsafe { (*quota).keeps_half_open(now) })
+}
+
 /// A connection of the device is established.
 #[inline(always)]
 pub(crate) fn established(device: u32) {

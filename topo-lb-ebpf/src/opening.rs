@@ -13,6 +13,7 @@ use topo_lb_common::trace::Outcome;
 
 use crate::affinity::Client;
 use crate::budget;
+use crate::clock::now;
 use crate::connection::{find, find_half_open, holds, is_alive, other_key, remove, revision};
 use crate::family::{Family, FrontendOf, TupleOf};
 use crate::fast_path::FastPath;
@@ -208,9 +209,12 @@ fn may_take<F: Family>(reply: &TupleOf<F>, key: &TupleOf<F>, now: u64) -> bool {
 }
 
 /// Moves both entries of a connection to the established ones. `key` is that of the client's
-/// packets. Without room there the connection stays half-open.
+/// packets. Without room there, or while an agent replaces the tables, the connection stays half-open.
 #[inline(always)]
 pub(crate) fn establish<F: Family>(key: &TupleOf<F>) {
+    if budget::keeps_half_open(now()) {
+        return;
+    }
     let Some(client) = find_half_open::<F>(key) else {
         return;
     };

@@ -118,6 +118,15 @@ impl Programs {
         self.entries(maps::CONNECTIONS4)
     }
 
+    /// The number of entries of established connections of a family.
+    pub fn established(&self, is_v6: bool) -> Result<usize> {
+        Ok(if is_v6 {
+            self.entries::<Tuple6, Connection6>(maps::CONNECTIONS6)?.len()
+        } else {
+            self.established4()?.len()
+        })
+    }
+
     /// As [`connections4`](Self::connections4), for IPv6.
     pub fn connections6(&self) -> Result<Vec<(Tuple6, Connection6)>> {
         Ok([self.entries(maps::HALF_OPEN6)?, self.entries(maps::CONNECTIONS6)?].concat())

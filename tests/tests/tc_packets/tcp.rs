@@ -75,6 +75,27 @@ fn open(programs: &mut Programs, client: &str, web: &str, a: &str) -> Result<()>
 }
 
 #[test]
+fn connections_stay_half_open_while_an_agent_replaces_the_tables() -> Result<()> {
+    for (client, web, a) in [(CLIENT4, WEB4, A4), (CLIENT6, WEB6, A6)] {
+        let mut programs = scene()?;
+        programs.keep_half_open(true)?;
+        open(&mut programs, client, web, a)?;
+        let (data, answer) = (tcp(client, web, Tcp::Ack), tcp(a, client, Tcp::Ack));
+        let established = |programs: &Programs| programs.established(client.contains('['));
+        for times in 0..2 {
+            ensure!(established(&programs)? == 0, "established after {times} segments");
+            expect(&mut programs, "data", Hook::Ingress, &data, (NEXT, client, a))?;
+            expect(&mut programs, "answer", Hook::Egress, &answer, (NEXT, web, client))?;
+        }
+        programs.keep_half_open(false)?;
+        expect(&mut programs, "later data", Hook::Ingress, &data, (NEXT, client, a))?;
+        ensure!(established(&programs)? == 2, "both entries: {}", established(&programs)?);
+        expect(&mut programs, "later answer", Hook::Egress, &answer, (NEXT, web, client))?;
+    }
+    Ok(())
+}
+
+#[test]
 fn a_reset_or_fin_counts_only_inside_the_window() -> Result<()> {
     // Numbers of the client and of the endpoint after the handshake.
     const OURS: u32 = u32::MAX - 50_000;

@@ -44,7 +44,9 @@ impl Datapath {
                 forget(&pin_dir, pin.device);
             }
         }
-        self.carry_connections();
+        if let Some(carried) = &mut self.carried {
+            carried.begin();
+        }
         // First egress on all devices: replies must be translated before a connection can be.
         for direction in Direction::BOTH {
             for (role, device) in devices {
@@ -87,20 +89,15 @@ impl Datapath {
                 }
             }
         }
-        self.carry_connections();
+        if let Some(carried) = &mut self.carried {
+            carried.end();
+        }
         if renew && all_ours {
             self.carried = None;
             self.start_reply_filter();
             self.start_quota();
         }
         all_ours
-    }
-
-    /// Copies the connections that old programs have opened since the maps were renewed.
-    fn carry_connections(&mut self) {
-        if let Some(carried) = &mut self.carried {
-            carried.copy();
-        }
     }
 
     /// Unpins the maps of an earlier agent that served frontends of all kinds.

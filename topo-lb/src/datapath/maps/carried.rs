@@ -2,15 +2,22 @@
 
 use std::path::{Path, PathBuf};
 
-use aya::maps::{HashMap, Map, MapData, MapError};
+use aya::maps::{Array, HashMap, Map, MapData, MapError};
 use bytemuck::Pod;
 use topo_lb_common::connection::{Connection4, Connection6, Tuple4, Tuple6};
+use topo_lb_common::device::{HALF_OPEN_UNIT, Quota};
 use topo_lb_common::maps;
 use tracing::warn;
 
+use super::connections::now;
 use super::earlier;
 use super::pinned::{BPF_NOEXIST, Raw, added};
 use crate::datapath::error::causes;
+use crate::datapath::host::grace;
+
+/// How long connections stay half-open if the agent crashes while it replaces programs, in units of
+/// [`Quota::half_open_until`].
+const AT_MOST: u32 = 10;
 
 /// The old maps of connections that were replaced, beside the new ones. The hooks of cgroups switch
 /// first: until a device has the new programs, its old ones write to the old maps.
@@ -18,6 +25,8 @@ use crate::datapath::error::causes;
 pub(crate) struct CarriedConnections {
     pin_dir: PathBuf,
     maps: Vec<Carried>,
+    /// The old `quota`, and the new one.
+    quotas: Vec<Map>,
 }
 
 #[derive(Debug)]
@@ -31,7 +40,11 @@ struct Carried {
 
 impl CarriedConnections {
     pub(super) fn new(pin_dir: &Path) -> Self {
-        Self { pin_dir: pin_dir.to_owned(), maps: Vec::new() }
+        Self { pin_dir: pin_dir.to_owned(), maps: Vec::new(), quotas: Vec::new() }
+    }
+
+    pub(super) fn add_quotas(&mut self, (old, new): (MapData, MapData)) {
+        self.quotas = vec![Map::Array(old), Map::Array(new)];
     }
 
     /// # Errors
@@ -45,6 +58,44 @@ impl CarriedConnections {
         let (old, new) = (Map::LruHashMap(old), Map::LruHashMap(new));
         self.maps.push(Carried { name, old, new, old_key_size });
         Ok(())
+    }
+
+    /// Copies the connections before the programs of devices are replaced. From now on both sets of
+    /// programs leave new connections half-open, in maps that both have: one that the old programs
+    /// establish would be unknown to the new ones.
+    pub(crate) fn begin(&mut self) {
+        if self.maps.is_empty() {
+            return;
+        }
+        self.keep_half_open((now() >> HALF_OPEN_UNIT) as u32 + AT_MOST);
+        self.copy();
+    }
+
+    /// Copies what is left once the programs are replaced, and lets them establish connections.
+    pub(crate) fn end(&mut self) {
+        if self.maps.is_empty() {
+            return;
+        }
+        // Programs of an earlier version have established connections until now.
+        self.wait();
+        self.copy();
+        self.keep_half_open(0);
+    }
+
+    fn keep_half_open(&mut self, until: u32) {
+        for quota in &mut self.quotas {
+            if let Err(error) = set_half_open(quota, until) {
+                warn!("connections that are opened now may be lost: {}", causes(&error));
+            }
+        }
+        self.wait();
+    }
+
+    /// Waits until no program runs that began before.
+    fn wait(&self) {
+        if let Err(error) = grace::wait() {
+            warn!("connections that are opened now may be lost: {error}");
+        }
     }
 
     /// Copies what the new maps lack, as far as there is room.
@@ -74,6 +125,12 @@ impl Carried {
             copy::<K, V>(old, new)
         }
     }
+}
+
+fn set_half_open(quota: &mut Map, until: u32) -> Result<(), MapError> {
+    let mut quota = Array::<_, Raw<Quota>>::try_from(quota)?;
+    let Raw(before) = quota.get(&0, 0)?;
+    quota.set(0, Raw(Quota { half_open_until: until, ..before }), 0)
 }
 
 /// Copies the entries that `new` lacks.

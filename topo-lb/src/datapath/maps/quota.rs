@@ -120,7 +120,7 @@ impl Work {
             self.is_counted = true;
         }
         let until = now() + HOLDS.as_nanos() as u64;
-        let quota = Quota { until, connections: self.most, reserved: 0 };
+        let quota = Quota { until, connections: self.most, half_open_until: 0 };
         self.quota.set(0, Raw(quota), 0).map_err(failed(maps::QUOTA, "write"))
     }
 

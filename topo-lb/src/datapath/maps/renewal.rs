@@ -236,6 +236,10 @@ impl Renewal {
         for name in [maps::CONNECTIONS4, maps::CONNECTIONS6] {
             self.copy(name, || carried.add(name, self.both(name)?));
         }
+        self.copy(maps::QUOTA, || {
+            carried.add_quotas(self.both(maps::QUOTA)?);
+            Ok(())
+        });
         carried
     }
 
