@@ -2,6 +2,7 @@
 
 use fs_err as fs;
 use std::env;
+use std::num::NonZero;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -195,9 +196,9 @@ pub(crate) fn run(
     }
 }
 
-/// How many suites run at once: they wait more than they compute, but for those that flood.
+/// How many suites run at once: one more than there are cores, because they wait a third of their time.
 fn lanes() -> usize {
-    std::thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 3))
+    std::thread::available_parallelism().map_or(2, |cores| (cores.get() + 1).clamp(2, 4))
 }
 
 /// Compiles the suites of these stages, and runs them in lanes.
@@ -258,7 +259,11 @@ fn unit(workspace: &Workspace) -> Result<()> {
     };
     let log = workspace.log("build-unit-tests");
     run_logged("compiling unit tests", test().arg("--no-run"), &log)?;
-    run_visible(&mut test(), TESTS_LIMIT)
+    // Half of them wait for a server, a watch or a clock.
+    let threads = std::thread::available_parallelism().map_or(2, NonZero::get) * 2;
+    let mut test = test();
+    test.args(["--", &format!("--test-threads={threads}")]);
+    run_visible(&mut test, TESTS_LIMIT)
 }
 
 fn lab(workspace: &Workspace) -> Result<(Vec<Suite>, Outcome)> {
