@@ -27,7 +27,7 @@ use crate::prometheus;
 use crate::release::proof::{self, Dist};
 use crate::suites;
 use crate::summary::Outcome;
-use crate::virtual_machine::{self, Counting, Line, Scope};
+use crate::virtual_machine::{self, Asked};
 use crate::workspace::{Workspace, cargo_home, find_cargo_program};
 
 /// The stages: cheap checks first, the longest one last.
@@ -138,15 +138,8 @@ impl Stage {
         may(self) && may(other)
     }
 
-    /// Runs the stage. `named` has the kernels of the command line; `counting` tells what to do
-    /// with their verifiers' counts.
-    fn run(
-        self,
-        workspace: &Workspace,
-        machine: &Machine,
-        named: &[Line],
-        counting: Counting,
-    ) -> Result<Outcome> {
+    /// Runs the stage.
+    fn run(self, workspace: &Workspace, machine: &Machine, asked: Asked<'_>) -> Result<Outcome> {
         match self {
             Self::Format => format(workspace)?,
             Self::Object => {
@@ -158,7 +151,7 @@ impl Stage {
             Self::Deny => return deny(workspace),
             Self::Docs => docs(workspace)?,
             Self::Unit => unit(workspace)?,
-            Self::Kernels => return kernels(workspace, machine, named, counting),
+            Self::Kernels => return kernels(workspace, machine, asked),
             Self::Lab | Self::ControlPlane | Self::Cluster | Self::Fuzz | Self::Release => {
                 return in_lanes(&[self], workspace);
             }
@@ -187,11 +180,10 @@ pub(crate) fn run(
     stages: &[Stage],
     workspace: &Workspace,
     machine: &Machine,
-    named: &[Line],
-    counting: Counting,
+    asked: Asked<'_>,
 ) -> Result<Outcome> {
     match stages {
-        [stage] => stage.run(workspace, machine, named, counting),
+        [stage] => stage.run(workspace, machine, asked),
         _ => in_lanes(stages, workspace),
     }
 }
@@ -300,19 +292,9 @@ fn of_the_lab(
 }
 
 /// Some tests on every kernel, or all tests on the named ones.
-fn kernels(
-    workspace: &Workspace,
-    machine: &Machine,
-    named: &[Line],
-    counting: Counting,
-) -> Result<Outcome> {
-    let (lines, scope) = match named.is_empty() {
-        true => (&Line::ALL[..], Scope::Short),
-        false => (named, Scope::Whole),
-    };
+fn kernels(workspace: &Workspace, machine: &Machine, asked: Asked<'_>) -> Result<Outcome> {
     let (compiler, _) = object_tools(machine).context("no compiler for other targets")?;
-    let unchecked = virtual_machine::run(workspace, compiler, lines, scope, counting)?;
-    Ok(unchecked.map_or(Outcome::Passed(None), Outcome::Unchecked))
+    virtual_machine::run(workspace, compiler, asked)
 }
 
 /// The suites that plain `cargo test` omits.

@@ -13,14 +13,15 @@ use crate::process::caught;
 use crate::progress::{self, clock};
 use crate::stage::{self, Stage};
 use crate::summary::{Outcome, Row, table};
-use crate::virtual_machine::{Counting, Line};
+use crate::virtual_machine::{Asked, Counting, Line};
 use crate::workspace::Workspace;
 
 /// Runs every check and every test, and stops at the first failure.
 ///
 /// The lab's suites run on this machine's own kernel, with real sockets in namespaces and cgroups,
 /// and need root. Those of the datapath also run on Debian's kernels under QEMU: some of their tests,
-/// or all if `--kernel` names the kernels; one is for 64-bit ARM.
+/// or all if `--kernel` names the kernels; one is for 64-bit ARM. A kernel that passed is not booted
+/// again as long as nothing that it runs has changed, unless it or its stage is named.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -62,6 +63,9 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     progress::headline("set-up");
     let lines: Vec<Line> = args.kernel.iter().flatten().copied().collect();
     let needs: BTreeSet<Need> = stages.iter().flat_map(|it| it.needs()).copied().collect();
+    // A stage that is named runs, also if nothing has changed.
+    let anew = args.bless || !args.only.is_empty() || !args.kernel.is_empty();
+    let asked = Asked { lines: &lines, counting, anew };
     let machine = install::ready(workspace, &needs)?;
     let elapsed = begun.elapsed();
     progress::note(&format!("ready after {}", clock(elapsed)));
@@ -73,7 +77,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         progress::headline(&title(together));
         let rest: Vec<Stage> = stages.iter().copied().filter(|it| *it >= together[0]).collect();
         beside.begin(workspace, &rest)?;
-        stage::run(together, workspace, &machine, &lines, counting)
+        stage::run(together, workspace, &machine, asked)
     });
     drop(beside);
     progress::headline("summary");

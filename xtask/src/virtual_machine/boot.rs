@@ -1,6 +1,7 @@
 //! One virtual machine.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -74,12 +75,17 @@ impl Machine<'_> {
         limit: Duration,
         hear: impl FnMut(&str),
     ) -> Result<()> {
+        to_log(&mut self.command(workspace), &self.log, Some(limit), hear)
+    }
+
+    /// The command that boots it.
+    pub(super) fn command(&self, workspace: &Workspace) -> Command {
         let mut command = self.emulator.command(workspace);
         command.args(self.architecture.machine()).args(ARGUMENTS);
         command.args(["-smp", self.cores.count()]);
         command.arg("-kernel").arg(self.image).arg("-initrd").arg(&self.initramfs);
         let append = format!("{}{}", self.architecture.command_line(), self.cores.command_line());
         command.args(["-append", &append]);
-        to_log(&mut command, &self.log, Some(limit), hear)
+        command
     }
 }

@@ -2,7 +2,7 @@
 //! as that can remove other packages: it conflicts with `qemu-utils` of Debian's backports.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Result;
@@ -25,6 +25,10 @@ pub(super) struct Emulator {
 }
 
 impl Emulator {
+    pub(super) fn program(&self) -> &Path {
+        &self.program
+    }
+
     pub(super) fn command(&self, workspace: &Workspace) -> Command {
         let mut command = workspace.command(&self.program);
         if let Some(libraries) = &self.libraries {

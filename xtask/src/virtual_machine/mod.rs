@@ -14,6 +14,7 @@ mod initramfs;
 mod modules;
 mod report;
 mod suites;
+mod verdict;
 
 use fs_err as fs;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,17 +26,19 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 
 pub(crate) use debian_kernel::Line;
-pub(crate) use suites::Scope;
+use suites::Scope;
 
 use crate::architecture::Architecture;
 use crate::process::caught;
 use crate::progress::{self, Running, clock};
+use crate::summary::Outcome;
 use crate::toolchain::Toolchain;
 use crate::workspace::Workspace;
 use boot::Machine;
 use counts::Counts;
 use report::Report;
 use suites::Suite;
+use verdict::Verdict;
 
 /// The variable that has the suite `verifier` search all pending jumps, and load programs with all flags of the
 /// agent: `true` or `false`.
@@ -64,17 +67,30 @@ fn are_obtainable(architecture: Architecture, lines: &[Line]) -> bool {
     emulator::is_obtainable(architecture) && debian_kernel::are_obtainable(lines)
 }
 
-/// Runs the suites on all kernels at once: their tests wait often. Returns what was not checked.
+/// What a run of the kernels is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked<'a> {
+    /// The kernels of the command line.
+    pub(crate) lines: &'a [Line],
+    pub(crate) counting: Counting,
+    /// Whether machines that passed, and have not changed since, are booted all the same.
+    pub(crate) anew: bool,
+}
+
+/// Runs the suites on all kernels at once: their tests wait often.
 ///
 /// # Errors
 /// A suite fails, or a machine does not finish; the other kernels' suites still run.
 pub(crate) fn run(
     workspace: &Workspace,
     compiler: &Toolchain,
-    lines: &[Line],
-    scope: Scope,
-    counting: Counting,
-) -> Result<Option<String>> {
+    asked: Asked<'_>,
+) -> Result<Outcome> {
+    let counting = asked.counting;
+    let (lines, scope) = match asked.lines.is_empty() {
+        true => (&Line::ALL[..], Scope::Short),
+        false => (asked.lines, Scope::Whole),
+    };
     let kernels = lines.iter().map(|line| debian_kernel::ready(workspace, *line));
     let kernels = kernels.collect::<Result<Vec<_>>>()?;
     let mut supplies = BTreeMap::new();
@@ -114,19 +130,30 @@ pub(crate) fn run(
         guest::pack(workspace, kernel, programs, scope, all_of_verifier, &initramfs)?;
         let log = workspace.log(&format!("linux-{line}"));
         let (image, cores) = (kernel.image.as_path(), kernel.line.cores());
-        machines.push(Machine { architecture, cores, emulator, image, initramfs, log });
+        let machine = Machine { architecture, cores, emulator, image, initramfs, log };
+        let verdict = Verdict::of(workspace, kernel.line, &machine)?;
+        machines.push((machine, verdict));
     }
     let releases: Vec<&str> = kernels.iter().map(|kernel| kernel.release.as_str()).collect();
-    let ends = boot(workspace, &releases.join(", "), &machines, limit(scope, counting));
+    let ends = boot(workspace, &releases.join(", "), &machines, asked.anew, limit(scope, counting));
     if caught() != 0 {
         bail!("interrupted");
     }
     let mut failures = Vec::new();
-    for ((kernel, machine), (ended, took)) in kernels.iter().zip(&machines).zip(ends) {
-        progress::note(&format!("Linux {}: {}", kernel.release, clock(took)));
+    let mut unchanged = 0;
+    for ((kernel, (machine, verdict)), end) in kernels.iter().zip(&machines).zip(ends) {
+        let how = match &end {
+            End::Unchanged => "unchanged since it passed".to_owned(),
+            End::Booted(_, took) => clock(*took),
+        };
+        progress::note(&format!("Linux {}: {how}", kernel.release));
+        unchanged += u32::from(matches!(end, End::Unchanged));
         let line = kernel.line.name();
-        match judge(machine, &suites::of(scope, kernel.line), scope, ended) {
-            Ok(report) => counts.set(line, report.verified),
+        match judge(machine, &suites::of(scope, kernel.line), scope, end) {
+            Ok(report) => {
+                verdict.keep(&read(&machine.log)?)?;
+                counts.set(line, report.verified);
+            }
             Err(error) => {
                 progress::warn(&format!("{line}: {error:#}"));
                 failures.push(line);
@@ -148,8 +175,8 @@ pub(crate) fn run(
     }
     let drifts = counts.drifts();
     match counting {
-        Counting::Keep => counts.write(workspace).map(|()| unchecked),
-        Counting::Compare if drifts.is_empty() => Ok(unchecked),
+        Counting::Keep => counts.write(workspace)?,
+        Counting::Compare if drifts.is_empty() => {}
         Counting::Compare => bail!(
             "the verifiers count other numbers than {}:\n  {}\n  if that is intended, run this \
              again with --bless, and commit the file",
@@ -157,6 +184,11 @@ pub(crate) fn run(
             drifts.join("\n  ")
         ),
     }
+    let remark = (unchanged > 0).then(|| {
+        let all = kernels.len();
+        format!("{unchanged} of {all} unchanged since they passed; --only kernels boots them again")
+    });
+    Ok(unchecked.map_or(Outcome::Passed(remark), Outcome::Unchecked))
 }
 
 /// What to do with the verifiers' counts.
@@ -182,40 +214,50 @@ fn verify_here(
     Ok(Report::read(&read(&log)?).verified)
 }
 
-/// Boots machines, and waits until they end. Returns result and duration of each.
+/// How a machine ended.
+enum End {
+    /// It passed earlier, and was not booted again.
+    Unchanged,
+    Booted(Result<()>, Duration),
+}
+
+/// Boots machines, and waits until they end. Unless `anew`, leaves out those that are as when they
+/// passed; their logs get the output of that time.
 fn boot(
     workspace: &Workspace,
     releases: &str,
-    machines: &[Machine<'_>],
+    machines: &[(Machine<'_>, Verdict)],
+    anew: bool,
     limit: Duration,
-) -> Vec<(Result<()>, Duration)> {
+) -> Vec<End> {
     let running = Running::start(format!("Linux {releases}"));
-    let run = |machine: &Machine<'_>| {
+    let run = |(machine, verdict): &(Machine<'_>, Verdict)| {
+        if let Some(output) = verdict.passed().filter(|_| !anew)
+            && fs::write(&machine.log, output).is_ok()
+        {
+            return End::Unchanged;
+        }
         let begun = Instant::now();
         let ended = machine.run(workspace, limit, |line| running.tick(line));
-        (ended, begun.elapsed())
+        End::Booted(ended, begun.elapsed())
     };
     let ends: Vec<_> = thread::scope(|scope| {
         let run = &run;
         let threads: Vec<_> = machines.iter().map(|it| scope.spawn(move || run(it))).collect();
         threads.into_iter().map(|it| it.join().unwrap_or_else(|it| resume_unwind(it))).collect()
     });
-    running.end(ends.iter().all(|(ended, _)| ended.is_ok()));
+    running.end(!ends.iter().any(|end| matches!(end, End::Booted(Err(_), _))));
     ends
 }
 
 /// Reads the report of a machine that has ended.
-fn judge(
-    machine: &Machine<'_>,
-    suites: &[Suite],
-    scope: Scope,
-    ended: Result<()>,
-) -> Result<Report> {
+fn judge(machine: &Machine<'_>, suites: &[Suite], scope: Scope, end: End) -> Result<Report> {
     let said = read(&machine.log)?;
     let report = Report::read(&said);
     for text in report.lines() {
         progress::note(&format!("  {text}"));
     }
+    let ended = if let End::Booted(ended, _) = end { ended } else { Ok(()) };
     if let Err(error) = ended.and_then(|()| suites::judge(suites, scope, &report)) {
         for text in report::excerpt(&said) {
             progress::note(&format!("│ {text}"));
