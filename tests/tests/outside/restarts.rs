@@ -2,14 +2,26 @@
 
 use std::net::SocketAddr;
 use std::panic::resume_unwind;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use aya::maps::{Array, Map, MapData};
+use topo_lb_common::device::Quota;
+use topo_lb_common::maps;
 use topo_lb_tests::client::Client;
 use topo_lb_tests::traffic::Via;
 
 use super::scene::{WEB, play, wait_at_each};
+
+/// Whether `quota` tells programs to leave connections half-open.
+fn keeps_half_open(pins: &Path) -> Result<bool> {
+    let quota = Map::Array(MapData::from_pin(pins.join(maps::QUOTA))?);
+    let [.., until] = Array::<_, [u32; size_of::<Quota>() / 4]>::try_from(quota)?.get(&0, 0)?;
+    Ok(until != 0)
+}
 
 #[test]
 fn connections_outlive_an_agent_that_is_killed_and_the_next_one_goes_on() -> Result<()> {
@@ -50,8 +62,26 @@ fn connections_outlive_an_agent_that_is_killed_and_the_next_one_goes_on() -> Res
         scene.agent.stop()?;
         // Its maps do not fit: they are made anew.
         scene.agent.set("--max-connections", "32768");
-        let (tally, ()) = client.call_during(Via::Http, tcp, || scene.agent.resume())?;
+        let pins = scene.agent.pins().to_owned();
+        let is_over = AtomicBool::new(false);
+        let (called, kept) = thread::scope(|scope| {
+            let watch = scope.spawn(|| {
+                let mut kept = false;
+                while !is_over.load(Ordering::Relaxed) {
+                    kept |= keeps_half_open(&pins).unwrap_or_default();
+                    thread::sleep(Duration::from_millis(1));
+                }
+                kept
+            });
+            let called = client.call_during(Via::Http, tcp, || scene.agent.resume());
+            is_over.store(true, Ordering::Relaxed);
+            (called, watch.join().unwrap_or_else(|panic| resume_unwind(panic)))
+        });
+        let (tally, ()) = called?;
         ensure!(tally.answered() == tally.requests, "while the maps are replaced: {tally}");
+        // A connection that is established between two devices has answers by both sets of programs.
+        ensure!(kept, "connections were established while devices had programs of two sets");
+        ensure!(!keeps_half_open(&pins)?, "no connection is established any more");
         ensure!(scene.agent.log().contains("the hooks have the new maps"), "no maps were replaced");
         all_go_on(client, "with new maps")?;
         // Also a connection that is opened meanwhile, at any moment, goes on.
