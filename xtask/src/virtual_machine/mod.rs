@@ -155,6 +155,7 @@ pub(crate) fn run(
                 counts.set(line, report.verified);
             }
             Err(error) => {
+                verdict.forget();
                 progress::warn(&format!("{line}: {error:#}"));
                 failures.push(line);
             }
@@ -188,7 +189,11 @@ pub(crate) fn run(
         let all = kernels.len();
         format!("{unchanged} of {all} unchanged since they passed; --only kernels boots them again")
     });
-    Ok(unchecked.map_or(Outcome::Passed(remark), Outcome::Unchecked))
+    Ok(match (unchecked, remark) {
+        (None, remark) => Outcome::Passed(remark),
+        (Some(what), None) => Outcome::Unchecked(what),
+        (Some(what), Some(remark)) => Outcome::Unchecked(format!("{what}; {remark}")),
+    })
 }
 
 /// What to do with the verifiers' counts.

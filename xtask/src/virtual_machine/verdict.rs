@@ -48,6 +48,12 @@ impl Verdict {
         let text = format!("{}\n{output}", self.inputs);
         fs::write(&self.path, text).context("a verdict cannot be kept")
     }
+
+    /// Forgets the last verdict: with the same inputs the machine has failed.
+    pub(super) fn forget(&self) {
+        // Mostly there is none.
+        let _ = fs::remove_file(&self.path);
+    }
 }
 
 #[cfg(test)]
@@ -67,5 +73,7 @@ mod tests {
         assert_eq!(before.passed().as_deref(), Some("@guest end\nall\n"));
         assert_eq!(of("digest -smp 2").passed(), None);
         assert_eq!(of("digest").passed(), None);
+        before.forget();
+        assert_eq!(before.passed(), None, "one failure counts more than a success before it");
     }
 }
