@@ -13,7 +13,7 @@
 use crate::address::TCP;
 use crate::layout::layout;
 
-/// [`Tuple::way`]: a packet from a client, on ingress.
+/// [`Tuple::way`]: on ingress: a packet from a client, or a reply that [turns](TURNS).
 pub const FROM_CLIENT: u8 = 0;
 /// [`Tuple::way`]: a packet to a client, on egress.
 pub const TO_CLIENT: u8 = 1;
@@ -28,6 +28,12 @@ pub const ENDPOINT_GONE: u8 = 4;
 /// [`Connection::kind`]: from outside to an endpoint of another node. The kernel gives its packets an
 /// address of this node as their source, so that the replies come back here.
 pub const MASQUERADE: u8 = 8;
+/// [`Connection::kind`]: the same, but the programs give it that source ([`crate::snat`]). Packets of
+/// both directions come by an uplink and leave by it.
+pub const SNAT: u8 = 16;
+/// [`Connection::kind`]: packets of both directions are translated on ingress, so both entries have
+/// [`FROM_CLIENT`].
+pub const TURNS: u8 = HAIRPIN | SNAT;
 
 /// [`Tuple::device`] of connections from outside: requests and replies may use different devices.
 pub const OUTSIDE_DEVICE: u32 = 0;
@@ -182,7 +188,7 @@ layout! {
         pub asked: u32,
         /// [`ANSWERED`], [`CLIENT_FIN`], [`ENDPOINT_FIN`], [`RESET`], [`REOPENS`].
         pub state: u8,
-        /// [`REPLY`], [`HAIRPIN`], [`ENDPOINT_GONE`], [`MASQUERADE`].
+        /// [`REPLY`], [`HAIRPIN`], [`ENDPOINT_GONE`], [`MASQUERADE`], [`SNAT`].
         pub kind: u8,
         /// Zero.
         pub reserved: [u8; 6],
@@ -248,7 +254,7 @@ layout! {
         pub source: A,
         /// Network order.
         pub destination: A,
-        /// [`HAIRPIN`], [`MASQUERADE`] or zero.
+        /// [`HAIRPIN`], [`MASQUERADE`], [`SNAT`] or zero.
         pub kind: u32,
         /// Zero.
         pub reserved: u32,

@@ -29,6 +29,7 @@ pub mod range;
 pub mod record;
 pub mod reply_filter;
 pub mod selection;
+pub mod snat;
 pub mod sources;
 pub mod stress;
 pub mod totals;

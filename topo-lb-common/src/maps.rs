@@ -90,9 +90,11 @@ pub const FRONTENDS: &str = "frontends";
 pub const SOURCES4: &str = "sources4";
 /// The same for IPv6.
 pub const SOURCES6: &str = "sources6";
+/// [`crate::snat::Snat`].
+pub const SNAT: &str = "snat";
 
 /// Every pinned map, in the order of creation.
-pub const ALL: [&str; 40] = [
+pub const ALL: [&str; 41] = [
     RANGE,
     SERVICES4,
     SERVICES6,
@@ -133,6 +135,7 @@ pub const ALL: [&str; 40] = [
     FRONTENDS,
     SOURCES4,
     SOURCES6,
+    SNAT,
 ];
 /// Maps that only tc needs, and that are pinned only with tc: those of [`ALL`] from `connections4` on.
 pub const TC: &[&str] = ALL.split_at(28).1.split_at(9).0;

@@ -2,21 +2,19 @@
 //! of this node share devices, so each has an entry like a device's.
 
 use aya_ebpf::bindings::BPF_NOEXIST;
-use topo_lb_common::connection::FROM_CLIENT;
 use topo_lb_common::device::{Device, OPENINGS, REFUSALS, outside};
 
 use crate::family::{Family, TupleOf};
 use crate::maps::{DEVICES, QUOTA};
 use crate::outside::is_of_outside;
 
-/// The key in `devices` of the client of a connection, of which `key` is one of the two keys.
+/// The key in `devices` of the client of a connection. `key`: that of the client's packets.
 #[inline(always)]
 pub(crate) fn of<F: Family>(key: &TupleOf<F>) -> u32 {
     if !is_of_outside::<F>(key) {
         return key.device;
     }
-    let client = if key.way == FROM_CLIENT { key.source } else { key.destination };
-    outside(F::folded(F::words(client)))
+    outside(F::folded(F::words(key.source)))
 }
 
 /// The entry of a device; a new one has full buckets.

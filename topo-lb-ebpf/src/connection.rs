@@ -10,8 +10,8 @@ use core::sync::atomic::{Ordering, compiler_fence};
 
 use topo_lb_common::address::TCP;
 use topo_lb_common::connection::{
-    ANSWERED, ENDPOINT_GONE, FROM_CLIENT, HAIRPIN, REPLY, SHORTEST_LIFETIME, SILENCE, TICK,
-    TO_CLIENT, is_closed, lifetime,
+    ANSWERED, ENDPOINT_GONE, FROM_CLIENT, REPLY, SHORTEST_LIFETIME, SILENCE, TICK, TO_CLIENT,
+    TURNS, is_closed, lifetime,
 };
 
 use crate::family::{ConnectionOf, Family, FrontendOf, TupleOf};
@@ -207,7 +207,7 @@ pub(crate) fn other_key<F: Family>(
     let says = FourTuple::<F>::of_entry(connection);
     // SAFETY: a field of a look-up's value.
     let kind = unsafe { EntryFields::of(connection).kind.read_volatile() };
-    let way = if kind & (REPLY | HAIRPIN) == 0 { TO_CLIENT } else { FROM_CLIENT };
+    let way = if kind & (REPLY | TURNS) == 0 { TO_CLIENT } else { FROM_CLIENT };
     says.reversed().key(key.protocol, way, key.device)
 }
 

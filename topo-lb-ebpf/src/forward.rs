@@ -2,19 +2,24 @@
 
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers::bpf_redirect;
-use topo_lb_common::connection::{HAIRPIN, MASQUERADE};
+use topo_lb_common::connection::{HAIRPIN, MASQUERADE, SNAT};
 
 use crate::access::{device, load, store};
 use crate::maps::SERVES_ALL_FRONTENDS;
 use crate::outside::{masquerade, set_translated};
 use crate::packets::{Hook, dropped};
+use crate::rewrite::Write;
+use crate::snat::send_on;
 use crate::verdict::Verdict;
 
-/// Passes a packet on, or sends it back if its client is its endpoint. Marks a packet from outside to
-/// another node. `kind`: the connection's.
+/// Passes a packet on, or sends it back if its client is its endpoint. A packet from outside to another
+/// node, or a reply to it, goes on at once or gets a mark. `kind`: the connection's.
 #[inline(always)]
-pub(crate) fn forward(skb: *mut __sk_buff, kind: u8, hook: Hook) -> Verdict {
+pub(crate) fn forward<F: Write>(skb: *mut __sk_buff, kind: u8, hook: Hook) -> Verdict {
     if SERVES_ALL_FRONTENDS.load() != 0 && hook == Hook::Ingress {
+        if kind & SNAT != 0 {
+            return send_on::<F>(skb).unwrap_or_else(|| dropped(hook));
+        }
         set_translated(skb);
         if kind & MASQUERADE != 0 {
             masquerade(skb);

@@ -8,7 +8,7 @@ use core::sync::atomic::{Ordering, compiler_fence};
 
 use aya_ebpf::bindings::{__sk_buff, BPF_ANY};
 use topo_lb_common::connection::{
-    FRAGMENT_LIFETIME, Fragment, FragmentPlace, HAIRPIN, MASQUERADE, Translation,
+    FRAGMENT_LIFETIME, Fragment, FragmentPlace, MASQUERADE, TURNS, Translation,
 };
 use topo_lb_common::packets::Outcome;
 
@@ -55,7 +55,7 @@ pub(crate) fn remember<F: Family>(
         datagram: datagram(header),
         source: F::bytes(to.source),
         destination: F::bytes(to.destination),
-        kind: u32::from(kind & (HAIRPIN | MASQUERADE)),
+        kind: u32::from(kind & (TURNS | MASQUERADE)),
         reserved: 0,
     };
     let _ = F::fragments().insert(&place(skb, header, hook), &translation, BPF_ANY.into());
@@ -102,5 +102,5 @@ pub(crate) fn translate<F: Write>(skb: *mut __sk_buff, header: &Header<F>, hook:
         return dropped(hook);
     }
     count(hook, Outcome::Translated);
-    forward(skb, kind, hook)
+    forward::<F>(skb, kind, hook)
 }

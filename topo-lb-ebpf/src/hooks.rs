@@ -3,6 +3,7 @@
 use aya_ebpf::bindings::__sk_buff;
 use topo_lb_common::address::UDP;
 use topo_lb_common::packets::Outcome;
+use topo_lb_common::snat::is_source_port;
 
 use crate::family::{V4, V6};
 use crate::frontend_filter::{has_bit, in_range};
@@ -23,8 +24,8 @@ use crate::verdict::Verdict;
 pub(crate) fn ingress(skb: *mut __sk_buff, clients: Clients) -> i32 {
     enter(skb, clients);
     let verdict = match ether_type(skb) {
-        V4::ETHER_TYPE => ingress_of::<V4>(skb),
-        V6::ETHER_TYPE => ingress_of::<V6>(skb),
+        V4::ETHER_TYPE => ingress_of::<V4>(skb, clients),
+        V6::ETHER_TYPE => ingress_of::<V6>(skb, clients),
         _ => next(Hook::Ingress, Outcome::Untouched),
     };
     #[cfg(feature = "log")]
@@ -33,8 +34,8 @@ pub(crate) fn ingress(skb: *mut __sk_buff, clients: Clients) -> i32 {
 }
 
 #[inline(always)]
-fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff) -> Verdict {
-    match filter::<F>(skb) {
+fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Verdict {
+    match filter::<F>(skb, clients) {
         Filtered::Service => {}
         Filtered::Endpoint => return F::forget_translated(skb),
         Filtered::Other(outcome) => return next(Hook::Ingress, outcome),
@@ -57,6 +58,9 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff) -> Verdict {
         verdict = F::open(skb);
         if is_on() && note::is_noted(skb) {
             F::tell(skb);
+        }
+        if verdict == Verdict::ChooseSource {
+            verdict = F::choose_source(skb);
         }
         if verdict == Verdict::ExpectReplies {
             verdict = F::expect_replies(skb);
@@ -84,7 +88,7 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff) -> Verdict {
 
 /// What a packet's destination says.
 enum Filtered {
-    /// Perhaps to a Service, or about a connection to one.
+    /// Perhaps to a Service, about a connection to one, or a reply that turns.
     Service,
     /// A datagram, perhaps to an endpoint of a translated connection.
     Endpoint,
@@ -94,11 +98,16 @@ enum Filtered {
 
 /// Recognises most packets that are not to a Service.
 #[inline(always)]
-fn filter<F: Translate + Steps>(skb: *mut __sk_buff) -> Filtered {
+fn filter<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Filtered {
     if SERVES_ALL_FRONTENDS.load() != 0 {
         let Some(packet) = F::summary(skb) else { return Filtered::Service };
         let (destination, (_, port)) = (packet.destination, split_ports(packet.ports));
         return if has_bit::<F>(destination, port) {
+            Filtered::Service
+        } else if clients == Clients::Outside
+            && is_source_port(port)
+            && F::look_for_reply(skb) == Verdict::Translate
+        {
             Filtered::Service
         } else if packet.protocol != UDP || is_no_endpoint::<F>(destination, port) {
             Filtered::Other(Outcome::Untouched)

@@ -79,7 +79,7 @@ fn translate<F: Write + Read>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
         return dropped(hook);
     }
     count(hook, Outcome::Errors);
-    forward(skb, kind, hook)
+    forward::<F>(skb, kind, hook)
 }
 
 /// Makes the error quote the packet that `answer` would reply to. Returns whether it succeeded.

@@ -42,6 +42,7 @@ mod refuse;
 mod reply_filter;
 mod resolve;
 mod rewrite;
+mod snat;
 mod socket;
 mod state;
 mod steps;

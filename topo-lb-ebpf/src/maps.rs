@@ -33,6 +33,7 @@ use topo_lb_common::packets::Packets;
 use topo_lb_common::range::Range;
 use topo_lb_common::record::{Record4, Record6, SPARE};
 use topo_lb_common::reply_filter::{self, ReplyFilterEntry};
+use topo_lb_common::snat::Snat;
 use topo_lb_common::sources::{Source4, Source6};
 use topo_lb_common::totals::{MOST_TOTALS, Totals, TotalsKey};
 use topo_lb_common::trace::RING_BYTES;
@@ -208,6 +209,9 @@ pub(crate) static FRONTENDS: Array<u64, { frontend_filter::WORDS as usize }, MMA
 pub(crate) static SOURCES4: Sources<Source4> = LpmTrie::new();
 #[btf_map(name = "sources6")]
 pub(crate) static SOURCES6: Sources<Source6> = LpmTrie::new();
+
+#[btf_map(name = "snat")]
+pub(crate) static SNAT: Array<Snat, 1> = Array::new();
 
 /// Service ports for which there is room: the length of a CPU's part of `counters`.
 #[unsafe(no_mangle)]

@@ -8,7 +8,10 @@ use aya_ebpf::bindings::{__sk_buff, BPF_ANY, BPF_NOEXIST};
 use aya_ebpf::helpers::bpf_get_prandom_u32;
 use topo_lb_common::address::{SCTP, TCP};
 use topo_lb_common::backend::Locality;
-use topo_lb_common::connection::{FROM_CLIENT, HAIRPIN, MASQUERADE, REPLY, TO_CLIENT, is_closed};
+use topo_lb_common::connection::{
+    FROM_CLIENT, HAIRPIN, MASQUERADE, REPLY, SNAT, TO_CLIENT, TURNS, is_closed,
+};
+use topo_lb_common::snat::source_port;
 use topo_lb_common::trace::Outcome;
 
 use crate::affinity::Client;
@@ -32,6 +35,8 @@ const PORT_ATTEMPTS: u32 = 8;
 pub(crate) enum Chosen {
     /// An endpoint; the connection's first entry is written.
     Endpoint,
+    /// The same; the endpoint is on another node, and the client is outside.
+    Elsewhere,
     /// The frontend is not ours, or the Service cannot be translated.
     Untouched,
     /// No endpoint may be used.
@@ -49,7 +54,7 @@ impl Chosen {
     #[inline(always)]
     const fn outcome(self) -> Outcome {
         match self {
-            Self::Endpoint => Outcome::Routed,
+            Self::Endpoint | Self::Elsewhere => Outcome::Routed,
             Self::Untouched => Outcome::Bypassed,
             Self::Refused => Outcome::Refused,
             Self::Denied | Self::Failed => Outcome::Dropped,
@@ -131,6 +136,7 @@ fn open<F: Client>(
         draft.as_ref()
     };
     match F::half_open().insert(key, draft, BPF_ANY.into()) {
+        Ok(()) if kind & MASQUERADE != 0 => Chosen::Elsewhere,
         Ok(()) => Chosen::Endpoint,
         Err(_) => Chosen::Failed,
     }
@@ -159,7 +165,7 @@ pub(crate) fn expect_replies<F: FastPath>(says: &FourTuple<F>, key: &TupleOf<F>)
     if !holds::<F>(found, key) {
         return false;
     }
-    let way = if new.kind & HAIRPIN != 0 { FROM_CLIENT } else { TO_CLIENT };
+    let way = if new.kind & TURNS != 0 { FROM_CLIENT } else { TO_CLIENT };
     for _ in 0..PORT_ATTEMPTS {
         let reply = to.reversed().key(key.protocol, way, key.device);
         // SAFETY: this CPU's element, which no other code uses meanwhile.
@@ -172,7 +178,7 @@ pub(crate) fn expect_replies<F: FastPath>(says: &FourTuple<F>, key: &TupleOf<F>)
         {
             // SAFETY: a field of a look-up's value, which no packet uses yet.
             unsafe { fields.source_port.write_volatile(to.source_port) };
-            if way == TO_CLIENT {
+            if new.kind & HAIRPIN == 0 {
                 reply_filter::expect::<F>(to.destination, to.destination_port);
             }
             return true;
@@ -181,9 +187,14 @@ pub(crate) fn expect_replies<F: FastPath>(says: &FourTuple<F>, key: &TupleOf<F>)
             break;
         }
         // The client has another connection from this port to this endpoint, through another
-        // Service. The endpoint could not distinguish them.
+        // Service; or another client has this source. The endpoint could not distinguish them.
         // SAFETY: the helper has no preconditions.
-        to.source_port = 32_768 | unsafe { bpf_get_prandom_u32() } as u16 & 0x7fff;
+        let random = unsafe { bpf_get_prandom_u32() };
+        to.source_port = if new.kind & SNAT != 0 {
+            source_port(random)
+        } else {
+            32_768 | random as u16 & 0x7fff
+        };
     }
     remove::<F>(key);
     false

@@ -4,7 +4,7 @@ use aya_ebpf::bindings::__sk_buff;
 use core::hint::cold_path;
 use topo_lb_common::address::{TCP, UDP};
 
-use crate::access::{ETHERNET, direct, store};
+use crate::access::{ETHERNET, direct, store, words};
 use crate::checksum::{self, Change};
 use crate::family::{Family, V4, V6};
 use crate::four_tuple::FourTuple;
@@ -31,6 +31,9 @@ pub(crate) trait Write: Family {
         checksum: u16,
         change: Change,
     ) -> bool;
+    /// Takes one from the hops that a packet may still make. Returns false if it has none, or cannot be
+    /// written.
+    fn hop(skb: *mut __sk_buff) -> bool;
 }
 
 impl Write for V4 {
@@ -66,6 +69,21 @@ impl Write for V4 {
         }
         store(skb, offset + 10, &Tail { checksum: change.apply(checksum), source, destination })
     }
+
+    #[inline(always)]
+    fn hop(skb: *mut __sk_buff) -> bool {
+        let Some([third]) = words(skb, ETHERNET + 8) else {
+            return false;
+        };
+        let [hops, protocol, high, low] = third.to_ne_bytes();
+        if hops <= 1 {
+            return false;
+        }
+        let half = |hops| u16::from_ne_bytes([hops, protocol]);
+        let change = Change::NONE.half(half(hops), half(hops - 1));
+        let [high, low] = change.apply(u16::from_ne_bytes([high, low])).to_ne_bytes();
+        store(skb, ETHERNET + 8, &[hops - 1, protocol, high, low])
+    }
 }
 
 impl Write for V6 {
@@ -99,6 +117,15 @@ impl Write for V6 {
     ) -> bool {
         let ([a, b, c, d], [e, f, g, h]) = addresses;
         store(skb, offset + 8, &[a, b, c, d, e, f, g, h])
+    }
+
+    #[inline(always)]
+    fn hop(skb: *mut __sk_buff) -> bool {
+        let Some([second]) = words(skb, ETHERNET + 4) else {
+            return false;
+        };
+        let [_, _, _, hops] = second.to_ne_bytes();
+        hops > 1 && store(skb, ETHERNET + 7, &(hops - 1))
     }
 }
 

@@ -110,11 +110,11 @@ pub(crate) fn note_state<F: Family>(
     transport: &Transport,
     now: u64,
 ) {
-    let other = other_key::<F>(connection, key);
+    let other_key = other_key::<F>(connection, key);
     if !holds::<F>(connection, key) {
         return;
     }
-    let Some(other) = find::<F>(&other) else {
+    let Some(other) = find::<F>(&other_key) else {
         return;
     };
     let (own, other) = (EntryFields::of(connection), EntryFields::of(other));
@@ -126,7 +126,7 @@ pub(crate) fn note_state<F: Family>(
         other.last_used.write_volatile(now);
         let state = own.state.read_volatile();
         if own.kind.read_volatile() & REPLY != 0 && state & ANSWERED == 0 {
-            budget::answered(budget::of::<F>(key));
+            budget::answered(budget::of::<F>(&other_key));
             own.state.write_volatile(state | ANSWERED);
             other.state.write_volatile(state | ANSWERED);
         }

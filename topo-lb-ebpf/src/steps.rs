@@ -11,7 +11,7 @@ use crate::family::{V4, V6};
 use crate::packets::Hook;
 use crate::trace::packet;
 use crate::verdict::Verdict;
-use crate::{fragment, icmp, refuse, tc};
+use crate::{fragment, icmp, refuse, snat, tc};
 
 macro_rules! steps {
     ($(
@@ -47,6 +47,8 @@ macro_rules! steps {
 }
 
 steps! {
+    /// Looks whether a packet that is not to a frontend may be a reply that turns.
+    look_for_reply, look_for_reply4, look_for_reply6: snat::look_for_reply;
     /// Translates a packet from a client of a known connection.
     from_client, from_client4, from_client6: tc::from_client, is_settled: bool;
     /// Translates a packet to a client if it is a reply of a known connection.
@@ -67,6 +69,8 @@ steps! {
     open, open4, open6: tc::open;
     /// Tells a tracer what was decided for a packet.
     tell, tell_packet4, tell_packet6: packet::of_packet;
+    /// Chooses the source of a packet from outside whose endpoint is on another node.
+    choose_source, choose_source4, choose_source6: tc::choose_source;
     /// Writes the entry for the replies to a packet after choosing its endpoint.
     expect_replies, expect_replies4, expect_replies6: tc::expect_replies;
     /// Moves the connection of a packet to the established ones.

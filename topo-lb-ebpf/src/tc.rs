@@ -26,6 +26,7 @@ use crate::outside::{client_device, is_denied, is_outside, is_translated, set_st
 use crate::packets::{Hook, count, denied, dropped, limited, next};
 use crate::resolve::{Resolution, Resolved, look_up};
 use crate::rewrite::{Write, rewrite};
+use crate::snat::{self, Route};
 use crate::state;
 use crate::trace::note;
 use crate::transport::{FIN, RST, SYN, Transport, ports_of, split_ports, transport};
@@ -33,7 +34,7 @@ use crate::unreachable::Unreachable;
 use crate::verdict::Verdict;
 
 /// An address family that tc translates.
-pub(crate) trait Translate: FastPath + Write + Client + Unreachable {}
+pub(crate) trait Translate: FastPath + Write + Client + Unreachable + Route {}
 
 impl Translate for V4 {}
 impl Translate for V6 {}
@@ -72,7 +73,7 @@ pub(crate) fn from_client<F: Translate>(skb: *mut __sk_buff, is_settled: bool) -
         EndpointCheck::Doubtful if !is_settled => Verdict::CheckEndpoint,
         _ if !is_settled && must_note::<F>(found, &header, &transport, now) => Verdict::Note,
         _ => match translate(skb, &header, &transport, found, &key, now, hook) {
-            Some(kind) => forward(skb, kind, hook),
+            Some(kind) => forward::<F>(skb, kind, hook),
             None => dropped(hook),
         },
     }
@@ -236,6 +237,7 @@ pub(crate) fn open<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     }
     match opening::choose::<F>(skb, &says, &key, &frontend, transport.sequence, now()) {
         Chosen::Endpoint => Verdict::ExpectReplies,
+        Chosen::Elsewhere => Verdict::ChooseSource,
         Chosen::Untouched => fragment::leave(&header, hook),
         Chosen::Limited => limited(hook),
         Chosen::Denied => denied(hook),
@@ -243,6 +245,19 @@ pub(crate) fn open<F: Translate>(skb: *mut __sk_buff) -> Verdict {
         Chosen::Refused if header.protocol == TCP => Verdict::Reset,
         Chosen::Refused => Verdict::Unreachable,
     }
+}
+
+/// Chooses the source of a packet from outside whose endpoint is on another node.
+#[inline(always)]
+pub(crate) fn choose_source<F: Translate>(skb: *mut __sk_buff) -> Verdict {
+    let header = F::header(skb, ETHERNET, false);
+    if let Some(ports) = ports_of(skb, &header) {
+        let key = client_key(skb, &FourTuple::of_packet(&header, ports), header.protocol);
+        if let Some(found) = connection::find_half_open::<F>(&key) {
+            snat::choose::<F>(skb, found, header.protocol);
+        }
+    }
+    Verdict::ExpectReplies
 }
 
 /// Writes the entry for the replies to a packet after choosing its endpoint.

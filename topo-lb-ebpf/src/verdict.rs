@@ -38,4 +38,6 @@ pub(crate) enum Verdict {
     Note = 110,
     /// Step: forget the packet's connection.
     Forget = 111,
+    /// Step: choose the source of a packet to another node.
+    ChooseSource = 112,
 }

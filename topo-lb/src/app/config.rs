@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use clap::ValueEnum;
+
 use crate::admin;
 use crate::datapath::Options;
 use crate::datapath::inspect::tolerated::Tolerated;
@@ -24,6 +26,17 @@ pub enum Source {
     Kube(KubeTarget),
 }
 
+/// Who gives connections from outside to endpoints of other nodes a source of this node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum MasqueradeBy {
+    /// The programs of tc, if one device leads to all other nodes; otherwise nftables. Packets that the
+    /// programs send on pass no rule of the node's firewall.
+    #[default]
+    Auto,
+    /// The kernel, by the nftables table `inet topo-lb`. It tracks every connection of the node then.
+    Nftables,
+}
+
 /// What the agent does in place of kube-proxy for clients outside of the node.
 #[derive(Clone, Debug)]
 pub struct Replacement {
@@ -31,6 +44,8 @@ pub struct Replacement {
     pub devices: Vec<Pattern>,
     /// The bit of packet marks that asks for masquerade.
     pub masquerade_mark: u32,
+    /// Who masquerades.
+    pub masquerade: MasqueradeBy,
 }
 
 /// The agent's configuration.

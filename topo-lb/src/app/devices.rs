@@ -9,9 +9,8 @@ use anyhow::Context as _;
 use tokio::time::{self, sleep_until};
 use tracing::warn;
 
-use super::config::Config;
+use super::config::{Config, MasqueradeBy};
 use crate::datapath::Datapath;
-use crate::datapath::attach::repair::Repairs;
 use crate::datapath::direction::Role;
 use crate::device::{self, Changes, Device, Pattern, Unmatched};
 use crate::metrics::Figures;
@@ -54,6 +53,7 @@ pub(super) struct Devices {
     guests: Vec<Pattern>,
     /// Patterns of the devices of clients outside, if any are given; `None`: these are not served.
     external: Option<Vec<Pattern>>,
+    masquerade: MasqueradeBy,
     /// `None` if no device can be chosen.
     changes: Option<Changes>,
     look: LookSchedule,
@@ -81,6 +81,7 @@ impl Devices {
         let mut devices = Self {
             guests: config.devices.clone(),
             external,
+            masquerade: config.replacement.as_ref().map(|it| it.masquerade).unwrap_or_default(),
             changes: changes.context("cannot follow the devices of this host")?,
             look: LookSchedule::new(),
             chosen: Vec::new(),
@@ -90,8 +91,6 @@ impl Devices {
             figures,
         };
         if is_needed {
-            // Before connections need it. The next inspection reports a failure.
-            datapath.repair_masquerade(&mut Repairs::default());
             devices.attach(datapath);
         } else {
             datapath.remove_tc();
@@ -123,6 +122,7 @@ impl Devices {
                 return;
             }
         };
+        self.choose_source(datapath, &devices);
         let all_ours = datapath.attach_devices(&devices, self.renew);
         self.renew &= !all_ours;
         let of = |role| devices.iter().filter(move |(of, _)| *of == role).map(|(_, device)| device);
@@ -139,6 +139,20 @@ impl Devices {
         }
         self.has_no_uplink = has_no_uplink;
         self.chosen = devices.into_iter().map(|(_, device)| device.name).collect();
+    }
+
+    /// Says who gives packets to other nodes their source, before connections need it.
+    fn choose_source(&self, datapath: &mut Datapath, devices: &[(Role, Device)]) {
+        let uplinks = devices.iter().filter(|(role, _)| *role == Role::External);
+        let uplinks: Vec<Device> = uplinks.map(|(_, device)| device.clone()).collect();
+        if uplinks.is_empty() {
+            return;
+        }
+        let sole = match self.masquerade {
+            MasqueradeBy::Auto => device::sole_uplink(&uplinks),
+            MasqueradeBy::Nftables => Ok(Err("--masquerade nftables".to_owned())),
+        };
+        datapath.choose_source(sole.unwrap_or_else(|error| Err(error.to_string())));
     }
 
     fn no_uplink(&self) -> String {

@@ -25,7 +25,7 @@ use std::pin::pin;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
 
-pub use config::{Config, Replacement, Source};
+pub use config::{Config, MasqueradeBy, Replacement, Source};
 
 /// Runs until SIGTERM or SIGINT, and then leaves the datapath in place.
 pub async fn run(config: Config) -> anyhow::Result<()> {

@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 use ipnet::IpNet;
 
-use crate::app::Replacement;
+use crate::app::{MasqueradeBy, Replacement};
 use crate::cluster::NodePortAddresses;
 use crate::datapath::programs::object::MASQUERADE_MARK;
 use crate::device::Pattern;
@@ -51,6 +51,10 @@ pub struct FrontendArgs {
     #[arg(long, value_name = "BIT", env = "TOPO_LB_MASQUERADE_MARK", value_parser = mark,
           default_value_t = MASQUERADE_MARK)]
     pub masquerade_mark: u32,
+    /// With --kube-proxy-replacement: who gives connections from outside to endpoints of other nodes an
+    /// address of this node as their source
+    #[arg(long, value_enum, default_value_t, env = "TOPO_LB_MASQUERADE")]
+    pub masquerade: MasqueradeBy,
 }
 
 /// A mark of one bit, decimal or with 0x.
@@ -80,6 +84,7 @@ impl FrontendArgs {
         self.kube_proxy_replacement.then(|| Replacement {
             devices: self.external_devices.clone(),
             masquerade_mark: self.masquerade_mark,
+            masquerade: self.masquerade,
         })
     }
 }

@@ -26,6 +26,7 @@ use tracing::warn;
 
 use attach::guards::Guard;
 use attach::link::Link;
+use attach::masquerade::Source;
 use attach::pin::TcAttach;
 use direction::Role;
 use error::LoadError;
@@ -97,6 +98,8 @@ pub struct Datapath {
     quota: Option<QuotaKeeper>,
     /// Set if clients outside of this node are served.
     pub(crate) masquerade: Option<Masquerade>,
+    /// Who gives their connections to other nodes a source.
+    pub(crate) source: Source,
     /// As it was at the last repair, if clients outside are served.
     pub(crate) conntrack: Option<Conntrack>,
     /// Why it is not known where the kernel counts TCP connections; then they are not accounted.
@@ -196,6 +199,7 @@ impl Datapath {
             reply_filter: None,
             quota: None,
             masquerade,
+            source: Source::default(),
             conntrack: None,
             no_tcp_fields,
             accounting: Vec::new(),

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use futures::{Stream, stream};
 use nix::ifaddrs::getifaddrs;
+use nix::sys::socket::SockaddrStorage;
 use tokio::time::sleep;
 use tracing::warn;
 
@@ -85,7 +86,7 @@ impl Follower {
 /// All addresses except those of proxies, each with the first device by name, and the primary ones.
 fn all() -> io::Result<LocalAddresses> {
     let mut by_device = BTreeMap::new();
-    each(|address, device| take(&mut by_device, address, device))?;
+    each(|it| take(&mut by_device, it))?;
     Ok(LocalAddresses { primary: primary(), by_device })
 }
 
@@ -93,10 +94,10 @@ fn all() -> io::Result<LocalAddresses> {
 pub(super) fn primary() -> Vec<IpAddr> {
     let mut listed = Vec::new();
     // Where nothing can be listed, the routing table may still say it.
-    let _ = each(|address, device| {
+    let _ = each(|it| {
         let mut one = BTreeMap::new();
-        take(&mut one, address, device);
-        listed.extend(one.into_keys().map(|address| (is_hardware(device), address)));
+        take(&mut one, it);
+        listed.extend(one.into_keys().map(|address| (is_hardware(&it.device), address)));
     });
     FAR_AWAY.into_iter().filter_map(|there| primary_of(there, source_towards, &listed)).collect()
 }
@@ -140,32 +141,55 @@ fn is_hardware(device: &str) -> bool {
     Path::new("/sys/class/net").join(device).join("device").exists()
 }
 
-/// Calls `see` with every address of this host and its device.
-pub(super) fn each(mut see: impl FnMut(IpAddr, &str)) -> io::Result<()> {
-    for entry in getifaddrs()? {
-        let Some(address) = entry.address else { continue };
+/// An address of this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Listed {
+    pub(super) address: IpAddr,
+    /// The name of its device.
+    pub(super) device: String,
+    /// Whether its network has no other address: `/32` or `/128`.
+    pub(super) is_single: bool,
+}
+
+impl Listed {
+    pub(super) const fn is_link_local(&self) -> bool {
+        match self.address {
+            IpAddr::V4(address) => address.is_link_local(),
+            IpAddr::V6(address) => address.is_unicast_link_local(),
+        }
+    }
+}
+
+/// Calls `see` with every address of this host.
+pub(super) fn each(mut see: impl FnMut(&Listed)) -> io::Result<()> {
+    let ip = |address: SockaddrStorage| {
         let four = address.as_sockaddr_in().map(|address| IpAddr::from(address.ip()));
-        let six = || address.as_sockaddr_in6().map(|address| IpAddr::from(address.ip()));
+        four.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::from(address.ip())))
+    };
+    for entry in getifaddrs()? {
+        let Some(address) = entry.address.and_then(ip) else { continue };
         // An IPv4 address can have a label: its device's name, `:`, and a text.
         let device = entry.interface_name.split(':').next().unwrap_or_default();
         let device = device.escape_debug().to_string();
-        if let Some(address) = four.or_else(six) {
-            see(address, &device);
-        }
+        let is_single = entry.netmask.and_then(ip).is_some_and(|mask| match mask {
+            IpAddr::V4(mask) => mask == Ipv4Addr::BROADCAST,
+            IpAddr::V6(mask) => mask.to_bits() == u128::MAX,
+        });
+        see(&Listed { address, device, is_single });
     }
     Ok(())
 }
 
 /// Adds an address, unless no Service can be served there.
-fn take(all: &mut BTreeMap<IpAddr, Arc<str>>, address: IpAddr, device: &str) {
+fn take(all: &mut BTreeMap<IpAddr, Arc<str>>, Listed { address, device, .. }: &Listed) {
     // Every Pod's device has a link-local address, so these change often.
     let is_link_local = matches!(address, IpAddr::V6(address) if address.is_unicast_link_local());
-    if is_link_local || address.is_loopback() || PROXIES.contains(&device) {
+    if is_link_local || address.is_loopback() || PROXIES.contains(&&**device) {
         return;
     }
-    let first = all.entry(address).or_insert_with(|| device.into());
-    if device < &**first {
-        *first = device.into();
+    let first = all.entry(*address).or_insert_with(|| device.as_str().into());
+    if **device < **first {
+        *first = device.as_str().into();
     }
 }
 
@@ -176,7 +200,8 @@ mod tests {
     fn taken(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
         let mut all = BTreeMap::new();
         for (address, device) in pairs {
-            take(&mut all, address.parse().expect("an address"), device);
+            let (address, device) = (address.parse().expect("an address"), device.to_string());
+            take(&mut all, &Listed { address, device, is_single: false });
         }
         all.iter().map(|(address, device)| (address.to_string(), device.to_string())).collect()
     }
@@ -222,8 +247,9 @@ mod tests {
     #[test]
     fn the_kernel_tells_of_this_host() {
         let mut told = Vec::new();
-        each(|address, device| told.push((address, device.to_owned()))).expect("the kernel says");
-        let loopback = (IpAddr::from([127, 0, 0, 1]), "lo".to_owned());
+        each(|it| told.push(it.clone())).expect("the kernel says");
+        let (address, device) = ([127, 0, 0, 1].into(), "lo".to_owned());
+        let loopback = Listed { address, device, is_single: false };
         assert!(told.contains(&loopback), "{told:?}");
     }
 }

@@ -8,8 +8,10 @@ use netlink_packet_core::NLM_F_DUMP;
 use super::Device;
 use crate::netlink::{self, Netlink, attribute, head};
 
-/// `IFLA_IFNAME`, `IFLA_LINKINFO`, `IFLA_XDP`, `IFLA_INFO_KIND`, include/uapi/linux/if_link.h.
+/// `IFLA_IFNAME`, `IFLA_MASTER`, `IFLA_LINKINFO`, `IFLA_XDP`, `IFLA_INFO_KIND`,
+/// include/uapi/linux/if_link.h.
 const NAME: u16 = 3;
+const MASTER: u16 = 10;
 const INFO: u16 = 18;
 const XDP: u16 = 43;
 const KIND: u16 = 1;
@@ -35,8 +37,13 @@ pub(crate) struct Link {
     pub(crate) device: Device,
     /// Whether packets begin with an Ethernet header.
     pub(crate) is_ethernet: bool,
+    pub(crate) is_loopback: bool,
+    /// Whether it is set up, `ip link set up`.
+    pub(crate) is_up: bool,
     /// What made it, for example `veth`; `None` for a device of hardware.
     pub(crate) kind: Option<String>,
+    /// Index of the bridge or bond, for example, of which it is a port.
+    pub(crate) master: Option<u32>,
     /// The kernel's id of an XDP program.
     pub(crate) xdp: Option<u32>,
 }
@@ -59,14 +66,17 @@ pub(crate) fn links() -> io::Result<Vec<Link>> {
 }
 
 fn link(body: &[u8]) -> Option<Link> {
-    let Message { hardware, index, .. } = head(body)?;
+    let Message { hardware, index, flags, .. } = head(body)?;
     let attributes = body.get(size_of::<Message>()..)?;
     let kind = attribute(attributes, INFO).and_then(|info| attribute(info, KIND));
     let program = |xdp| XDP_PROGRAMS.into_iter().find_map(|id| head(attribute(xdp, id)?));
     Some(Link {
         device: Device { index, name: netlink::text(attribute(attributes, NAME)?) },
         is_ethernet: hardware == libc::ARPHRD_ETHER,
+        is_loopback: hardware == libc::ARPHRD_LOOPBACK,
+        is_up: flags & libc::IFF_UP.cast_unsigned() != 0,
         kind: kind.map(netlink::text),
+        master: attribute(attributes, MASTER).and_then(head),
         xdp: attribute(attributes, XDP).and_then(program),
     })
 }
@@ -81,7 +91,10 @@ mod tests {
         let wanted = Link {
             device: Device { index: 1, name: "lo".to_owned() },
             is_ethernet: false,
+            is_loopback: true,
+            is_up: true,
             kind: None,
+            master: None,
             xdp: None,
         };
         assert_eq!(links.first(), Some(&wanted));

@@ -5,11 +5,13 @@ mod follow;
 pub(crate) mod link;
 mod list;
 mod pattern;
+mod sole;
 mod unmatched;
 mod uplink;
 
 pub use follow::Changes;
 pub use list::{Device, chosen, name};
 pub use pattern::{Pattern, PatternError};
+pub use sole::{SoleUplink, sole_uplink};
 pub use unmatched::Unmatched;
 pub use uplink::uplinks;

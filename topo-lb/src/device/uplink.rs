@@ -23,7 +23,7 @@ const DUMMY: &str = "dummy";
 pub fn uplinks(patterns: &[Pattern]) -> io::Result<Vec<Device>> {
     let mut addresses = BTreeMap::<String, Vec<IpAddr>>::new();
     if patterns.is_empty() {
-        each(|address, device| addresses.entry(device.to_owned()).or_default().push(address))?;
+        each(|it| addresses.entry(it.device.clone()).or_default().push(it.address))?;
     }
     let primary = primary();
     let is_chosen = |link: &Link| {

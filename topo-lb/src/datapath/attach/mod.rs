@@ -9,7 +9,7 @@ pub(super) mod guards;
 pub mod hooks;
 pub mod link;
 mod mark;
-mod masquerade;
+pub(crate) mod masquerade;
 pub mod mode;
 pub mod pin;
 pub(crate) mod place;

@@ -10,4 +10,5 @@ pub mod lock;
 pub mod memlock;
 pub mod mount;
 pub mod netns;
+pub mod source_nat;
 pub mod syscall;

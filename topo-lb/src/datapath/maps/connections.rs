@@ -7,14 +7,15 @@ use std::time::Duration;
 use aya::maps::Map;
 use topo_lb_common::address::TCP;
 use topo_lb_common::connection::{
-    ANSWERED, CLIENT_FIN, Connection4, Connection6, ENDPOINT_FIN, REPLY, Tuple4, Tuple6, is_closed,
-    lifetime,
+    ANSWERED, CLIENT_FIN, Connection4, Connection6, ENDPOINT_FIN, MASQUERADE, REPLY, Tuple4,
+    Tuple6, is_closed, lifetime,
 };
 use topo_lb_common::maps;
 
 use super::encode::protocol_of;
-use super::error::ReadError;
+use super::error::{ReadError, StoreError};
 use super::pinned::{Hash, entries, open};
+use super::reply_filter::another;
 use crate::cluster::Frontend;
 
 /// A connection that tc translates.
@@ -76,6 +77,35 @@ pub fn read(pin_dir: &Path) -> Result<Vec<Connection>, ReadError> {
     read!(Tuple6, Connection6, Ipv6Addr, maps::CONNECTIONS6);
     all.sort_by_key(|connection| (connection.frontend, connection.client));
     Ok(all)
+}
+
+/// Whether the kernel masquerades a connection that is not over. `table` finds the maps by name.
+///
+/// # Errors
+/// A map is missing, or cannot be read.
+pub(crate) fn any_masqueraded<'a>(
+    table: impl Fn(&str) -> Option<&'a Map>,
+) -> Result<bool, StoreError> {
+    let now = now();
+    macro_rules! look {
+        ($tuple:ty, $connection:ty, $map:expr) => {
+            let map: Hash<$tuple, $connection> = another(&table, $map)?;
+            for pair in entries(&map, $map) {
+                let (key, value): ($tuple, $connection) = pair?;
+                let is_alive =
+                    now.saturating_sub(value.last_used) < lifetime(key.protocol, value.state);
+                if value.kind & MASQUERADE != 0 && is_alive {
+                    return Ok(true);
+                }
+            }
+        };
+    }
+    // As above.
+    look!(Tuple4, Connection4, maps::HALF_OPEN4);
+    look!(Tuple4, Connection4, maps::CONNECTIONS4);
+    look!(Tuple6, Connection6, maps::HALF_OPEN6);
+    look!(Tuple6, Connection6, maps::CONNECTIONS6);
+    Ok(false)
 }
 
 fn state(protocol: u8, state: u8) -> &'static str {

@@ -15,8 +15,8 @@ use std::time::Duration;
 use aya::maps::{Array, Map, MapData, MapError};
 use topo_lb_common::address::TCP;
 use topo_lb_common::connection::{
-    Connection, Connection4, Connection6, FROM_CLIENT, OUTSIDE_DEVICE, Tuple, Tuple4, Tuple6,
-    is_closed, lifetime,
+    Connection, Connection4, Connection6, OUTSIDE_DEVICE, REPLY, Tuple, Tuple4, Tuple6, is_closed,
+    lifetime,
 };
 use topo_lb_common::device::{Device, Quota, SHARE, outside};
 use topo_lb_common::maps;
@@ -184,7 +184,7 @@ where
                 if is_over(key, value, now) {
                     self.remove(key)?;
                 } else {
-                    *left.entry(device(key)).or_default() += 1;
+                    *left.entry(device(key, value)).or_default() += 1;
                 }
             }
             place = next;
@@ -208,11 +208,11 @@ where
 }
 
 /// The key in `devices` of the device or client to which a connection counts.
-fn device<A: bytemuck::Pod>(key: &Tuple<A>) -> u32 {
+fn device<A: bytemuck::Pod, K>(key: &Tuple<A>, value: &Connection<A, K>) -> u32 {
     if key.device != OUTSIDE_DEVICE {
         return key.device;
     }
-    let client = if key.way == FROM_CLIENT { &key.source } else { &key.destination };
+    let client = if value.kind & REPLY == 0 { &key.source } else { &value.destination };
     let words = bytemuck::bytes_of(client).as_chunks().0.iter();
     outside(words.fold(0, |folded, word| folded ^ u32::from_ne_bytes(*word)))
 }

@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 
 use aya::maps::{HashMap, Map, MapData, MapError};
 use memmap2::{MmapOptions, MmapRaw};
-use topo_lb_common::connection::{Connection4, Connection6, TO_CLIENT, Tuple4, Tuple6, lifetime};
+use topo_lb_common::connection::{
+    Connection4, Connection6, HAIRPIN, REPLY, Tuple4, Tuple6, lifetime,
+};
 use topo_lb_common::maps;
 use topo_lb_common::reply_filter::{
     ENTRIES, MARKS, ReplyFilterEntry, ReplyFilterPlace, folded, place,
@@ -163,16 +165,18 @@ impl Work {
         let is_over = |last_used: u64, protocol, state| {
             now.saturating_sub(last_used) > 2 * lifetime(protocol, state)
         };
+        // Of an endpoint that is its own client, every packet is looked up.
+        let is_reply = |kind| kind & (REPLY | HAIRPIN) == REPLY;
         let mut places = Vec::new();
         for pair in self.four.iter().flat_map(|table| entries(table, maps::CONNECTIONS4)) {
             let (key, value) = pair?;
-            if key.way == TO_CLIENT && !is_over(value.last_used, key.protocol, value.state) {
+            if is_reply(value.kind) && !is_over(value.last_used, key.protocol, value.state) {
                 places.push(place(u32::from_ne_bytes(key.source), key.source_port));
             }
         }
         for pair in self.six.iter().flat_map(|table| entries(table, maps::CONNECTIONS6)) {
             let (key, value) = pair?;
-            if key.way == TO_CLIENT && !is_over(value.last_used, key.protocol, value.state) {
+            if is_reply(value.kind) && !is_over(value.last_used, key.protocol, value.state) {
                 places.push(place(folded(bytemuck::cast(key.source)), key.source_port));
             }
         }

@@ -21,6 +21,7 @@ use topo_lb_common::members::{Member, MemberKey4, MemberKey6};
 use topo_lb_common::packets::Packets;
 use topo_lb_common::range::Range;
 use topo_lb_common::record::{Record4, Record6};
+use topo_lb_common::snat::Snat;
 use topo_lb_common::sources::{Source4, Source6};
 use topo_lb_common::totals::{MOST_TOTALS, Totals, TotalsKey};
 use topo_lb_common::unprogrammed::Unprogrammed;
@@ -104,6 +105,7 @@ pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
         spec::<u32, u64>(maps::FRONTENDS, Array, frontend_filter::WORDS, MMAPABLE),
         spec::<Key<Source4>, u32>(maps::SOURCES4, LpmTrie, sources, NO_PREALLOC),
         spec::<Key<Source6>, u32>(maps::SOURCES6, LpmTrie, sources, NO_PREALLOC),
+        spec::<u32, Snat>(maps::SNAT, Array, 1, 0),
     ];
     let only_tc = all.iter_mut().filter(|spec| maps::TC.contains(&spec.name));
     only_tc.for_each(|spec| spec.is_pinned = capacity.connections != 0);

@@ -1,0 +1,51 @@
+//! Writes `snat`: the address that the programs give connections to other nodes as their source.
+
+use std::net::IpAddr;
+
+use aya::maps::{Array, Map, MapData};
+use topo_lb_common::maps;
+use topo_lb_common::snat::Snat;
+
+use super::error::StoreError;
+use super::pinned::{Raw, failed};
+use crate::device::SoleUplink;
+
+/// New connections get the addresses of `uplink`; without one, the kernel masquerades them, and the
+/// addresses stay for replies to earlier ones.
+///
+/// # Errors
+/// The map has another type, or the kernel refuses.
+pub(crate) fn write(map: &mut Map, uplink: Option<&SoleUplink>) -> Result<(), StoreError> {
+    let mut map =
+        Array::<&mut MapData, Raw<Snat>>::try_from(map).map_err(failed(maps::SNAT, "write"))?;
+    let before = map.get(&0, 0).map_err(failed(maps::SNAT, "read"))?.0;
+    map.set(0, Raw(with(before, uplink)), 0).map_err(failed(maps::SNAT, "write"))
+}
+
+fn with(before: Snat, uplink: Option<&SoleUplink>) -> Snat {
+    let mut snat = Snat { device4: 0, device6: 0, ..before };
+    for address in uplink.iter().flat_map(|uplink| &uplink.addresses) {
+        let index = uplink.map_or(0, |uplink| uplink.device.index);
+        match address {
+            IpAddr::V4(address) => (snat.address4, snat.device4) = (address.octets(), index),
+            IpAddr::V6(address) => (snat.address6, snat.device6) = (address.octets(), index),
+        }
+    }
+    snat
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+
+    #[test]
+    fn addresses_stay_for_replies_when_new_connections_do_not_get_them() {
+        let device = Device { index: 7, name: "eth0".to_owned() };
+        let addresses = vec![[192, 0, 2, 1].into()];
+        let first = with(Snat::default(), Some(&SoleUplink { device, addresses }));
+        let wanted = Snat { address4: [192, 0, 2, 1], device4: 7, ..Snat::default() };
+        assert_eq!(first, wanted);
+        assert_eq!(with(first, None), Snat { device4: 0, ..wanted });
+    }
+}

@@ -1,0 +1,191 @@
+//! Whether packets to other nodes leave by the same device by which clients outside come.
+
+use std::io;
+use std::net::IpAddr;
+
+use super::Device;
+use super::address::{Listed, each, primary};
+use super::link::{Link, links};
+
+/// Kinds of devices behind which only this node is: its Pods, and bridges for them.
+const OF_THIS_NODE: [&str; 4] = ["bridge", "dummy", "ifb", "veth"];
+/// Kinds of devices that guests have at a bridge. Without one they can lead to a VPN.
+const AT_BRIDGES: [&str; 4] = ["dummy", "ifb", "tun", "veth"];
+
+/// The one device that leads to other nodes, with the addresses that its packets have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SoleUplink {
+    /// The device.
+    pub device: Device,
+    /// The host's own address of each family if the device has it, otherwise its first one.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// The uplink if there is one, and no other device leads to other nodes; otherwise a sentence that says
+/// what else does.
+///
+/// # Errors
+/// The kernel does not list devices or addresses.
+pub fn sole_uplink(uplinks: &[Device]) -> io::Result<Result<SoleUplink, String>> {
+    let mut listed = Vec::new();
+    each(|address| listed.push(address.clone()))?;
+    Ok(sole(uplinks, &links()?, &listed, &primary()))
+}
+
+fn sole(
+    uplinks: &[Device],
+    links: &[Link],
+    listed: &[Listed],
+    primary: &[IpAddr],
+) -> Result<SoleUplink, String> {
+    let [device] = uplinks else {
+        let names: Vec<&str> = uplinks.iter().map(|uplink| &*uplink.name).collect();
+        return Err(format!("clients come by {}", names.join(" and ")));
+    };
+    if let Some(other) = links.iter().find(|link| leads_elsewhere(link, device, links, listed)) {
+        return Err(format!("{} may lead to other nodes, too", other.device.name));
+    }
+    let own = listed.iter().filter(|it| it.device == device.name && !it.is_link_local());
+    let mut own: Vec<IpAddr> = own.map(|it| it.address).collect();
+    own.sort_by_key(|address| (address.is_ipv6(), !primary.contains(address)));
+    own.dedup_by_key(|address| address.is_ipv6());
+    Ok(SoleUplink { device: device.clone(), addresses: own })
+}
+
+/// Whether packets to another node can leave by a device besides the uplink.
+fn leads_elsewhere(link: &Link, uplink: &Device, links: &[Link], listed: &[Listed]) -> bool {
+    if link.device == *uplink || !link.is_up || link.is_loopback {
+        return false;
+    }
+    let kind = link.kind.as_deref().unwrap_or_default();
+    if link.master.is_some() {
+        return !AT_BRIDGES.contains(&kind) && !is_port_of(link, uplink, links);
+    }
+    // A node in a container can have a second network by such a device. Those of Pods have addresses of
+    // a single one, if any.
+    let has_network = |it: &Listed| it.device == link.device.name && !it.is_single;
+    let is_second =
+        kind == "veth" && listed.iter().any(|it| has_network(it) && !it.is_link_local());
+    !OF_THIS_NODE.contains(&kind) || is_second
+}
+
+/// Whether all packets of a device pass the uplink.
+fn is_port_of(link: &Link, uplink: &Device, links: &[Link]) -> bool {
+    let mut master = link.master;
+    // A port of a bond, which is a port of a bridge.
+    for _ in 0..links.len() {
+        match master {
+            Some(index) if index == uplink.index => return true,
+            Some(index) => {
+                let next = links.iter().find(|link| link.device.index == index);
+                master = next.and_then(|link| link.master);
+            }
+            None => return false,
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(index: u32, name: &str, kind: &str) -> Link {
+        Link {
+            device: Device { index, name: name.to_owned() },
+            is_ethernet: true,
+            is_loopback: name == "lo",
+            is_up: true,
+            kind: (!kind.is_empty()).then(|| kind.to_owned()),
+            master: None,
+            xdp: None,
+        }
+    }
+
+    fn listed(device: &str, address: &str) -> Listed {
+        let (address, prefix) = address.split_once('/').expect("a prefix");
+        let address: IpAddr = address.parse().expect("an address");
+        let is_single = prefix == if address.is_ipv4() { "32" } else { "128" };
+        Listed { address, device: device.to_owned(), is_single }
+    }
+
+    /// What is said of a node with `eth0` and this one more device.
+    fn with(link: Link, addresses: &[&str]) -> Result<SoleUplink, String> {
+        let eth0 = self::link(2, "eth0", "");
+        let name = link.device.name.clone();
+        let links = [self::link(1, "lo", ""), eth0.clone(), link];
+        let mut all = vec![listed("eth0", "192.0.2.1/24"), listed("lo", "127.0.0.1/8")];
+        all.extend(addresses.iter().map(|address| listed(&name, address)));
+        sole(&[eth0.device], &links, &all, &[])
+    }
+
+    #[test]
+    fn devices_of_pods_and_what_is_down_lead_to_no_other_node() {
+        let port = |kind, master| Link { master: Some(master), ..link(3, "other", kind) };
+        for (link, addresses) in [
+            (link(3, "veth7", "veth"), &["10.244.1.1/32", "fe80::1/64"][..]),
+            (link(3, "cni0", "bridge"), &["10.244.1.1/24"]),
+            (link(3, "kube-ipvs0", "dummy"), &["10.96.0.1/32"]),
+            (Link { is_up: false, ..link(3, "tunl0", "ipip") }, &[]),
+            (port("tun", 9), &[]),
+            (port("", 2), &[]),
+        ] {
+            let wanted = Ok(SoleUplink {
+                device: Device { index: 2, name: "eth0".to_owned() },
+                addresses: vec![[192, 0, 2, 1].into()],
+            });
+            assert_eq!(with(link.clone(), addresses), wanted, "{link:?}");
+        }
+    }
+
+    #[test]
+    fn a_tunnel_a_second_card_or_a_second_network_may_lead_to_other_nodes() {
+        let port = |kind, master| Link { master: Some(master), ..link(3, "other", kind) };
+        for (link, addresses) in [
+            (link(3, "other", "vxlan"), &["10.244.1.0/32"][..]),
+            (link(3, "other", "wireguard"), &[]),
+            (link(3, "other", "tun"), &[]),
+            (link(3, "other", ""), &[]),
+            (link(3, "other", "bond"), &[]),
+            (link(3, "other", "veth"), &["172.19.0.2/16"]),
+            (port("", 9), &[]),
+            (port("vxlan", 9), &[]),
+        ] {
+            let wanted = Err("other may lead to other nodes, too".to_owned());
+            assert_eq!(with(link.clone(), addresses), wanted, "{link:?}");
+        }
+    }
+
+    #[test]
+    fn ports_of_the_uplink_are_its_own() {
+        let of = |index, name, kind, master| Link { master, ..link(index, name, kind) };
+        let links = [
+            of(2, "eth0", "", Some(3)),
+            of(3, "bond0", "bond", Some(4)),
+            of(4, "br0", "bridge", None),
+        ];
+        let uplink = links[2].device.clone();
+        let all = [listed("br0", "192.0.2.1/24")];
+        assert!(sole(&[uplink], &links, &all, &[]).is_ok());
+        let bond = links[1].device.clone();
+        let said = sole(&[bond], &links[..2], &all, &[]).expect("a device");
+        assert_eq!(said.addresses, Vec::<IpAddr>::new());
+    }
+
+    #[test]
+    fn packets_have_the_hosts_own_address_of_each_family() {
+        let eth0 = link(2, "eth0", "");
+        let all = ["198.51.100.7/24", "192.0.2.1/24", "fe80::1/64", "2001:db8::1/64"]
+            .map(|address| listed("eth0", address));
+        let own: IpAddr = [192, 0, 2, 1].into();
+        let found = sole(&[eth0.device.clone()], &[eth0], &all, &[own]).expect("an uplink");
+        assert_eq!(found.addresses, [own, "2001:db8::1".parse().expect("one")]);
+    }
+
+    #[test]
+    fn two_uplinks_are_named() {
+        let (a, b) = (link(2, "eth0", ""), link(3, "eth1", ""));
+        let said = sole(&[a.device.clone(), b.device.clone()], &[a, b], &[], &[]);
+        assert_eq!(said, Err("clients come by eth0 and eth1".to_owned()));
+    }
+}
