@@ -19,26 +19,27 @@ pub struct Snat {
     pub reserved: u32,
 }
 
-/// The first source port: above the ports of most servers, to which other packets are recognised by their
-/// port alone, and of the kubelet. Below 32768 no client of the kernel has one by default
-/// (`net.ipv4.ip_local_port_range`).
-pub const FIRST_PORT: u16 = 12_000;
-/// The last source port: that before the default range of node ports.
-pub const LAST_PORT: u16 = 29_999;
+/// Source ports, as the first and the last of each range. By default no client of the kernel has one of them
+/// (`net.ipv4.ip_local_port_range` is 32768 to 60999), and no node port is there. Few servers listen at them:
+/// a packet to another port is no reply.
+pub const PORTS: [(u16, u16); 2] = [(12_000, 29_999), (61_000, 65_535)];
+
+const LOW: u16 = PORTS[0].1 - PORTS[0].0 + 1;
+const HIGH: u16 = PORTS[1].1 - PORTS[1].0 + 1;
 
 /// Whether replies to a connection with an address of `snat` can have this destination port.
 #[inline(always)]
 #[must_use]
 pub const fn is_source_port(port: u16) -> bool {
-    port >= FIRST_PORT && port <= LAST_PORT
+    port.wrapping_sub(PORTS[0].0) < LOW || port >= PORTS[1].0
 }
 
 /// A source port, from a random number.
 #[inline(always)]
 #[must_use]
 pub const fn source_port(random: u32) -> u16 {
-    const PORTS: u32 = LAST_PORT as u32 - FIRST_PORT as u32 + 1;
-    FIRST_PORT + ((random & 0xffff) * PORTS >> 16) as u16
+    let place = ((random & 0xffff) * (LOW + HIGH) as u32 >> 16) as u16;
+    if place < LOW { PORTS[0].0 + place } else { PORTS[1].0 + (place - LOW) }
 }
 
 #[cfg(test)]
@@ -49,7 +50,8 @@ mod tests {
     fn every_source_port_can_come_and_no_other() {
         let mut all: Vec<u16> = (0..=u32::from(u16::MAX)).map(source_port).collect();
         all.dedup();
-        assert_eq!(all, (FIRST_PORT..=LAST_PORT).collect::<Vec<_>>());
-        assert!((0..=u16::MAX).filter(|&port| is_source_port(port)).eq(FIRST_PORT..=LAST_PORT));
+        let wanted: Vec<u16> = PORTS.into_iter().flat_map(|(first, last)| first..=last).collect();
+        assert_eq!(all, wanted);
+        assert!((0..=u16::MAX).filter(|&port| is_source_port(port)).eq(wanted));
     }
 }

@@ -4,7 +4,7 @@ use std::fs::read_to_string;
 
 use netlink_packet_core::NLM_F_ACK;
 use rustix::net::netlink::XFRM;
-use topo_lb_common::snat::LAST_PORT;
+use topo_lb_common::snat::PORTS;
 
 use crate::netlink::{Netlink, attribute, head, request};
 
@@ -23,9 +23,11 @@ pub(crate) fn hindrance() -> Option<String> {
 
 /// Ports that the kernel gives its own clients must not be sources of the programs.
 fn of_range(range: &str) -> Option<String> {
-    let first: u16 = range.split_whitespace().next()?.parse().ok()?;
-    (first <= LAST_PORT).then(|| {
-        format!("clients of this node have ports from {first} on (net.ipv4.ip_local_port_range)")
+    let mut ends = range.split_whitespace().map(|end| end.parse::<u16>().ok());
+    let (first, last) = (ends.next()??, ends.next()??);
+    let meets = |own: &(u16, u16)| first <= own.1 && own.0 <= last;
+    PORTS.iter().any(meets).then(|| {
+        format!("clients of this node have ports {first} to {last} (net.ipv4.ip_local_port_range)")
     })
 }
 
@@ -55,8 +57,15 @@ mod tests {
     #[test]
     fn the_default_range_of_ports_leaves_room_and_a_longer_one_does_not() {
         assert_eq!(of_range("32768\t60999\n"), None);
-        let said = of_range("1024\t65535\n").expect("a sentence");
-        assert!(said.contains("from 1024 on"), "{said}");
+        for (range, ports) in [
+            ("1024\t65535\n", "1024 to 65535"),
+            ("15000\t20000\n", "15000 to 20000"),
+            ("32768\t61000\n", "32768 to 61000"),
+            ("29999\t60999\n", "29999 to 60999"),
+        ] {
+            let said = of_range(range).expect("a sentence");
+            assert!(said.contains(ports), "{said}");
+        }
         assert_eq!(of_range(""), None);
     }
 }
