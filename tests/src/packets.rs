@@ -344,6 +344,13 @@ impl Programs {
         self.set_quota(Quota { until: u64::MAX, connections, half_open_until: 0 })
     }
 
+    /// The established connections of a device or client, as in `devices`.
+    pub fn connections_of(&self, device: u32) -> Result<u32> {
+        let map = self.ebpf.map(maps::DEVICES).context("a map")?;
+        let map = HashMap::<&MapData, u32, Raw<Device>>::try_from(map)?;
+        Ok(map.get(&device, 0)?.0.connections)
+    }
+
     /// Lets connections stay half-open for ever, or not any more.
     pub fn keep_half_open(&mut self, keep: bool) -> Result<()> {
         let half_open_until = if keep { u32::MAX } else { 0 };

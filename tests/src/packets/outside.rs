@@ -1,6 +1,6 @@
 //! Frontends of all kinds, and clients outside of the node.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use anyhow::{Context as _, Result};
 use aya::maps::lpm_trie::{Key, LpmTrie};
@@ -13,6 +13,7 @@ use topo_lb_common::frontend_filter::{FrontendBit, bit};
 use topo_lb_common::maps;
 use topo_lb_common::record::DROPS;
 use topo_lb_common::reply_filter::folded;
+use topo_lb_common::snat::Snat;
 use topo_lb_common::sources::{ALLOWED, DENIED, FRONTEND_BITS4, FRONTEND_BITS6, Source4, Source6};
 
 use super::{Hook, Programs, Raw, octets};
@@ -78,6 +79,29 @@ impl Programs {
             self.publish::<V6>(index, frontend, protocol, endpoints, wider)?;
         }
         self.revise()
+    }
+
+    /// Gives connections to endpoints of other nodes these addresses of `device` as their source.
+    pub fn give_sources(&mut self, device: u32, four: Ipv4Addr, six: Ipv6Addr) -> Result<()> {
+        self.set_snat(Snat {
+            address6: six.octets(),
+            address4: four.octets(),
+            device4: device,
+            device6: device,
+            reserved: 0,
+        })
+    }
+
+    /// Gives new connections no source any more.
+    pub fn stop_giving_sources(&mut self) -> Result<()> {
+        let map = self.ebpf.map(maps::SNAT).context("a map")?;
+        let before = Array::<&MapData, Raw<Snat>>::try_from(map)?.get(&0, 0)?.0;
+        self.set_snat(Snat { device4: 0, device6: 0, ..before })
+    }
+
+    fn set_snat(&mut self, snat: Snat) -> Result<()> {
+        let map = self.ebpf.map_mut(maps::SNAT).context("a map")?;
+        Ok(Array::<&mut MapData, Raw<Snat>>::try_from(map)?.set(0, Raw(snat), 0)?)
     }
 
     /// Denies a frontend to all sources but those of one range.

@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use object::build::elf::{Builder, SectionData, SectionId};
+use object::build::elf::{Builder, SectionData, SectionId, SymbolId};
 use object::elf::{STB_GLOBAL, STT_FUNC, STT_SECTION, STV_DEFAULT};
 
 /// The size of `struct bpf_insn`.
@@ -106,6 +106,7 @@ fn insert(builder: &mut Builder<'_>, section: SectionId, at: u64, code: &[u8]) -
             places.extend(here.map(|it| it.r_offset));
         }
     }
+    move_calls(builder, section_symbol, at, length)?;
     let information = builder.sections.iter_mut().find(|it| it.name[..] == *b".BTF.ext");
     let Some(SectionData::Data(data)) = information.map(|it| &mut it.data) else {
         bail!("the object has no .BTF.ext");
@@ -117,6 +118,42 @@ fn insert(builder: &mut Builder<'_>, section: SectionId, at: u64, code: &[u8]) -
         let before = u32::from_le_bytes(*offset);
         if u64::from(before) > at {
             *offset = (before + u32::try_from(length)?).to_le_bytes();
+        }
+    }
+    Ok(())
+}
+
+/// Moves the targets of calls to functions without a symbol of their own behind the place `at` (bytes) of
+/// their section. Such a call has its target in words, without one, as the kernel counts from the next
+/// instruction.
+fn move_calls(
+    builder: &mut Builder<'_>,
+    section_symbol: Option<SymbolId>,
+    at: u64,
+    length: u64,
+) -> Result<()> {
+    let mut calls = Vec::new();
+    for section in &builder.sections {
+        if let SectionData::Relocation(relocations) = &section.data {
+            let to_section = relocations.iter().filter(|it| it.symbol == section_symbol);
+            calls.extend(to_section.map(|it| (section.sh_info_section, it.r_offset)));
+        }
+    }
+    for (section, place) in calls {
+        let Some(section) = section else { continue };
+        let section = builder.sections.get_mut(section);
+        let SectionData::Data(data) = &mut section.data else { continue };
+        let instruction = data.to_mut().get_mut(usize::try_from(place)?..);
+        let instruction = instruction.and_then(<[u8]>::first_chunk_mut::<INSTRUCTION>);
+        // BPF_PSEUDO_CALL in the source register.
+        if let Some(&mut [0x85, registers, _, _, ref mut target @ ..]) = instruction
+            && registers >> 4 == 1
+        {
+            let before = i64::from(i32::from_le_bytes(*target)) + 1;
+            if before * INSTRUCTION as i64 > i64::try_from(at)? {
+                let after = before - 1 + i64::try_from(length)? / INSTRUCTION as i64;
+                *target = i32::try_from(after)?.to_le_bytes();
+            }
         }
     }
     Ok(())

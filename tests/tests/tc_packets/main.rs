@@ -9,6 +9,7 @@ mod neighbours;
 mod outside;
 mod refusals;
 mod scene;
+mod source_nat;
 mod tcp;
 mod translation;
 mod udp;

@@ -1,0 +1,341 @@
+//! Connections from outside to endpoints of other nodes, where one device leads to both.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use anyhow::{Context as _, Result, ensure};
+use etherparse::{Icmpv4Type, Icmpv6Type, PacketBuilder, icmpv4};
+use topo_lb_common::address::{TCP, UDP};
+use topo_lb_common::backend::Locality;
+use topo_lb_common::device::outside;
+use topo_lb_common::snat::is_source_port;
+use topo_lb_tests::frame::{self, NODE_MAC, Tcp, VM_MAC, ip, says, wrong_checksums};
+use topo_lb_tests::netns::NetNs;
+use topo_lb_tests::packets::{BACK, DROP, Hook, MARK, NEXT, Programs};
+use topo_lb_tests::prefix::Prefix;
+
+use super::fragments::fragments;
+use super::scene::{at, tcp, udp};
+
+/// The uplink, and a device that leads to a pod of this node.
+const UPLINK: u32 = 7;
+const POD: u32 = 8;
+
+/// A client, this node, a frontend, an endpoint of another node, and one behind the other device.
+struct Parts {
+    client: &'static str,
+    node: &'static str,
+    port: &'static str,
+    there: &'static str,
+    here: &'static str,
+    is_v6: bool,
+}
+
+const FAMILIES: [Parts; 2] = [
+    Parts {
+        client: "203.0.113.9:40000",
+        node: "172.18.0.2",
+        port: "172.18.0.2:30080",
+        there: "10.244.2.2:9376",
+        here: "10.244.1.3:9376",
+        is_v6: false,
+    },
+    Parts {
+        client: "[2001:db8::9]:40000",
+        node: "fd00:18::2",
+        port: "[fd00:18::2]:30080",
+        there: "[fd00:244:2::2]:9376",
+        here: "[fd00:244:1::3]:9376",
+        is_v6: true,
+    },
+];
+
+/// Runs a test on a node: pods of other nodes and clients outside are behind the uplink.
+fn on_node(test: impl FnOnce(&mut Programs) -> Result<()> + Send) -> Result<()> {
+    let names = [Prefix::new().name("uplink")];
+    let netns = NetNs::make(&names)?.pop().context("a namespace")?;
+    netns.set(&[("ipv4/ip_forward", "1"), ("ipv6/conf/all/forwarding", "1")])?;
+    netns.ip(&[
+        format!("link add uplink index {UPLINK} type veth peer name fabric"),
+        format!("link add pod index {POD} type veth peer name guest"),
+        "link set uplink up".to_owned(),
+        "link set fabric up".to_owned(),
+        "link set pod up".to_owned(),
+        "link set guest up".to_owned(),
+        "address add 172.18.0.2/16 dev uplink".to_owned(),
+        "address add fd00:18::2/64 dev uplink nodad".to_owned(),
+        "route add default via 172.18.0.1".to_owned(),
+        "route add default via fd00:18::1 dev uplink".to_owned(),
+        "route add 10.244.1.3/32 dev pod".to_owned(),
+        "route add fd00:244:1::3/128 dev pod".to_owned(),
+    ])?;
+    netns.run(|| {
+        let mut programs = Programs::replacing()?;
+        programs.rely_on_marks(true)?;
+        programs.give_sources(UPLINK, Ipv4Addr::new(172, 18, 0, 2), "fd00:18::2".parse()?)?;
+        test(&mut programs)
+    })
+}
+
+/// Runs a packet on the uplink; checks what becomes of it but for the port of ours.
+fn on_uplink(
+    programs: &mut Programs,
+    what: &str,
+    packet: &[u8],
+    wanted: i32,
+) -> Result<(SocketAddr, SocketAddr, Vec<u8>)> {
+    let (verdict, out, mark) = programs.run_marked(UPLINK, Hook::ExternalIngress, packet)?;
+    let (from, to) = says(&out).with_context(|| what.to_owned())?;
+    ensure!((verdict, mark) == (wanted, 0), "{what}: verdict {verdict}, mark {mark:#x}");
+    let wrong = wrong_checksums(&out)?;
+    ensure!(wrong.is_empty(), "{what}: wrong checksums: {wrong:?}");
+    Ok((from, to, out))
+}
+
+/// The hops that a packet may still make.
+fn hops(packet: &[u8]) -> u8 {
+    if packet[14] >> 4 == 4 { packet[22] } else { packet[21] }
+}
+
+#[test]
+fn both_ways_go_on_by_the_uplink_with_one_hop_less() -> Result<()> {
+    on_node(|programs| {
+        for Parts { client, node, port, there, .. } in FAMILIES {
+            for (index, protocol) in [(1, TCP), (2, UDP)] {
+                let row = [(at(there), Locality::Zone)];
+                programs.expose(index, at(port), protocol, &row)?;
+            }
+            let mut source = None;
+            for kind in [Tcp::Syn(999), Tcp::Bare, Tcp::Ack] {
+                let packet = tcp(client, port, kind);
+                let (from, to, out) = on_uplink(programs, "there", &packet, BACK)?;
+                ensure!(from.ip() == node.parse::<IpAddr>()? && to == at(there), "{from} {to}");
+                ensure!(is_source_port(from.port()), "{from}");
+                ensure!(*source.get_or_insert(from) == from, "{from} after {source:?}");
+                ensure!(hops(&out) == hops(&packet) - 1, "{} hops", hops(&out));
+                if let Tcp::Syn(_) = kind {
+                    let answer = frame::tcp(at(there), from, Tcp::SynAck);
+                    let (from, to, _) = on_uplink(programs, "SYN-ACK", &answer, BACK)?;
+                    ensure!((from, to) == (at(port), at(client)), "{from} {to}");
+                }
+            }
+            let source = source.context("a source")?;
+            let answer = frame::tcp(at(there), source, Tcp::Ack);
+            let (from, to, out) = on_uplink(programs, "back", &answer, BACK)?;
+            ensure!((from, to) == (at(port), at(client)), "{from} {to}");
+            ensure!(hops(&out) == hops(&answer) - 1, "{} hops", hops(&out));
+
+            let (from, to, _) = on_uplink(programs, "datagram", &udp(client, port), BACK)?;
+            ensure!(to == at(there), "{to}");
+            let answer = frame::udp(at(there), from, b"I");
+            let (from, to, _) = on_uplink(programs, "its answer", &answer, BACK)?;
+            ensure!((from, to) == (at(port), at(client)), "{from} {to}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_packet_on_its_last_hop_is_dropped() -> Result<()> {
+    on_node(|programs| {
+        for Parts { client, port, there, is_v6, .. } in FAMILIES {
+            programs.expose(2, at(port), UDP, &[(at(there), Locality::Zone)])?;
+            let mut packet = udp(client, port);
+            if is_v6 {
+                packet[21] = 1;
+            } else {
+                packet[22] = 1;
+                // 63 hops less, at the same place.
+                let sum = u16::from_be_bytes([packet[24], packet[25]]);
+                let (sum, carry) = sum.overflowing_add(63 << 8);
+                packet[24..26].copy_from_slice(&(sum + u16::from(carry)).to_be_bytes());
+            }
+            ensure!(wrong_checksums(&packet)?.is_empty(), "the packet itself");
+            let (verdict, _, _) = programs.run_marked(UPLINK, Hook::ExternalIngress, &packet)?;
+            ensure!(verdict == DROP, "verdict {verdict}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn an_established_connection_counts_to_its_client_and_is_followed_to_its_end() -> Result<()> {
+    on_node(|programs| {
+        for Parts { client, port, there, is_v6, .. } in FAMILIES {
+            programs.expose(1, at(port), TCP, &[(at(there), Locality::Zone)])?;
+            let (source, _, _) =
+                on_uplink(programs, "SYN", &tcp(client, port, Tcp::Syn(999)), BACK)?;
+            ensure!(programs.established(is_v6)? == 0, "half-open");
+            on_uplink(programs, "SYN-ACK", &frame::tcp(at(there), source, Tcp::SynAck), BACK)?;
+            on_uplink(programs, "ACK", &tcp(client, port, Tcp::Bare), BACK)?;
+            ensure!(programs.established(is_v6)? == 2, "both entries");
+            let folded = match at(client).ip() {
+                IpAddr::V4(ip) => u32::from_ne_bytes(ip.octets()),
+                IpAddr::V6(ip) => topo_lb_common::reply_filter::folded(bytemuck::cast(ip.octets())),
+            };
+            ensure!(programs.connections_of(outside(folded))? == 1, "counted elsewhere");
+            // A second connection to the same frontend after the first one's end.
+            let reset = tcp(client, port, Tcp::Rst);
+            on_uplink(programs, "RST", &reset, BACK)?;
+            let (again, _, _) =
+                on_uplink(programs, "SYN again", &tcp(client, port, Tcp::Syn(5)), BACK)?;
+            let late = frame::tcp(at(there), again, Tcp::SynAck);
+            let (from, to, _) = on_uplink(programs, "its SYN-ACK", &late, BACK)?;
+            ensure!((from, to) == (at(port), at(client)), "{from} {to}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn packets_that_are_no_replies_pass() -> Result<()> {
+    on_node(|programs| {
+        for Parts { client, node, port, there, .. } in FAMILIES {
+            programs.expose(1, at(port), TCP, &[(at(there), Locality::Zone)])?;
+            let (source, _, _) =
+                on_uplink(programs, "SYN", &tcp(client, port, Tcp::Syn(999)), BACK)?;
+            let node: IpAddr = node.parse()?;
+            let other_port =
+                SocketAddr::new(node, if source.port() == 20_000 { 1 } else { 20_000 });
+            let other = SocketAddr::new(at(there).ip(), 80);
+            for (what, packet) in [
+                ("to another port", frame::tcp(at(there), other_port, Tcp::SynAck)),
+                ("from another port", frame::tcp(other, source, Tcp::SynAck)),
+                ("from another address", frame::tcp(at(client), source, Tcp::SynAck)),
+                ("to another address", frame::tcp(at(there), at(client), Tcp::SynAck)),
+                ("of another protocol", frame::udp(at(there), source, b"?")),
+            ] {
+                let (verdict, out) = programs.run_on(UPLINK, Hook::ExternalIngress, &packet)?;
+                ensure!((verdict, &out) == (NEXT, &packet), "{what}: verdict {verdict}");
+            }
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn two_clients_have_sources_of_their_own() -> Result<()> {
+    on_node(|programs| {
+        let Parts { port, there, .. } = FAMILIES[0];
+        programs.expose(1, at(port), TCP, &[(at(there), Locality::Zone)])?;
+        let mut sources = Vec::new();
+        for client in 0..200 {
+            let client = format!("203.0.113.{client}:40000");
+            let syn = tcp(&client, port, Tcp::Syn(999));
+            let (source, _, _) = on_uplink(programs, "SYN", &syn, BACK)?;
+            sources.push((source, client));
+        }
+        for (source, client) in &sources {
+            let answer = frame::tcp(at(there), *source, Tcp::SynAck);
+            let (from, to, _) = on_uplink(programs, "SYN-ACK", &answer, BACK)?;
+            ensure!((from, to) == (at(port), at(client)), "{to} for {client}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn an_endpoint_behind_another_device_sees_the_client() -> Result<()> {
+    on_node(|programs| {
+        for Parts { client, port, here, .. } in FAMILIES {
+            // Its slice does not say on which node it is.
+            programs.expose(1, at(port), TCP, &[(at(here), Locality::Elsewhere)])?;
+            let syn = tcp(client, port, Tcp::Syn(1));
+            let (from, to, out) = on_uplink(programs, "SYN", &syn, NEXT)?;
+            ensure!((from, to) == (at(client), at(here)), "{from} {to}");
+            ensure!(hops(&out) == hops(&syn), "the kernel takes the hop");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn without_a_source_or_by_another_device_the_kernel_masquerades() -> Result<()> {
+    on_node(|programs| {
+        let Parts { client, port, there, .. } = FAMILIES[0];
+        programs.expose(2, at(port), UDP, &[(at(there), Locality::Zone)])?;
+        let (source, _, _) = on_uplink(programs, "before", &udp(client, port), BACK)?;
+        let hook = Hook::ExternalIngress;
+        let datagram = udp("203.0.113.10:40000", port);
+        let (verdict, _, mark) = programs.run_marked(POD, hook, &datagram)?;
+        ensure!((verdict, mark) == (NEXT, MARK), "another device: {verdict}, {mark:#x}");
+        programs.stop_giving_sources()?;
+        let datagram = udp("203.0.113.11:40000", port);
+        let (verdict, _, mark) = programs.run_marked(UPLINK, hook, &datagram)?;
+        ensure!((verdict, mark) == (NEXT, MARK), "no more: {verdict}, {mark:#x}");
+        // What is open goes on.
+        let (from, _, _) = on_uplink(programs, "the first again", &udp(client, port), BACK)?;
+        ensure!(from == source, "{from}, not {source}");
+        let answer = frame::udp(at(there), source, b"I");
+        let (from, to, _) = on_uplink(programs, "its answer", &answer, BACK)?;
+        ensure!((from, to) == (at(port), at(client)), "{from} {to}");
+        Ok(())
+    })
+}
+
+#[test]
+fn fragments_of_both_ways_follow_their_first() -> Result<()> {
+    on_node(|programs| {
+        let Parts { client, port, there, .. } = FAMILIES[0];
+        programs.expose(2, at(port), UDP, &[(at(there), Locality::Zone)])?;
+        let mut source = None;
+        for (number, piece) in fragments(client, port, 1_400).iter().enumerate() {
+            let (verdict, out) = programs.run_on(UPLINK, Hook::ExternalIngress, piece)?;
+            ensure!(verdict == BACK && hops(&out) == hops(piece) - 1, "{number}: {verdict}");
+            ensure!(out[26..34] == [172, 18, 0, 2, 10, 244, 2, 2], "{number}: {out:02x?}");
+            if number == 0 {
+                source = Some(SocketAddr::new(
+                    "172.18.0.2".parse()?,
+                    u16::from_be_bytes([out[34], out[35]]),
+                ));
+            }
+        }
+        let source = source.context("a first fragment")?.to_string();
+        for (number, piece) in fragments(there, &source, 1_400).iter().enumerate() {
+            let (verdict, out) = programs.run_on(UPLINK, Hook::ExternalIngress, piece)?;
+            ensure!(verdict == BACK, "{number}: {verdict}");
+            ensure!(out[26..34] == [172, 18, 0, 2, 203, 0, 113, 9], "{number}: {out:02x?}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn icmp_errors_of_both_ways_are_told_in_the_words_of_their_receiver() -> Result<()> {
+    on_node(|programs| {
+        for Parts { client, port, there, is_v6, .. } in FAMILIES {
+            programs.expose(2, at(port), UDP, &[(at(there), Locality::Zone)])?;
+            let asked = udp(client, port);
+            let (source, _, sent) = on_uplink(programs, "asks", &asked, BACK)?;
+            let error = |from: SocketAddr, to: SocketAddr, quoted: &[u8]| -> Result<Vec<u8>> {
+                let mut error = Vec::new();
+                let ip = PacketBuilder::ethernet2(NODE_MAC, VM_MAC).ip(ip(from.ip(), to.ip()));
+                if is_v6 {
+                    let too_big = Icmpv6Type::PacketTooBig { mtu: 1_280 };
+                    ip.icmpv6(too_big).write(&mut error, &quoted[14..])?;
+                } else {
+                    let port = icmpv4::DestUnreachableHeader::Port;
+                    let unreachable = Icmpv4Type::DestinationUnreachable(port);
+                    ip.icmpv4(unreachable).write(&mut error, &quoted[14..])?;
+                }
+                Ok(error)
+            };
+            let header = if is_v6 { 14 + 48 } else { 14 + 28 };
+            // Of the endpoint, about a packet of the client.
+            let (from, to, out) =
+                on_uplink(programs, "there", &error(at(there), source, &sent)?, BACK)?;
+            ensure!((from.ip(), to.ip()) == (at(port).ip(), at(client).ip()), "{from} {to}");
+            let quoted = [&sent[..14], &out[header..]].concat();
+            ensure!(says(&quoted)? == (at(client), at(port)), "{:?}", says(&quoted)?);
+            ensure!(wrong_checksums(&quoted)?.is_empty(), "{:?}", wrong_checksums(&quoted)?);
+            // Of the client, about an answer.
+            let answer = frame::udp(at(there), source, b"I");
+            let (_, _, got) = on_uplink(programs, "answer", &answer, BACK)?;
+            let (from, to, out) =
+                on_uplink(programs, "client's", &error(at(client), at(port), &got)?, BACK)?;
+            ensure!((from.ip(), to.ip()) == (source.ip(), at(there).ip()), "{from} {to}");
+            let quoted = [&got[..14], &out[header..]].concat();
+            ensure!(says(&quoted)? == (at(there), source), "{:?}", says(&quoted)?);
+        }
+        Ok(())
+    })
+}
