@@ -19,11 +19,6 @@ use super::scene::{
     BALANCER, NODE, OUTSIDE, WEB, expect_dropped, packets_at, play, set, wait_at_each,
 };
 
-/// The node port of `seen` at the agent's node; its endpoints tell which sources they see.
-const SEEN: [&str; 2] = ["172.30.0.2:30081", "[fd00:172::2]:30081"];
-/// The port of its endpoints.
-const SEEN_PORT: u16 = 7_777;
-
 #[test]
 fn every_frontend_leads_to_endpoints_of_this_node_and_of_others() -> Result<()> {
     play(|scene, client| {
@@ -40,127 +35,6 @@ fn every_frontend_leads_to_endpoints_of_this_node_and_of_others() -> Result<()> 
         scene.expect(Via::Http, at(WEB6)?, &ALL)?;
         scene.expect(Via::Http, at(BALANCER[0])?, &ALL)?;
         scene.expect(Via::Http, WEB[0].1.parse()?, &ALL)
-    })
-}
-
-/// Makes one pod the only endpoint of `seen`, at [`SEEN_PORT`], behind node port 30081.
-fn put_seen(scene: &mut Scene<'_>, pod: &str) -> Result<()> {
-    let (tcp, udp) = (("http", 81, "TCP"), ("udp", 81, "UDP"));
-    let mut seen = service("seen", &["10.96.1.50", "fd00:96::150"], &[tcp, udp], &[]);
-    seen["spec"]["type"] = "NodePort".into();
-    for port in seen["spec"]["ports"].as_array_mut().into_iter().flatten() {
-        port["nodePort"] = 30_081.into();
-    }
-    scene.manifests.put(seen);
-    let ports = [("http", SEEN_PORT, "TCP"), ("udp", SEEN_PORT, "UDP")];
-    let pod = scene.cluster.pod(pod)?;
-    for (family, address) in [("IPv4", pod.ipv4.to_string()), ("IPv6", pod.ipv6.to_string())] {
-        let endpoints = [endpoint(&address, &pod.node, &pod.name)];
-        scene.manifests.put(slice("seen", family, &ports, &endpoints));
-    }
-    scene.manifests.write()
-}
-
-/// The source that a server in `pod` sees of a TCP connection from outside, and the client's own
-/// address. A byte goes each way.
-fn seen_by_tcp(scene: &Scene<'_>, pod: &str, to: SocketAddr) -> Result<(SocketAddr, SocketAddr)> {
-    let any = (Ipv6Addr::UNSPECIFIED, SEEN_PORT);
-    let limit = patient(Duration::from_secs(2));
-    let server = scene.cluster.pod(pod)?.netns().run(|| Ok(TcpListener::bind(any)?))?;
-    server.set_nonblocking(true)?;
-    let mut client = None;
-    until("a connection", FOLLOWS, || {
-        let fabric = scene.cluster.fabric();
-        Ok(match fabric.run(|| Ok(TcpStream::connect_timeout(&to, limit)))? {
-            Ok(stream) => {
-                client = Some(stream);
-                Ok(())
-            }
-            Err(error) => Err(error),
-        })
-    })?;
-    let mut client = client.context("a connection")?;
-    let mut accepted = None;
-    // The client is connected before its last packet arrives.
-    until("the connection at the server", FOLLOWS, || match server.accept() {
-        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(Err("another endpoint took it")),
-        other => {
-            accepted = Some(other?);
-            Ok(Ok(()))
-        }
-    })?;
-    let (mut accepted, source) = accepted.context("a connection")?;
-    accepted.set_nonblocking(false)?;
-    for stream in [&client, &accepted] {
-        stream.set_read_timeout(Some(limit))?;
-    }
-    let mut byte = [0];
-    client.write_all(b"?")?;
-    accepted.read_exact(&mut byte).context("the server hears nothing")?;
-    accepted.write_all(b"!")?;
-    client.read_exact(&mut byte).context("the client hears nothing")?;
-    Ok((source, client.local_addr()?))
-}
-
-/// Waits until datagrams to `to` arrive in `pod`. A Service's ports are written one after the other:
-/// that TCP arrives does not show it.
-fn wait_for_udp(scene: &Scene<'_>, pod: &str, to: SocketAddr) -> Result<()> {
-    let any = (Ipv6Addr::UNSPECIFIED, SEEN_PORT);
-    let server = scene.cluster.pod(pod)?.netns().run(|| Ok(UdpSocket::bind(any)?))?;
-    server.set_read_timeout(Some(Duration::from_millis(50)))?;
-    let own = if to.is_ipv4() { OUTSIDE[0] } else { OUTSIDE[1] };
-    until("a datagram at the server", FOLLOWS, || {
-        // Each from a port of its own: a connection keeps its endpoint.
-        scene.cluster.fabric().run(|| Ok(UdpSocket::bind((own, 0))?.send_to(b"?", to)?))?;
-        Ok(server.recv_from(&mut [0; 8]).map(drop))
-    })?;
-    Ok(())
-}
-
-/// The same as [`seen_by_tcp`] for a datagram and its answer.
-fn seen_by_udp(scene: &Scene<'_>, pod: &str, to: SocketAddr) -> Result<(SocketAddr, SocketAddr)> {
-    wait_for_udp(scene, pod, to)?;
-    let any = |port| (Ipv6Addr::UNSPECIFIED, port);
-    let limit = patient(Duration::from_secs(2));
-    let server = scene.cluster.pod(pod)?.netns().run(|| Ok(UdpSocket::bind(any(SEEN_PORT))?))?;
-    let own = if to.is_ipv4() { OUTSIDE[0] } else { OUTSIDE[1] };
-    let client = scene.cluster.fabric().run(|| {
-        let client = UdpSocket::bind((own, 0))?;
-        client.connect(to)?;
-        Ok(client)
-    })?;
-    for socket in [&server, &client] {
-        socket.set_read_timeout(Some(limit))?;
-    }
-    let mut bytes = [0; 8];
-    client.send(b"?")?;
-    let (_, source) = server.recv_from(&mut bytes).context("the server hears nothing")?;
-    server.send_to(b"!", source)?;
-    client.recv(&mut bytes).context("the client hears nothing")?;
-    Ok((source, client.local_addr()?))
-}
-
-#[test]
-fn an_endpoint_here_sees_the_client_and_one_elsewhere_sees_the_node() -> Result<()> {
-    play(|scene, _| {
-        for (pod, is_here) in [("a", true), ("b", false)] {
-            put_seen(scene, pod)?;
-            for (place, to) in SEEN.iter().enumerate() {
-                let to: SocketAddr = to.parse()?;
-                let both = [seen_by_tcp(scene, pod, to)?, seen_by_udp(scene, pod, to)?];
-                for (source, own) in both {
-                    let ip = source.ip().to_canonical();
-                    if is_here {
-                        let same = (ip, source.port()) == (own.ip(), own.port());
-                        ensure!(same, "{pod} sees {source}, and not {own}");
-                    } else {
-                        ensure!(ip == NODE[place].parse::<IpAddr>()?, "{pod} sees {source}");
-                        ensure!(source.port() >= 32_768, "{pod} sees {source}");
-                    }
-                }
-            }
-        }
-        Ok(())
     })
 }
 

@@ -6,5 +6,6 @@ mod guards;
 mod restarts;
 mod scene;
 mod source_ranges;
+mod sources;
 mod table;
 mod uplinks;

@@ -59,7 +59,16 @@ pub(crate) fn idle(body: impl FnOnce(&mut Scene<'_>) -> Result<()>) -> Result<()
 
 /// Like [`idle`], with an agent that is ready, and a client outside.
 pub(crate) fn play(body: impl FnOnce(&mut Scene<'_>, &mut Client) -> Result<()>) -> Result<()> {
+    play_with("auto", body)
+}
+
+/// Like [`play`], with this value of `--masquerade`.
+pub(crate) fn play_with(
+    masquerade: &str,
+    body: impl FnOnce(&mut Scene<'_>, &mut Client) -> Result<()>,
+) -> Result<()> {
     idle(|scene| {
+        scene.agent.set("--masquerade", masquerade);
         scene.agent.resume()?;
         let mut client = scene.cluster.guest("outside", scene.cluster.fabric())?;
         body(scene, &mut client)

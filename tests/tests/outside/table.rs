@@ -4,11 +4,11 @@ use anyhow::{Result, ensure};
 use topo_lb_tests::foreign_table::ForeignTable;
 use topo_lb_tests::scene::{FOLLOWS, HERE};
 
-use super::scene::{idle, nft, play, tables, wait_at_each, wait_for_tables};
+use super::scene::{idle, nft, play_with, tables, wait_at_each, wait_for_tables};
 
 #[test]
 fn a_masquerade_table_that_somebody_removes_is_put_back_and_said_once() -> Result<()> {
-    play(|scene, client| {
+    play_with("nftables", |scene, client| {
         scene.set_endpoints("web", &["b"])?;
         wait_at_each(client, &["b"])?;
         let before = tables(scene)?;
@@ -31,6 +31,7 @@ fn a_masquerade_table_that_somebody_removes_is_put_back_and_said_once() -> Resul
 fn a_table_that_cannot_be_written_leaves_the_agent_running_and_not_ready() -> Result<()> {
     idle(|scene| {
         let table = ForeignTable::make(scene.cluster, scene.cluster.node(HERE)?)?;
+        scene.agent.set("--masquerade", "nftables");
         scene.agent.resume()?;
         let sentence = "inet topo-lb, which masquerades them, cannot be written";
         scene.agent.wait_for_answer("/readyz", FOLLOWS, |answer| {

@@ -143,6 +143,7 @@ fn a_cleanup_leaves_no_program_and_no_table() -> Result<()> {
     for mode in ["auto", "clsact"] {
         idle(|scene| {
             scene.agent.set("--tc-attach", mode);
+            scene.agent.set("--masquerade", "nftables");
             scene.agent.resume()?;
             wait_for_roles(scene, &[(UPLINK, "external")])?;
             scene.agent.stop()?;
