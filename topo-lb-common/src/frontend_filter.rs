@@ -33,6 +33,11 @@ pub const fn bit(address: u32, port: u16) -> FrontendBit {
     FrontendBit { word: place / BITS, mask: 1 << (place % BITS) }
 }
 
+/// The bit that is set while any frontend has a record for clients outside alone
+/// ([`OUTSIDE`](crate::address::OUTSIDE)): without one, programs look for none. That of an address and port
+/// that no frontend has.
+pub const ANY_OUTSIDE: FrontendBit = bit(0, 0);
+
 #[cfg(test)]
 mod tests {
     use super::*;

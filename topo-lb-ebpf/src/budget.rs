@@ -43,12 +43,17 @@ pub(crate) fn keeps_half_open(now: u64) -> bool {
     QUOTA.get_ptr(0).is_some_and(|quota| unsafe { (*quota).keeps_half_open(now) })
 }
 
-/// A connection of the device is established.
+/// A connection of the device is established, and perhaps answered by that ([`answered`]).
 #[inline(always)]
-pub(crate) fn established(device: u32) {
+pub(crate) fn established(device: u32, is_answered: bool) {
     if let Some(entry) = DEVICES.get_ptr_mut(device) {
         // SAFETY: as above; at worst two CPUs count one connection together.
-        unsafe { (*entry).connections += 1 };
+        unsafe {
+            (*entry).connections += 1;
+            if is_answered {
+                (*entry).openings.give_back(OPENINGS);
+            }
+        }
     }
 }
 

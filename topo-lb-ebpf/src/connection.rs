@@ -58,6 +58,19 @@ pub(crate) fn find_half_open<F: Family>(key: &TupleOf<F>) -> Option<NonNull<Conn
     NonNull::new(F::half_open().get_ptr_mut(key)?)
 }
 
+/// The entry of a packet's connection; as [`find_established`]. With a SYN it is half-open, as a rule.
+#[inline(always)]
+pub(crate) fn find_of<F: Family>(
+    key: &TupleOf<F>,
+    transport: &Transport,
+) -> Option<NonNull<ConnectionOf<F>>> {
+    if transport.flags & SYN == 0 {
+        find::<F>(key)
+    } else {
+        find_half_open::<F>(key).or_else(|| find_established::<F>(key))
+    }
+}
+
 /// The entry of any connection; as [`find_established`].
 #[inline(always)]
 pub(crate) fn find<F: Family>(key: &TupleOf<F>) -> Option<NonNull<ConnectionOf<F>>> {

@@ -1,7 +1,7 @@
 //! The test that most addresses and ports fail: whether they can be a frontend. It takes one look-up
 //! in an array.
 
-use topo_lb_common::frontend_filter::{FrontendBit, bit};
+use topo_lb_common::frontend_filter::{ANY_OUTSIDE, FrontendBit, bit};
 use topo_lb_common::range::Range;
 
 use crate::family::Family;
@@ -23,6 +23,14 @@ pub(crate) fn may_be_frontend<F: Family>(address: F::Address, port: u16) -> bool
 #[inline(always)]
 pub(crate) fn has_bit<F: Family>(address: F::Address, port: u16) -> bool {
     let FrontendBit { word, mask } = bit(F::folded(address), port);
+    // SAFETY: an array's element, one aligned word.
+    FRONTENDS.get_ptr(word).is_some_and(|bits| unsafe { bits.read_volatile() } & mask != 0)
+}
+
+/// Whether a frontend may have a record for clients outside alone.
+#[inline(always)]
+pub(crate) fn has_outside() -> bool {
+    let FrontendBit { word, mask } = ANY_OUTSIDE;
     // SAFETY: an array's element, one aligned word.
     FRONTENDS.get_ptr(word).is_some_and(|bits| unsafe { bits.read_volatile() } & mask != 0)
 }

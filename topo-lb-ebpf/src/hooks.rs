@@ -13,7 +13,7 @@ use crate::outside::{Clients, enter, is_stray};
 use crate::packets::{Hook, dropped, next};
 use crate::reply_filter::is_no_endpoint;
 use crate::steps::Steps;
-use crate::tc::Translate;
+use crate::tc::{Done, Translate};
 use crate::trace::note;
 use crate::trace::ring::is_on;
 use crate::transport::split_ports;
@@ -40,13 +40,17 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ve
         Filtered::Endpoint => return F::forget_translated(skb),
         Filtered::Other(outcome) => return next(Hook::Ingress, outcome),
     }
-    let mut verdict = F::from_client(skb, false);
+    let mut verdict = F::from_client(skb, Done::Nothing);
     // The verdict on most packets: they pay for no comparison with the steps below.
     if verdict == Verdict::Next {
         return verdict;
     }
     if verdict == Verdict::Establish {
-        verdict = F::establish(skb);
+        F::establish(skb);
+        verdict = F::from_client(skb, Done::Establish);
+        if verdict == Verdict::Next {
+            return verdict;
+        }
     }
     if verdict == Verdict::CheckEndpoint {
         verdict = F::reconsider(skb);
@@ -70,7 +74,7 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ve
         verdict = F::note(skb, Hook::Ingress);
     }
     if verdict == Verdict::Translate {
-        verdict = F::from_client(skb, true);
+        verdict = F::from_client(skb, Done::All);
     }
     if verdict == Verdict::Stray {
         verdict = F::stray(skb);

@@ -245,10 +245,6 @@ pub(crate) fn establish<F: Family>(key: &TupleOf<F>) {
     {
         let _ = F::half_open().remove(key);
         let _ = F::half_open().remove(&other);
-        let payer = budget::of::<F>(key);
-        budget::established(payer);
-        if key.protocol == TCP {
-            budget::answered(payer);
-        }
+        budget::established(budget::of::<F>(key), key.protocol == TCP);
     }
 }

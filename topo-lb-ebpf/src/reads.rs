@@ -9,6 +9,7 @@ mod affinity;
 mod atomic;
 mod clock;
 mod family;
+mod frontend_filter;
 mod maps;
 mod object;
 mod records;

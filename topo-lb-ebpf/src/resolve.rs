@@ -10,6 +10,7 @@ use topo_lb_common::trace::NO_SERVICE;
 use crate::atomic::add;
 use crate::clock::now;
 use crate::family::{Family, FrontendOf, RecordFields};
+use crate::frontend_filter::has_outside;
 use crate::maps::{COUNTERS, LEASE, SERVES_ALL_FRONTENDS, SERVICE_PORTS};
 use crate::records::Found;
 use crate::words::words;
@@ -61,7 +62,7 @@ pub(crate) fn resolve<F: Family>(
     is_outside: bool,
     client: impl FnOnce() -> u64,
 ) -> Resolved<F> {
-    let record = match records::find::<F>(frontend, is_outside) {
+    let record = match records::find::<F>(frontend, is_outside && has_outside()) {
         Found::Absent => return Resolved::unknown(Resolution::Untouched),
         Found::Torn => return Resolved::unknown(Resolution::Refuse),
         Found::Record(record) => record,
@@ -192,7 +193,7 @@ pub(crate) struct LookedUp {
 /// Looks a Service up without choosing, and without counting. `is_outside`: as in [`resolve`].
 #[inline(always)]
 pub(crate) fn look_up<F: Family>(frontend: &FrontendOf<F>, is_outside: bool) -> LookedUp {
-    let Found::Record(record) = records::find::<F>(frontend, is_outside) else {
+    let Found::Record(record) = records::find::<F>(frontend, is_outside && has_outside()) else {
         return LookedUp::default();
     };
     let fields = RecordFields::<F>::of(record);

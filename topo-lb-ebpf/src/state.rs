@@ -10,7 +10,7 @@ use topo_lb_common::connection::{
 };
 
 use crate::budget;
-use crate::connection::{find, holds, other_key};
+use crate::connection::{find_of, holds, other_key};
 use crate::family::{ConnectionOf, Family, TupleOf};
 use crate::four_tuple::EntryFields;
 use crate::transport::{ACK, FIN, RST, SYN, Transport};
@@ -114,7 +114,7 @@ pub(crate) fn note_state<F: Family>(
     if !holds::<F>(connection, key) {
         return;
     }
-    let Some(other) = find::<F>(&other_key) else {
+    let Some(other) = find_of::<F>(&other_key, transport) else {
         return;
     };
     let (own, other) = (EntryFields::of(connection), EntryFields::of(other));

@@ -9,6 +9,7 @@ use aya_ebpf::bindings::__sk_buff;
 
 use crate::family::{V4, V6};
 use crate::packets::Hook;
+use crate::tc::Done;
 use crate::trace::packet;
 use crate::verdict::Verdict;
 use crate::{fragment, icmp, refuse, snat, tc};
@@ -50,7 +51,7 @@ steps! {
     /// Looks whether a packet that is not to a frontend may be a reply that turns.
     look_for_reply, look_for_reply4, look_for_reply6: snat::look_for_reply;
     /// Translates a packet from a client of a known connection.
-    from_client, from_client4, from_client6: tc::from_client, is_settled: bool;
+    from_client, from_client4, from_client6: tc::from_client, done: Done;
     /// Translates a packet to a client if it is a reply of a known connection.
     to_client, to_client4, to_client6: tc::to_client, is_settled: bool;
     /// Records what a packet changes in the state of its connection, and a first fragment.

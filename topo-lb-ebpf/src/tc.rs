@@ -39,10 +39,21 @@ pub(crate) trait Translate: FastPath + Write + Client + Unreachable + Route {}
 impl Translate for V4 {}
 impl Translate for V6 {}
 
-/// Translates a packet from a client of a known connection. `is_settled`: the connection was just
-/// opened, established or checked.
+/// What was done for a packet of a client.
+#[repr(u32)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Done {
+    /// Nothing yet.
+    Nothing = 0,
+    /// Its connection was moved to the established ones, or has no room there.
+    Establish = 1,
+    /// Its connection was just opened, or its endpoint checked.
+    All = 2,
+}
+
+/// Translates a packet from a client of a known connection.
 #[inline(always)]
-pub(crate) fn from_client<F: Translate>(skb: *mut __sk_buff, is_settled: bool) -> Verdict {
+pub(crate) fn from_client<F: Translate>(skb: *mut __sk_buff, done: Done) -> Verdict {
     let hook = Hook::Ingress;
     let header = F::header(skb, ETHERNET, false);
     if let Some(verdict) = without_ports(skb, &header, hook) {
@@ -55,12 +66,19 @@ pub(crate) fn from_client<F: Translate>(skb: *mut __sk_buff, is_settled: bool) -
     let key = client_key(skb, &FourTuple::of_packet(&header, transport.ports), header.protocol);
     let opens = connection::opens(header.protocol, &transport);
     let without = if opens { Verdict::ChooseEndpoint } else { Verdict::Stray };
-    let found = match connection::find_established::<F>(&key) {
+    // With a SYN, the connection is half-open, as a rule.
+    let is_syn = transport.flags & SYN != 0;
+    let established = || connection::find_established::<F>(&key);
+    let found = match if is_syn { None } else { established() } {
         Some(found) => found,
         None => match connection::find_half_open::<F>(&key) {
-            None => return without,
+            None => match if is_syn { established() } else { None } {
+                Some(found) => found,
+                None => return without,
+            },
             Some(found)
-                if !is_settled && state::establishes::<F>(found, header.protocol, &transport) =>
+                if done == Done::Nothing
+                    && state::establishes::<F>(found, header.protocol, &transport) =>
             {
                 return Verdict::Establish;
             }
@@ -70,8 +88,8 @@ pub(crate) fn from_client<F: Translate>(skb: *mut __sk_buff, is_settled: bool) -
     let now = now();
     match connection::check_endpoint::<F>(found, header.protocol, &transport, now) {
         EndpointCheck::Other => Verdict::Forget,
-        EndpointCheck::Doubtful if !is_settled => Verdict::CheckEndpoint,
-        _ if !is_settled && must_note::<F>(found, &header, &transport, now) => Verdict::Note,
+        EndpointCheck::Doubtful if done != Done::All => Verdict::CheckEndpoint,
+        _ if done != Done::All && must_note::<F>(found, &header, &transport, now) => Verdict::Note,
         _ => match translate(skb, &header, &transport, found, &key, now, hook) {
             Some(kind) => forward::<F>(skb, kind, hook),
             None => dropped(hook),
@@ -98,7 +116,7 @@ pub(crate) fn note<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
     let transport = transport(skb, &header);
     let says = FourTuple::of_packet(&header, transport.ports);
     let key = says.key(header.protocol, hook as u8, client_device(skb));
-    if let Some(found) = connection::find::<F>(&key) {
+    if let Some(found) = connection::find_of::<F>(&key, &transport) {
         let now = now();
         state::note_state::<F>(found, &key, &transport, now);
         if header.kind == PacketKind::First {
@@ -282,7 +300,7 @@ pub(crate) fn establish<F: Translate>(skb: *mut __sk_buff) -> Verdict {
         let says = FourTuple::of_packet(&header, ports);
         opening::establish::<F>(&client_key(skb, &says, header.protocol));
     }
-    Verdict::CheckEndpoint
+    Verdict::Next
 }
 
 /// The key of a client's packet.

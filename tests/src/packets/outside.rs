@@ -9,7 +9,7 @@ use topo_lb::datapath::maps::encode::{V4, V6};
 use topo_lb::datapath::programs::object::{AllFrontends, Constants, TcpPeer};
 use topo_lb_common::address::OUTSIDE;
 use topo_lb_common::backend::Locality;
-use topo_lb_common::frontend_filter::{FrontendBit, bit};
+use topo_lb_common::frontend_filter::{ANY_OUTSIDE, FrontendBit, bit};
 use topo_lb_common::maps;
 use topo_lb_common::record::DROPS;
 use topo_lb_common::reply_filter::folded;
@@ -73,6 +73,11 @@ impl Programs {
         let mut bits = Array::<&mut MapData, u64>::try_from(map)?;
         let before = bits.get(&word, 0)?;
         bits.set(word, before | mask, 0)?;
+        if protocol & OUTSIDE != 0 {
+            let FrontendBit { word, mask } = ANY_OUTSIDE;
+            let before = bits.get(&word, 0)?;
+            bits.set(word, before | mask, 0)?;
+        }
         if frontend.is_ipv4() {
             self.publish::<V4>(index, frontend, protocol, endpoints, wider)?;
         } else {

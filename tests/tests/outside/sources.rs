@@ -162,7 +162,8 @@ fn echo(scene: &Scene<'_>, to: SocketAddr) -> Result<()> {
         stream.set_read_timeout(Some(limit))?;
         stream.set_write_timeout(Some(limit))?;
     }
-    let sent: Vec<u8> = (0..4 << 20).map(|at: u32| (at.wrapping_mul(0x9e37_79b1) >> 24) as u8).collect();
+    let sent: Vec<u8> =
+        (0..4 << 20).map(|at: u32| (at.wrapping_mul(0x9e37_79b1) >> 24) as u8).collect();
     let got = thread::scope(|scope| -> Result<Vec<u8>> {
         let (mut from, mut to) = (&accepted, &accepted);
         scope.spawn(move || std::io::copy(&mut from, &mut to));

@@ -5,47 +5,63 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
 
-use topo_lb_common::frontend_filter::{FrontendBit, WORDS, bit};
+use topo_lb_common::frontend_filter::{ANY_OUTSIDE, FrontendBit, WORDS, bit};
 use topo_lb_common::maps;
 use topo_lb_common::reply_filter::folded;
 
 use super::error::{OpenError, StoreError};
 use super::mapped::Mapped;
 use super::pinned::failed;
-use crate::cluster::Frontend;
+use crate::cluster::{Clients, Frontend};
 
 /// Which frontends have which bit. Pure.
 #[derive(Debug, Default)]
-struct FrontendBits(BTreeMap<FrontendBit, Vec<Frontend>>);
+struct FrontendBits {
+    all: BTreeMap<FrontendBit, Vec<Frontend>>,
+    /// How many are for clients outside alone: these have [`ANY_OUTSIDE`], too.
+    outside: usize,
+}
 
 impl FrontendBits {
-    /// Adds a frontend; returns its bit.
-    fn add(&mut self, frontend: Frontend) -> FrontendBit {
+    /// Adds a frontend; returns its bits.
+    fn add(&mut self, frontend: Frontend) -> impl Iterator<Item = FrontendBit> + use<> {
         let bit = bit_of(&frontend);
+        let is_outside = frontend.clients == Clients::Outside;
         // Nearly always there is one, so a `Vec` suffices.
-        let all = self.0.entry(bit).or_insert_with(|| Vec::with_capacity(1));
+        let all = self.all.entry(bit).or_insert_with(|| Vec::with_capacity(1));
         if !all.contains(&frontend) {
             all.push(frontend);
+            self.outside += usize::from(is_outside);
         }
-        bit
+        [Some(bit), is_outside.then_some(ANY_OUTSIDE)].into_iter().flatten()
     }
 
-    /// Removes a frontend; returns its bit if no other frontend has it.
-    fn remove(&mut self, frontend: Frontend) -> Option<FrontendBit> {
+    /// Removes a frontend; returns those of its bits that no other frontend has.
+    fn remove(&mut self, frontend: Frontend) -> impl Iterator<Item = FrontendBit> + use<> {
         let bit = bit_of(&frontend);
-        let all = self.0.get_mut(&bit)?;
-        all.retain(|other| *other != frontend);
-        if !all.is_empty() {
-            return None;
+        let mut gone = [None; 2];
+        if let Some(all) = self.all.get_mut(&bit)
+            && let Some(place) = all.iter().position(|other| *other == frontend)
+        {
+            all.swap_remove(place);
+            if all.is_empty() {
+                self.all.remove(&bit);
+            }
+            self.outside -= usize::from(frontend.clients == Clients::Outside);
+            gone = [bit, ANY_OUTSIDE].map(|bit| (!self.has(bit)).then_some(bit));
         }
-        self.0.remove(&bit);
-        Some(bit)
+        gone.into_iter().flatten()
+    }
+
+    fn has(&self, bit: FrontendBit) -> bool {
+        self.all.contains_key(&bit) || bit == ANY_OUTSIDE && self.outside != 0
     }
 
     /// The bits of all frontends, as the map holds them.
     fn words(&self) -> Vec<u64> {
         let mut words = vec![0; WORDS as usize];
-        for FrontendBit { word, mask } in self.0.keys() {
+        let outside = (self.outside != 0).then_some(&ANY_OUTSIDE);
+        for FrontendBit { word, mask } in self.all.keys().chain(outside) {
             words[*word as usize] |= mask;
         }
         words
@@ -84,7 +100,7 @@ impl FrontendFilter {
     ) -> Result<(), StoreError> {
         self.bits = FrontendBits::default();
         for frontend in published {
-            self.bits.add(frontend);
+            drop(self.bits.add(frontend));
         }
         for (index, word) in (0..).zip(self.bits.words()) {
             self.words.set(index, &word).map_err(failed(maps::FRONTENDS, "write"))?;
@@ -92,19 +108,17 @@ impl FrontendFilter {
         Ok(())
     }
 
-    /// Sets the bit of a frontend. Call it before the frontend is published.
+    /// Sets the bits of a frontend. Call it before the frontend is published.
     pub(crate) fn add(&mut self, frontend: Frontend) -> Result<(), StoreError> {
-        let FrontendBit { word, mask } = self.bits.add(frontend);
-        self.update(word, |bits| bits | mask)
+        let mut bits = self.bits.add(frontend);
+        bits.try_for_each(|FrontendBit { word, mask }| self.update(word, |bits| bits | mask))
     }
 
-    /// Clears the bit of a frontend, unless another one has it. Call it after the frontend was
+    /// Clears the bits of a frontend, unless another one has them. Call it after the frontend was
     /// withdrawn.
     pub(crate) fn remove(&mut self, frontend: Frontend) -> Result<(), StoreError> {
-        match self.bits.remove(frontend) {
-            Some(FrontendBit { word, mask }) => self.update(word, |bits| bits & !mask),
-            None => Ok(()),
-        }
+        let mut bits = self.bits.remove(frontend);
+        bits.try_for_each(|FrontendBit { word, mask }| self.update(word, |bits| bits & !mask))
     }
 
     fn update(&self, word: u32, change: impl Fn(u64) -> u64) -> Result<(), StoreError> {
@@ -148,18 +162,19 @@ mod tests {
                 // Bits are set before a publication and cleared after a withdrawal: at both
                 // moments the live frontends are those without this one.
                 if is_published {
-                    let FrontendBit { word, mask } = bits.add(frontend);
-                    words[word as usize] |= mask;
+                    for FrontendBit { word, mask } in bits.add(frontend) {
+                        words[word as usize] |= mask;
+                    }
                     live.insert(frontend);
                 } else {
                     live.remove(&frontend);
-                    if let Some(FrontendBit { word, mask }) = bits.remove(frontend) {
+                    for FrontendBit { word, mask } in bits.remove(frontend) {
                         words[word as usize] &= !mask;
                     }
                 }
                 let mut wanted = FrontendBits::default();
                 for frontend in &live {
-                    wanted.add(*frontend);
+                    drop(wanted.add(*frontend));
                 }
                 prop_assert_eq!(&words, &wanted.words());
                 prop_assert_eq!(&words, &bits.words());
@@ -176,11 +191,27 @@ mod tests {
         let [tcp, udp] = [Protocol::Tcp, Protocol::Udp]
             .map(|protocol| Frontend::new([172, 18, 0, 2].into(), 30_080, protocol));
         let mut bits = FrontendBits::default();
-        bits.add(tcp);
-        bits.add(udp);
-        assert_eq!(bits.remove(udp), None);
-        assert_eq!(bits.remove(udp), None);
-        assert_eq!(bits.remove(tcp), Some(bit_of(&tcp)));
-        assert_eq!(bits.remove(tcp), None);
+        drop(bits.add(tcp));
+        drop(bits.add(udp));
+        assert!(bits.remove(udp).eq([]));
+        assert!(bits.remove(udp).eq([]));
+        assert!(bits.remove(tcp).eq([bit_of(&tcp)]));
+        assert!(bits.remove(tcp).eq([]));
+    }
+
+    #[test]
+    fn the_last_frontend_for_clients_outside_takes_their_bit_along() {
+        let plain = Frontend::new([172, 18, 0, 2].into(), 30_080, Protocol::Tcp);
+        let outside = Frontend { clients: Clients::Outside, ..plain };
+        let other = Frontend { port: 30_081, ..outside };
+        let mut bits = FrontendBits::default();
+        assert!(bits.add(plain).eq([bit_of(&plain)]));
+        for _ in 0..2 {
+            assert!(bits.add(outside).eq([bit_of(&plain), ANY_OUTSIDE]));
+        }
+        assert!(bits.add(other).eq([bit_of(&other), ANY_OUTSIDE]));
+        assert!(bits.remove(outside).eq([]), "others have both");
+        assert!(bits.remove(other).eq([bit_of(&other), ANY_OUTSIDE]));
+        assert!(bits.remove(plain).eq([bit_of(&plain)]));
     }
 }
