@@ -45,6 +45,13 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ve
     if verdict == Verdict::Next {
         return verdict;
     }
+    if verdict == Verdict::NoteFirst {
+        F::note(skb, Hook::Ingress);
+        verdict = F::from_client(skb, Done::Note);
+        if verdict == Verdict::Next {
+            return verdict;
+        }
+    }
     if verdict == Verdict::Establish {
         F::establish(skb);
         verdict = F::from_client(skb, Done::Establish);

@@ -47,8 +47,10 @@ pub(crate) enum Done {
     Nothing = 0,
     /// Its connection was moved to the established ones, or has no room there.
     Establish = 1,
-    /// Its connection was just opened, or its endpoint checked.
-    All = 2,
+    /// What it changes in its connection's state is recorded.
+    Note = 2,
+    /// Its connection was just opened, or its endpoint checked, and its state is recorded.
+    All = 3,
 }
 
 /// Translates a packet from a client of a known connection.
@@ -66,6 +68,10 @@ pub(crate) fn from_client<F: Translate>(skb: *mut __sk_buff, done: Done) -> Verd
     let key = client_key(skb, &FourTuple::of_packet(&header, transport.ports), header.protocol);
     let opens = connection::opens(header.protocol, &transport);
     let without = if opens { Verdict::ChooseEndpoint } else { Verdict::Stray };
+    // These change the state, as a rule: that takes the entry first, and then there is one look-up here.
+    if done == Done::Nothing && transport.flags & (FIN | RST) != 0 {
+        return Verdict::NoteFirst;
+    }
     // With a SYN, the connection is half-open, as a rule.
     let is_syn = transport.flags & SYN != 0;
     let established = || connection::find_established::<F>(&key);
@@ -77,7 +83,7 @@ pub(crate) fn from_client<F: Translate>(skb: *mut __sk_buff, done: Done) -> Verd
                 None => return without,
             },
             Some(found)
-                if done == Done::Nothing
+                if matches!(done, Done::Nothing | Done::Note)
                     && state::establishes::<F>(found, header.protocol, &transport) =>
             {
                 return Verdict::Establish;
@@ -89,7 +95,7 @@ pub(crate) fn from_client<F: Translate>(skb: *mut __sk_buff, done: Done) -> Verd
     match connection::check_endpoint::<F>(found, header.protocol, &transport, now) {
         EndpointCheck::Other => Verdict::Forget,
         EndpointCheck::Doubtful if done != Done::All => Verdict::CheckEndpoint,
-        _ if done != Done::All && must_note::<F>(found, &header, &transport, now) => Verdict::Note,
+        _ if done < Done::Note && must_note::<F>(found, &header, &transport, now) => Verdict::Note,
         _ => match translate(skb, &header, &transport, found, &key, now, hook) {
             Some(kind) => forward::<F>(skb, kind, hook),
             None => dropped(hook),
@@ -318,16 +324,16 @@ pub(crate) fn to_client<F: Translate>(skb: *mut __sk_buff, is_settled: bool) -> 
     if let Some(verdict) = without_ports(skb, &header, hook) {
         return verdict;
     }
-    // The look-up needs only the ports.
-    let Some(ports) = ports_of(skb, &header) else {
-        return next(hook, Outcome::Malformed);
-    };
-    let says = FourTuple::of_packet(&header, ports);
+    let transport = transport(skb, &header);
+    // As in `from_client`.
+    if !is_settled && transport.is_sound && transport.flags & (SYN | FIN | RST) != 0 {
+        return Verdict::Note;
+    }
+    let says = FourTuple::of_packet(&header, transport.ports);
     let key = says.key(header.protocol, TO_CLIENT, client_device(skb));
-    let Some(found) = connection::find::<F>(&key) else {
+    let Some(found) = connection::find_of::<F>(&key, &transport) else {
         return fragment::leave(&header, hook);
     };
-    let transport = transport(skb, &header);
     if !transport.is_sound {
         return next(hook, Outcome::Malformed);
     }

@@ -36,6 +36,8 @@ pub(crate) enum Verdict {
     Establish = 109,
     /// Step: record what the packet changes in its connection's state.
     Note = 110,
+    /// Step: record it before the packet's connection is looked up to translate.
+    NoteFirst = 113,
     /// Step: forget the packet's connection.
     Forget = 111,
     /// Step: choose the source of a packet to another node.

@@ -33,8 +33,6 @@ const BY_TWO_NODES: [(&str, u8, &str); 2] =
 /// A rule as of a network plugin. It makes the kernel track all connections, and fits none of these.
 const TRACKING: &str = "table ip plugin {\n chain postrouting {
  type nat hook postrouting priority 100\n ip saddr 192.0.2.0/24 masquerade\n}\n}\n";
-/// Room for the connections of the last seconds, and for a quarter of it by one client.
-const CONNECTIONS: &str = "524288";
 
 /// What is dialled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -223,8 +221,7 @@ fn agent<'a>(
     let items: Vec<String> = objects.map(|object| object.to_string()).collect();
     let list = format!(r#"{{"apiVersion":"v1","kind":"List","items":[{}]}}"#, items.join(","));
     fs::write(&path, list)?;
-    let flags = [("--kube-proxy-replacement", ""), ("--max-connections", CONNECTIONS)];
-    ground.agent(("--manifests", &path), &flags)
+    ground.agent(("--manifests", &path), &[("--kube-proxy-replacement", "")])
 }
 
 fn rule(ground: &Ground<'_>, node: &str, rules: &str) -> Result<()> {
