@@ -40,7 +40,8 @@ fn sole(
 ) -> Result<SoleUplink, String> {
     let [device] = uplinks else {
         let names: Vec<&str> = uplinks.iter().map(|uplink| &*uplink.name).collect();
-        return Err(format!("clients come by {}", names.join(" and ")));
+        let by = if names.is_empty() { "no device".to_owned() } else { names.join(" and ") };
+        return Err(format!("clients come by {by}"));
     };
     if let Some(other) = links.iter().find(|link| leads_elsewhere(link, device, links, listed)) {
         return Err(format!("{} may lead to other nodes, too", other.device.name));
@@ -49,6 +50,11 @@ fn sole(
     let mut own: Vec<IpAddr> = own.map(|it| it.address).collect();
     own.sort_by_key(|address| (address.is_ipv6(), !primary.contains(address)));
     own.dedup_by_key(|address| address.is_ipv6());
+    // The kernel takes an address of another device for packets of such a family.
+    let has = |of: &IpAddr| own.iter().any(|address| address.is_ipv6() == of.is_ipv6());
+    if let Some(other) = primary.iter().find(|address| !has(address)) {
+        return Err(format!("{other} is not an address of {}", device.name));
+    }
     Ok(SoleUplink { device: device.clone(), addresses: own })
 }
 
@@ -180,6 +186,15 @@ mod tests {
         let own: IpAddr = [192, 0, 2, 1].into();
         let found = sole(&[eth0.device.clone()], &[eth0], &all, &[own]).expect("an uplink");
         assert_eq!(found.addresses, [own, "2001:db8::1".parse().expect("one")]);
+    }
+
+    #[test]
+    fn a_family_without_an_address_at_the_uplink_is_left_to_the_kernel() {
+        let eth0 = link(2, "eth0", "");
+        let all = [listed("eth0", "192.0.2.1/24"), listed("eth0", "fe80::1/64")];
+        let on_loopback: IpAddr = "2001:db8::1".parse().expect("one");
+        let said = sole(&[eth0.device.clone()], &[eth0], &all, &[on_loopback]);
+        assert_eq!(said, Err("2001:db8::1 is not an address of eth0".to_owned()));
     }
 
     #[test]
