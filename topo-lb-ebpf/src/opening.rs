@@ -28,7 +28,7 @@ use crate::resolve::{Resolution, resolve};
 use crate::trace::note::note;
 
 /// Source ports to try, if the client's own or another one is taken at the endpoint.
-const PORT_ATTEMPTS: u32 = 16;
+const PORT_ATTEMPTS: u32 = 8;
 
 /// The result of choosing an endpoint.
 #[derive(Clone, Copy, PartialEq, Eq)]
