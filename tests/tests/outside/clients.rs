@@ -9,7 +9,6 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 use socket2::{Domain, Socket, Type};
-use topo_lb_tests::manifest::{endpoint, service, slice};
 use topo_lb_tests::process::printed;
 use topo_lb_tests::scene::{ALL, FOLLOWS, HERE, Scene, WEB4, WEB6, at};
 use topo_lb_tests::traffic::Via;
@@ -18,6 +17,7 @@ use topo_lb_tests::wait::{patient, until};
 use super::scene::{
     BALANCER, NODE, OUTSIDE, WEB, expect_dropped, packets_at, play, set, wait_at_each,
 };
+use super::sources::{SEEN, SEEN_PORT, put_seen, wait_for_udp};
 
 #[test]
 fn every_frontend_leads_to_endpoints_of_this_node_and_of_others() -> Result<()> {
