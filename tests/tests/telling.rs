@@ -200,6 +200,7 @@ fn a_node_shows_that_connections_from_outside_fail() -> Result<()> {
         let table = ForeignTable::make(cluster, cluster.node(HERE)?)?;
         let mut agent = plane.agent(&binary, HERE)?;
         agent.set("--kube-proxy-replacement", "");
+        agent.set("--masquerade", "nftables");
         agent.resume()?;
         let event = wait_for(&plane, HERE, "ConnectionsFromOutsideFail", SOON)?;
         let note = event["note"].as_str().unwrap_or_default();
