@@ -126,6 +126,7 @@ pub(super) const SUITES: [Suite; 10] = [
             "an_icmpv6_error_is_told_in_the_client_s_words",
             "only_packets_to_another_node_are_marked_and_replies_have_the_frontend",
             "source_ranges_hold_for_openings_from_outside",
+            "both_ways_go_on_by_the_uplink_with_one_hop_less",
         ],
         // An emulated machine does not reach that many packets per second.
         skipped: &["refusals_are_limited", "fragments_of_another_device_do_not_evict_a_first_one"],
