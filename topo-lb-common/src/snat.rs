@@ -38,7 +38,7 @@ pub const fn is_source_port(port: u16) -> bool {
 #[inline(always)]
 #[must_use]
 pub const fn source_port(random: u32) -> u16 {
-    let place = ((random & 0xffff) * (LOW + HIGH) as u32 >> 16) as u16;
+    let place = (((random & 0xffff) * (LOW + HIGH) as u32) >> 16) as u16;
     if place < LOW { PORTS[0].0 + place } else { PORTS[1].0 + (place - LOW) }
 }
 
