@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use topo_lb_common::snat::is_source_port;
 use topo_lb_tests::client::Client;
 use topo_lb_tests::manifest::{endpoint, service, slice};
 use topo_lb_tests::scene::{FOLLOWS, HERE, Scene};
@@ -18,10 +19,6 @@ use super::scene::{NODE, OUTSIDE, WEB, idle, play, play_with, tables, wait_at_ea
 pub(super) const SEEN: [&str; 2] = ["172.30.0.2:30081", "[fd00:172::2]:30081"];
 /// The port of its endpoints.
 pub(super) const SEEN_PORT: u16 = 7_777;
-
-/// Who gives connections to other nodes a source, by the flag, and which ports it has.
-const WAYS: [(&str, fn(u16) -> bool); 2] =
-    [("auto", topo_lb_common::snat::is_source_port), ("nftables", |port| port >= 32_768)];
 
 /// A device by which packets may leave to other nodes.
 const TUNNEL: &str = "link add tunnel type vxlan id 7 dev eth0 dstport 4789";
@@ -125,9 +122,11 @@ fn seen_by_udp(scene: &Scene<'_>, pod: &str, to: SocketAddr) -> Result<(SocketAd
 
 #[test]
 fn an_endpoint_here_sees_the_client_and_one_elsewhere_sees_the_node() -> Result<()> {
-    for (masquerade, is_port) in WAYS {
+    for masquerade in ["auto", "nftables"] {
+        let is_auto = masquerade == "auto";
+        let is_port = |port| if is_auto { is_source_port(port) } else { port >= 32_768 };
         play_with(masquerade, |scene, _| {
-            ensure!(tables(scene)?.is_empty() == (masquerade == "auto"), "{}", tables(scene)?);
+            ensure!(tables(scene)?.is_empty() == is_auto, "{}", tables(scene)?);
             for (pod, is_here) in [("a", true), ("b", false)] {
                 put_seen(scene, pod)?;
                 for (place, to) in SEEN.iter().enumerate() {

@@ -228,22 +228,29 @@ fn is_over<A, K>(key: &Tuple<A>, value: &Connection<A, K>, now: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use topo_lb_common::connection::TO_CLIENT;
+    use topo_lb_common::connection::SNAT;
     use topo_lb_common::reply_filter::folded;
 
     use super::*;
 
     #[test]
     fn both_entries_of_a_connection_from_outside_count_to_its_client() {
-        let (client, node) = ([203, 0, 113, 7], [192, 0, 2, 1]);
+        let [client, node, pod] = [[203, 0, 113, 7], [192, 0, 2, 1], [10, 244, 2, 2]];
         let wanted = outside(u32::from_ne_bytes(client));
-        let from =
-            Tuple4 { source: client, destination: node, way: FROM_CLIENT, ..Tuple4::default() };
-        let to = Tuple4 { source: node, destination: client, way: TO_CLIENT, ..Tuple4::default() };
-        assert_eq!([device(&from), device(&to)], [wanted; 2]);
+        let from = Tuple4 { source: client, destination: node, ..Tuple4::default() };
+        let request = Connection4 { destination: pod, ..Connection4::default() };
+        assert_eq!(device(&from, &request), wanted);
+        // With the client's address as the source, and with one of this node.
+        for (destination, kind) in [(client, REPLY), (node, REPLY | SNAT)] {
+            let to = Tuple4 { source: pod, destination, ..Tuple4::default() };
+            let reply =
+                Connection4 { source: node, destination: client, kind, ..Connection4::default() };
+            assert_eq!(device(&to, &reply), wanted);
+            assert_eq!(device(&Tuple4 { device: 7, ..to }, &reply), 7);
+        }
         let client = std::array::from_fn(|at| at as u8);
-        let from = Tuple6 { source: client, way: FROM_CLIENT, ..Tuple6::default() };
-        assert_eq!(device(&from), outside(folded(bytemuck::cast(client))));
-        assert_eq!(device(&Tuple4 { device: 7, ..to }), 7);
+        let from = Tuple6 { source: client, ..Tuple6::default() };
+        let wanted = outside(folded(bytemuck::cast(client)));
+        assert_eq!(device(&from, &Connection6::default()), wanted);
     }
 }
