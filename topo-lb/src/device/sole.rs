@@ -184,7 +184,8 @@ mod tests {
         let all = ["198.51.100.7/24", "192.0.2.1/24", "fe80::1/64", "2001:db8::1/64"]
             .map(|address| listed("eth0", address));
         let own: IpAddr = [192, 0, 2, 1].into();
-        let found = sole(&[eth0.device.clone()], &[eth0], &all, &[own]).expect("an uplink");
+        let uplinks = [eth0.device.clone()];
+        let found = sole(&uplinks, &[eth0], &all, &[own]).expect("an uplink");
         assert_eq!(found.addresses, [own, "2001:db8::1".parse().expect("one")]);
     }
 
@@ -193,7 +194,8 @@ mod tests {
         let eth0 = link(2, "eth0", "");
         let all = [listed("eth0", "192.0.2.1/24"), listed("eth0", "fe80::1/64")];
         let on_loopback: IpAddr = "2001:db8::1".parse().expect("one");
-        let said = sole(&[eth0.device.clone()], &[eth0], &all, &[on_loopback]);
+        let uplinks = [eth0.device.clone()];
+        let said = sole(&uplinks, &[eth0], &all, &[on_loopback]);
         assert_eq!(said, Err("2001:db8::1 is not an address of eth0".to_owned()));
     }
 
