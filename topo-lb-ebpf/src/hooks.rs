@@ -113,12 +113,12 @@ fn filter<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Filter
     if SERVES_ALL_FRONTENDS.load() != 0 {
         let Some(packet) = F::summary(skb) else { return Filtered::Service };
         let (destination, (_, port)) = (packet.destination, split_ports(packet.ports));
-        return if has_bit::<F>(destination, port) {
-            Filtered::Service
-        } else if clients == Clients::Outside
-            && is_source_port(port)
-            && F::look_for_reply(skb) == Verdict::Translate
-        {
+        let is_reply = || {
+            clients == Clients::Outside
+                && is_source_port(port)
+                && F::look_for_reply(skb) == Verdict::Translate
+        };
+        return if has_bit::<F>(destination, port) || is_reply() {
             Filtered::Service
         } else if packet.protocol != UDP || is_no_endpoint::<F>(destination, port) {
             Filtered::Other(Outcome::Untouched)
