@@ -47,8 +47,10 @@ impl FrontendBits {
             if all.is_empty() {
                 self.all.remove(&bit);
             }
-            self.outside -= usize::from(frontend.clients == Clients::Outside);
-            gone = [bit, ANY_OUTSIDE].map(|bit| (!self.has(bit)).then_some(bit));
+            let is_outside = frontend.clients == Clients::Outside;
+            self.outside -= usize::from(is_outside);
+            let bits = [Some(bit), is_outside.then_some(ANY_OUTSIDE)];
+            gone = bits.map(|bit| bit.filter(|bit| !self.has(*bit)));
         }
         gone.into_iter().flatten()
     }
