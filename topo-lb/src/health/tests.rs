@@ -161,7 +161,13 @@ async fn a_busy_port_is_taken_when_it_is_free_and_others_are_answered_meanwhile(
     assert_eq!(unanswered(), 1);
     drop(busy);
     expect(port, "b", 200, 1, true).await;
-    assert_eq!(unanswered(), 0);
+    // A listener answers before it is counted.
+    let counted = async {
+        while unanswered() != 0 {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(Duration::from_secs(5), counted).await.expect("it still counts as unanswered");
 }
 
 #[tokio::test]
