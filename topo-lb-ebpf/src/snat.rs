@@ -138,11 +138,17 @@ fn leads_to<F: Route>(
     if knows { Some(question.ifindex) } else { None }
 }
 
+/// `PACKET_OTHERHOST`, include/uapi/linux/if_packet.h: the frame's address is another host's.
+const TO_ANOTHER_HOST: u32 = 3;
+
 /// Sends a packet on to its new destination as a router does, out of the device that received it.
-/// `None`: it has made its last hop, or cannot be written.
+/// `None`: it has made its last hop, or cannot be written; or a switch has flooded it here, and the kernel
+/// would drop it, too (`ip_rcv_core`, net/ipv4/ip_input.c).
 #[inline(always)]
 pub(crate) fn send_on<F: Write>(skb: *mut __sk_buff) -> Option<Verdict> {
-    if !F::hop(skb) {
+    // SAFETY: a field of the hook's context.
+    let packet_type = unsafe { (&raw const (*skb).pkt_type).read_volatile() };
+    if packet_type == TO_ANOTHER_HOST || !F::hop(skb) {
         return None;
     }
     // SAFETY: a context of this hook. Without parameters the kernel looks up the next hop (Linux 5.10,

@@ -55,7 +55,10 @@ fn on_node(test: impl FnOnce(&mut Programs) -> Result<()> + Send) -> Result<()> 
     let netns = NetNs::make(&names)?.pop().context("a namespace")?;
     netns.set(&[("ipv4/ip_forward", "1"), ("ipv6/conf/all/forwarding", "1")])?;
     netns.ip(&[
-        format!("link add uplink index {UPLINK} type veth peer name fabric"),
+        format!(
+            "link add uplink address {} index {UPLINK} type veth peer name fabric",
+            mac(NODE_MAC)
+        ),
         format!("link add pod index {POD} type veth peer name guest"),
         "link set uplink up".to_owned(),
         "link set fabric up".to_owned(),
@@ -74,6 +77,11 @@ fn on_node(test: impl FnOnce(&mut Programs) -> Result<()> + Send) -> Result<()> 
         programs.give_sources(UPLINK, Ipv4Addr::new(172, 18, 0, 2), "fd00:18::2".parse()?)?;
         test(&mut programs)
     })
+}
+
+/// As in `ip link`.
+fn mac(address: [u8; 6]) -> String {
+    address.map(|byte| format!("{byte:02x}")).join(":")
 }
 
 /// Runs a packet on the uplink; checks what becomes of it but for the port of ours.
@@ -151,6 +159,21 @@ fn a_packet_on_its_last_hop_is_dropped() -> Result<()> {
             }
             ensure!(wrong_checksums(&packet)?.is_empty(), "the packet itself");
             let (verdict, _, _) = programs.run_marked(UPLINK, Hook::ExternalIngress, &packet)?;
+            ensure!(verdict == DROP, "verdict {verdict}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_frame_to_another_host_is_dropped() -> Result<()> {
+    on_node(|programs| {
+        for Parts { client, port, there, .. } in FAMILIES {
+            programs.expose(1, at(port), TCP, &[(at(there), Locality::Zone)])?;
+            let mut flooded = tcp(client, port, Tcp::Syn(999));
+            on_uplink(programs, "to this one", &flooded, BACK)?;
+            flooded[..6].copy_from_slice(&VM_MAC);
+            let (verdict, _, _) = programs.run_marked(UPLINK, Hook::ExternalIngress, &flooded)?;
             ensure!(verdict == DROP, "verdict {verdict}");
         }
         Ok(())
@@ -308,7 +331,7 @@ fn icmp_errors_of_both_ways_are_told_in_the_words_of_their_receiver() -> Result<
             let (source, _, sent) = on_uplink(programs, "asks", &asked, BACK)?;
             let error = |from: SocketAddr, to: SocketAddr, quoted: &[u8]| -> Result<Vec<u8>> {
                 let mut error = Vec::new();
-                let ip = PacketBuilder::ethernet2(NODE_MAC, VM_MAC).ip(ip(from.ip(), to.ip()));
+                let ip = PacketBuilder::ethernet2(VM_MAC, NODE_MAC).ip(ip(from.ip(), to.ip()));
                 if is_v6 {
                     let too_big = Icmpv6Type::PacketTooBig { mtu: 1_280 };
                     ip.icmpv6(too_big).write(&mut error, &quoted[14..])?;
