@@ -5,6 +5,7 @@
 use std::io;
 use std::path::Path;
 
+use topo_lb_common::maps as names;
 use tracing::{info, warn};
 
 use super::mark::Mark;
@@ -14,7 +15,6 @@ use crate::datapath::host::source_nat;
 use crate::datapath::maps::{connections, snat};
 use crate::datapath::masquerade;
 use crate::device::SoleUplink;
-use topo_lb_common::maps as names;
 
 /// Who does it.
 #[derive(Debug, Default)]
@@ -67,6 +67,8 @@ impl Datapath {
         if let Some(hindrance) = source_nat::hindrance() {
             return Err(hindrance);
         }
+        // New connections need no table from here on.
+        self.write_snat(Some(&uplink))?;
         if Mark::of_masquerade(&self.options.pin_dir).is_set() {
             match connections::any_masqueraded(|name| self.ebpf.map(name)) {
                 Ok(false) => self.remove_masquerade(),
@@ -74,7 +76,7 @@ impl Datapath {
                 Err(error) => return Err(error.to_string()),
             }
         }
-        self.write_snat(Some(&uplink)).map(|()| uplink)
+        Ok(uplink)
     }
 
     fn write_snat(&mut self, uplink: Option<&SoleUplink>) -> Result<(), String> {
