@@ -195,6 +195,21 @@ layout! {
     }
 }
 
+impl<A: Copy> Connection<A, Tuple<A>> {
+    /// The key of the entry for the other direction. `key`: that of this one.
+    #[must_use]
+    pub const fn other_key(&self, key: &Tuple<A>) -> Tuple<A> {
+        Tuple {
+            source: self.destination,
+            destination: self.source,
+            source_port: self.destination_port,
+            destination_port: self.source_port,
+            way: if self.kind & (REPLY | TURNS) == 0 { TO_CLIENT } else { FROM_CLIENT },
+            ..*key
+        }
+    }
+}
+
 /// Datagrams whose first fragment is stored at once, per device and direction. A device has places
 /// of its own, so it cannot evict what others need.
 pub const FRAGMENT_PLACES: u32 = 256;

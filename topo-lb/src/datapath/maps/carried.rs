@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError};
 use bytemuck::Pod;
-use topo_lb_common::connection::{Connection4, Connection6, Tuple4, Tuple6};
+use topo_lb_common::connection::{Connection, Connection4, Connection6, Tuple, Tuple4, Tuple6};
 use topo_lb_common::device::{HALF_OPEN_UNIT, Quota};
 use topo_lb_common::maps;
 use tracing::warn;
 
 use super::connections::now;
 use super::earlier;
-use super::pinned::{BPF_NOEXIST, Raw, added};
+use super::pinned::{BPF_NOEXIST, Raw, absent_is_fine, added};
 use crate::datapath::error::causes;
 use crate::datapath::host::grace;
 
@@ -79,6 +79,16 @@ impl CarriedConnections {
         // Programs of an earlier version have established connections until now.
         self.wait();
         self.copy();
+        for carried in &mut self.maps {
+            let removed = match carried.name {
+                maps::CONNECTIONS4 => remove_halves::<[u8; 4]>(&mut carried.new),
+                _ => remove_halves::<[u8; 16]>(&mut carried.new),
+            };
+            if let Err(error) = removed {
+                let name = carried.name;
+                warn!("the new map {name} may have entries without another: {}", causes(&error));
+            }
+        }
         self.keep_half_open(0);
     }
 
@@ -99,7 +109,7 @@ impl CarriedConnections {
     }
 
     /// Copies what the new maps lack, as far as there is room.
-    pub(crate) fn copy(&mut self) {
+    fn copy(&mut self) {
         for carried in &mut self.maps {
             let copied = match carried.name {
                 maps::CONNECTIONS4 => {
@@ -131,6 +141,26 @@ fn set_half_open(quota: &mut Map, until: u32) -> Result<(), MapError> {
     let mut quota = Array::<_, Raw<Quota>>::try_from(quota)?;
     let Raw(before) = quota.get(&0, 0)?;
     quota.set(0, Raw(Quota { half_open_until: until, ..before }), 0)
+}
+
+/// Removes entries of connections whose other entry is missing: the old programs have removed both while
+/// they were copied. A client's entry would hide its next connection from the same port.
+fn remove_halves<A: Pod>(map: &mut Map) -> Result<(), MapError>
+where
+    Tuple<A>: Pod,
+    Connection<A, Tuple<A>>: Pod,
+{
+    let mut map = HashMap::<_, Raw<Tuple<A>>, Raw<Connection<A, Tuple<A>>>>::try_from(map)?;
+    let halves: Vec<_> = map
+        .iter()
+        .filter_map(Result::ok)
+        .filter(|(Raw(key), Raw(value))| map.get(&Raw(value.other_key(key)), 0).is_err())
+        .map(|(key, _)| key)
+        .collect();
+    for key in halves {
+        absent_is_fine(map.remove(&key))?;
+    }
+    Ok(())
 }
 
 /// Copies the entries that `new` lacks.

@@ -227,7 +227,6 @@ impl Renewal {
     pub(crate) fn copy_state(&self) {
         self.copy(maps::AFFINITY4, || self.hash::<AffinityKey, Affinity4>(maps::AFFINITY4));
         self.copy(maps::AFFINITY6, || self.hash::<AffinityKey, Affinity6>(maps::AFFINITY6));
-        self.connections().copy();
     }
 
     /// tc's connections in maps that do not fit.
