@@ -40,7 +40,8 @@ const RENAMED: [(&str, &str); 1] = [("left_out", maps::UNPROGRAMMED)];
 const GONE: [&str; 3] = ["replies4", "replies6", "refusals"];
 
 /// Maps that the programs write; they outlive a renewal if they fit.
-const STATE: [&str; 17] = [
+const STATE: [&str; 18] = [
+    maps::SNAT,
     maps::FLOWS4,
     maps::FLOWS6,
     maps::CONNECTED4,
