@@ -13,7 +13,7 @@ use topo_lb_tests::scene::{FOLLOWS, HERE, Scene};
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::{patient, until};
 
-use super::scene::{NODE, OUTSIDE, WEB, idle, play, play_with, tables, wait_at_each};
+use super::scene::{NODE, OUTSIDE, WEB, idle, play_with, tables, wait_at_each};
 
 /// The node port of `seen` at the agent's node; its endpoints tell which sources they see.
 pub(super) const SEEN: [&str; 2] = ["172.30.0.2:30081", "[fd00:172::2]:30081"];
@@ -204,7 +204,7 @@ fn echo_fragments(scene: &Scene<'_>, place: usize, to: SocketAddr) -> Result<()>
 
 #[test]
 fn long_streams_and_datagrams_pass_to_another_node_and_back() -> Result<()> {
-    play(|scene, _| {
+    play_with("auto", |scene, _| {
         put_seen(scene, "b")?;
         for (place, to) in SEEN.iter().enumerate() {
             let to: SocketAddr = to.parse()?;
@@ -227,7 +227,7 @@ fn wait_for_table(scene: &Scene<'_>, is_there: bool) -> Result<()> {
 
 #[test]
 fn a_tunnel_brings_the_table_and_open_connections_go_on() -> Result<()> {
-    play(|scene, client| {
+    play_with("auto", |scene, client| {
         scene.set_endpoints("web", &["b"])?;
         wait_at_each(client, &["b"])?;
         wait_for_table(scene, false)?;
@@ -271,7 +271,7 @@ fn the_next_agent_removes_a_table_that_no_connection_needs() -> Result<()> {
         scene.agent.resume()?;
         wait_for_table(scene, true)?;
         scene.agent.stop()?;
-        scene.agent.unset("--masquerade");
+        scene.agent.set("--masquerade", "auto");
         scene.agent.resume()?;
         wait_for_table(scene, false)?;
         let mut client = scene.cluster.guest("outside", scene.cluster.fabric())?;
@@ -282,7 +282,7 @@ fn the_next_agent_removes_a_table_that_no_connection_needs() -> Result<()> {
 
 #[test]
 fn ports_of_the_nodes_own_clients_and_ipsec_leave_it_to_the_kernel() -> Result<()> {
-    play(|scene, client| {
+    play_with("auto", |scene, client| {
         scene.set_endpoints("web", &["b"])?;
         wait_for_table(scene, false)?;
         let node = scene.cluster.node_netns(HERE)?;
@@ -293,7 +293,7 @@ fn ports_of_the_nodes_own_clients_and_ipsec_leave_it_to_the_kernel() -> Result<(
         wait_at_each(client, &["b"])?;
         Ok(())
     })?;
-    play(|scene, client| {
+    play_with("auto", |scene, client| {
         scene.set_endpoints("web", &["b"])?;
         wait_for_table(scene, false)?;
         let policy = "xfrm policy add src 192.0.2.0/24 dst 198.51.100.0/24 dir out action block";
