@@ -293,6 +293,48 @@ mod tests {
     use crate::address::UDP;
 
     #[test]
+    fn the_two_entries_of_a_connection_name_each_other() {
+        for (kind, back) in
+            [(0, TO_CLIENT), (MASQUERADE, TO_CLIENT), (HAIRPIN, FROM_CLIENT), (SNAT, FROM_CLIENT)]
+        {
+            let (c, f, s, b) = ([1; 4], [2; 4], [3; 4], [4; 4]);
+            let key = Tuple4 {
+                source: c,
+                destination: f,
+                source_port: 1,
+                destination_port: 2,
+                ..Tuple4::default()
+            };
+            let client = Connection4 {
+                source: s,
+                destination: b,
+                source_port: 3,
+                destination_port: 4,
+                kind,
+                ..Connection4::default()
+            };
+            let other = Tuple4 {
+                source: b,
+                destination: s,
+                source_port: 4,
+                destination_port: 3,
+                way: back,
+                ..Tuple4::default()
+            };
+            let reply = Connection4 {
+                source: f,
+                destination: c,
+                source_port: 2,
+                destination_port: 1,
+                kind: kind | REPLY,
+                ..Connection4::default()
+            };
+            assert_eq!(client.other_key(&key), other);
+            assert_eq!(reply.other_key(&other), key);
+        }
+    }
+
+    #[test]
     fn a_connection_is_over_after_both_fins_or_a_reset() {
         assert!(!is_closed(ANSWERED | CLIENT_FIN));
         assert!(!is_closed(ANSWERED | ENDPOINT_FIN));

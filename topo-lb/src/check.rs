@@ -18,14 +18,12 @@ use crate::datapath::host::feature::{self, FeatureGroup, GROUPS, kernel_release}
 use crate::datapath::host::lock::{Lock, LockError};
 use crate::datapath::host::memlock;
 use crate::datapath::host::mount::{MountError, check_bpffs, check_cgroup2};
-use crate::datapath::host::source_nat;
 use crate::datapath::inspect::effective;
 use crate::datapath::inspect::in_front;
 use crate::datapath::inspect::overridden;
 use crate::datapath::inspect::self_probe;
 use crate::datapath::inspect::tolerated::Tolerated;
 use crate::datapath::masquerade;
-use crate::device::{self, SoleUplink};
 use crate::kube_proxy::Traces;
 use crate::socket::terminator;
 
@@ -219,23 +217,10 @@ fn sockets(cgroup_root: &Path) -> Finding {
     }
 }
 
-/// Who gives connections from outside to endpoints of other nodes a source, if the agent chooses.
 fn masquerading() -> Finding {
     let name = "masquerade";
-    let uplink = device::uplinks(&[]).and_then(|uplinks| device::sole_uplink(&uplinks));
-    let reason = match (uplink, source_nat::hindrance()) {
-        (Ok(Ok(SoleUplink { device, .. })), None) => {
-            let sentence = "clients outside can reach endpoints of other nodes: tc forwards by";
-            return Finding::ok(name, format!("{sentence} {}", device.name));
-        }
-        (Ok(Ok(_)), Some(reason)) | (Ok(Err(reason)), _) => reason,
-        (Err(error), _) => error.to_string(),
-    };
     match masquerade::check() {
-        Ok(()) => Finding::ok(
-            name,
-            format!("clients outside can reach endpoints of other nodes, by nftables: {reason}"),
-        ),
+        Ok(()) => Finding::ok(name, "clients outside can reach endpoints of other nodes"),
         Err(error) => Finding::limited(name, format!("with --kube-proxy-replacement, {error}")),
     }
 }

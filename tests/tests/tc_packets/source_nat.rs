@@ -201,6 +201,7 @@ fn an_established_connection_counts_to_its_client_and_is_followed_to_its_end() -
             on_uplink(programs, "RST", &reset, BACK)?;
             let (again, _, _) =
                 on_uplink(programs, "SYN again", &tcp(client, port, Tcp::Syn(5)), BACK)?;
+            ensure!(programs.established(is_v6)? == 0, "the first one is not over");
             let late = frame::tcp(at(there), again, Tcp::SynAck);
             let (from, to, _) = on_uplink(programs, "its SYN-ACK", &late, BACK)?;
             ensure!((from, to) == (at(port), at(client)), "{from} {to}");

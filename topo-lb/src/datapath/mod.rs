@@ -26,7 +26,7 @@ use tracing::warn;
 
 use attach::guards::Guard;
 use attach::link::Link;
-use attach::masquerade::Source;
+use attach::masquerade::SourceNat;
 use attach::pin::TcAttach;
 use direction::Role;
 use error::LoadError;
@@ -99,7 +99,7 @@ pub struct Datapath {
     /// Set if clients outside of this node are served.
     pub(crate) masquerade: Option<Masquerade>,
     /// Who gives their connections to other nodes a source.
-    pub(crate) source: Source,
+    pub(crate) source: SourceNat,
     /// As it was at the last repair, if clients outside are served.
     pub(crate) conntrack: Option<Conntrack>,
     /// Why it is not known where the kernel counts TCP connections; then they are not accounted.
@@ -199,7 +199,7 @@ impl Datapath {
             reply_filter: None,
             quota: None,
             masquerade,
-            source: Source::default(),
+            source: SourceNat::default(),
             conntrack: None,
             no_tcp_fields,
             accounting: Vec::new(),

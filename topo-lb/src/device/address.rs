@@ -151,12 +151,11 @@ pub(super) struct Listed {
     pub(super) is_single: bool,
 }
 
-impl Listed {
-    pub(super) const fn is_link_local(&self) -> bool {
-        match self.address {
-            IpAddr::V4(address) => address.is_link_local(),
-            IpAddr::V6(address) => address.is_unicast_link_local(),
-        }
+/// Whether an address is of one link alone.
+pub(super) const fn is_link_local(address: &IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
     }
 }
 

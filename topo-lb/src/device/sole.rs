@@ -4,7 +4,7 @@ use std::io;
 use std::net::IpAddr;
 
 use super::Device;
-use super::address::{Listed, each, primary};
+use super::address::{Listed, each, is_link_local, primary};
 use super::link::{Link, links};
 
 /// Kinds of devices behind which only this node is: its Pods, and bridges for them.
@@ -46,7 +46,7 @@ fn sole(
     if let Some(other) = links.iter().find(|link| leads_elsewhere(link, device, links, listed)) {
         return Err(format!("{} may lead to other nodes, too", other.device.name));
     }
-    let own = listed.iter().filter(|it| it.device == device.name && !it.is_link_local());
+    let own = listed.iter().filter(|it| it.device == device.name && !is_link_local(&it.address));
     let mut own: Vec<IpAddr> = own.map(|it| it.address).collect();
     own.sort_by_key(|address| (address.is_ipv6(), !primary.contains(address)));
     own.dedup_by_key(|address| address.is_ipv6());
@@ -71,7 +71,7 @@ fn leads_elsewhere(link: &Link, uplink: &Device, links: &[Link], listed: &[Liste
     // a single one, if any.
     let has_network = |it: &Listed| it.device == link.device.name && !it.is_single;
     let is_second =
-        kind == "veth" && listed.iter().any(|it| has_network(it) && !it.is_link_local());
+        kind == "veth" && listed.iter().any(|it| has_network(it) && !is_link_local(&it.address));
     !OF_THIS_NODE.contains(&kind) || is_second
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 
-use super::address::{each, primary};
+use super::address::{each, is_link_local, primary};
 use super::link::{Link, links};
 use super::{Device, Pattern};
 
@@ -46,10 +46,7 @@ fn is_uplink(kind: Option<&str>, addresses: &[IpAddr], primary: &[IpAddr]) -> bo
         Some(kind) if OF_GUESTS.contains(&kind) => {
             addresses.iter().any(|address| primary.contains(address))
         }
-        _ => addresses.iter().any(|address| match address {
-            IpAddr::V4(address) => !address.is_link_local(),
-            IpAddr::V6(address) => !address.is_unicast_link_local(),
-        }),
+        _ => !addresses.iter().all(is_link_local),
     }
 }
 

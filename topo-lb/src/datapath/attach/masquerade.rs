@@ -18,7 +18,7 @@ use crate::device::SoleUplink;
 
 /// Who does it.
 #[derive(Debug, Default)]
-pub(crate) enum Source {
+pub(crate) enum SourceNat {
     /// Nobody: no device for clients outside was found yet.
     #[default]
     Nobody,
@@ -32,11 +32,11 @@ impl Datapath {
     /// Leaves it to the programs if only `uplink` leads to other nodes, or else to the kernel. An error
     /// says what else leads to them.
     pub fn choose_source(&mut self, uplink: Result<SoleUplink, String>) {
-        if self.masquerade.is_none() || matches!(self.source, Source::Kernel) {
+        if self.masquerade.is_none() || matches!(self.source, SourceNat::Kernel) {
             return;
         }
         let uplink = uplink.and_then(|uplink| match &self.source {
-            Source::Programs(before) if *before == uplink => Ok(None),
+            SourceNat::Programs(before) if *before == uplink => Ok(None),
             _ => self.leave_to_programs(uplink).map(Some),
         });
         match uplink {
@@ -46,14 +46,14 @@ impl Datapath {
                     device = uplink.device.name, addresses = ?uplink.addresses,
                     "connections from outside to endpoints of other nodes get their source by tc"
                 );
-                self.source = Source::Programs(uplink);
+                self.source = SourceNat::Programs(uplink);
             }
             Err(reason) => {
                 info!(
                     "connections from outside to endpoints of other nodes get their source by the \
                      nftables table inet topo-lb: {reason}"
                 );
-                self.source = Source::Kernel;
+                self.source = SourceNat::Kernel;
                 // Before connections need it. The next inspection reports a failure.
                 self.repair_masquerade(&mut Repairs::default());
                 if let Err(error) = self.write_snat(None) {
@@ -87,12 +87,12 @@ impl Datapath {
     /// Writes the masquerade table if it is missing or changed, unless the programs do without.
     pub fn repair_masquerade(&mut self, repairs: &mut Repairs) {
         match &self.source {
-            Source::Nobody => return,
-            Source::Programs(_) => match source_nat::hindrance() {
+            SourceNat::Nobody => return,
+            SourceNat::Programs(_) => match source_nat::hindrance() {
                 Some(hindrance) => return self.choose_source(Err(hindrance)),
                 None => return,
             },
-            Source::Kernel => {}
+            SourceNat::Kernel => {}
         }
         let Some(masquerade) = &mut self.masquerade else { return };
         let mark = Mark::of_masquerade(&self.options.pin_dir);
