@@ -29,6 +29,10 @@ use crate::trace::note::note;
 
 /// Source ports to try, if the client's own or another one is taken at the endpoint.
 const PORT_ATTEMPTS: u32 = 8;
+/// How many of them leave alone the ports of closed connections of other clients with the same source
+/// address: their endpoint may still know them (TIME-WAIT). Linux likewise takes these last
+/// (`nf_nat_used_tuple_harder`, net/netfilter/nf_nat_core.c).
+const FREE_ATTEMPTS: u32 = 6;
 
 /// The result of choosing an endpoint.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -166,14 +170,15 @@ pub(crate) fn expect_replies<F: FastPath>(says: &FourTuple<F>, key: &TupleOf<F>)
         return false;
     }
     let way = if new.kind & TURNS != 0 { FROM_CLIENT } else { TO_CLIENT };
-    for _ in 0..PORT_ATTEMPTS {
+    for attempt in 0..PORT_ATTEMPTS {
         let reply = to.reversed().key(key.protocol, way, key.device);
         // SAFETY: this CPU's element, which no other code uses meanwhile.
         let entry = unsafe {
             draft.write(says.reversed().entry(reply, NewEntry { kind: new.kind | REPLY, ..new }));
             draft.as_ref()
         };
-        if may_take::<F>(&reply, key, new.now)
+        let keeps_closed = new.kind & SNAT != 0 && attempt < FREE_ATTEMPTS;
+        if may_take::<F>(&reply, key, keeps_closed, new.now)
             && F::half_open().insert(&reply, entry, BPF_NOEXIST.into()).is_ok()
         {
             // SAFETY: a field of a look-up's value, which no packet uses yet.
@@ -201,9 +206,11 @@ pub(crate) fn expect_replies<F: FastPath>(says: &FourTuple<F>, key: &TupleOf<F>)
 }
 
 /// Whether a connection with the key `key` may use a reply's key. Removes the entry of a connection
-/// that is over, and its own.
+/// that is over, and its own; with `keeps_closed`, none that was closed less than its [`lifetime`] ago.
+///
+/// [`lifetime`]: topo_lb_common::connection::lifetime
 #[inline(always)]
-fn may_take<F: Family>(reply: &TupleOf<F>, key: &TupleOf<F>, now: u64) -> bool {
+fn may_take<F: Family>(reply: &TupleOf<F>, key: &TupleOf<F>, keeps_closed: bool, now: u64) -> bool {
     let Some(found) = find::<F>(reply) else {
         return true;
     };
@@ -212,7 +219,7 @@ fn may_take<F: Family>(reply: &TupleOf<F>, key: &TupleOf<F>, now: u64) -> bool {
     let state = unsafe { fields.state.read_volatile() };
     let may_take = FourTuple::<F>::of_entry(found).is_reply_to(key)
         || !is_alive(fields, key.protocol, now)
-        || key.protocol == TCP && is_closed(state);
+        || key.protocol == TCP && is_closed(state) && !keeps_closed;
     if may_take {
         remove::<F>(reply);
     }

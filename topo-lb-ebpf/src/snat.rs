@@ -1,13 +1,16 @@
 //! Source NAT of connections from outside to endpoints of other nodes, where the device by which they
 //! come also leads to the endpoint. Otherwise the kernel masquerades them ([`crate::outside`]).
 
+use core::hint::cold_path;
 use core::ptr::NonNull;
 
 use aya_ebpf::bindings::{
     __sk_buff, BPF_FIB_LKUP_RET_FRAG_NEEDED, BPF_FIB_LKUP_RET_NO_NEIGH, BPF_FIB_LKUP_RET_SUCCESS,
     bpf_fib_lookup as FibLookup,
 };
-use aya_ebpf::helpers::{bpf_fib_lookup, bpf_get_prandom_u32, bpf_redirect_neigh};
+use aya_ebpf::helpers::{
+    bpf_fib_lookup, bpf_get_prandom_u32, bpf_redirect_neigh, bpf_skb_vlan_pop,
+};
 use topo_lb_common::address::SCTP;
 use topo_lb_common::connection;
 use topo_lb_common::snat::{Snat, source_port};
@@ -81,47 +84,73 @@ pub(crate) fn look_for_reply<F: Route + FastPath>(skb: *mut __sk_buff) -> Verdic
     Verdict::Translate
 }
 
+/// The tag of a packet that is not in its bytes; zero without one, and for a tag that has only a priority
+/// (VLAN 0): the kernel removes such a tag.
+#[inline(always)]
+fn vlan(skb: *mut __sk_buff) -> u32 {
+    // SAFETY: fields of the hook's context.
+    unsafe {
+        let is_tagged = (&raw const (*skb).vlan_present).read_volatile() != 0;
+        if is_tagged { (&raw const (*skb).vlan_tci).read_volatile() & 0xfff } else { 0 }
+    }
+}
+
 /// Chooses the source of a connection that the kernel would masquerade. `entry`: that of the client's
 /// packets, which no packet uses yet.
 #[inline(always)]
 pub(crate) fn choose<F: Route>(skb: *mut __sk_buff, entry: NonNull<ConnectionOf<F>>, protocol: u8) {
-    // SAFETY: a field of the hook's context.
-    let is_tagged = unsafe { (&raw const (*skb).vlan_present).read_volatile() } != 0;
-    let Some(snat) = SNAT.get_ptr(0) else { return };
+    let Some(snat) = SNAT.get_ptr_mut(0) else { return };
     let (address, uplink) = F::own_fields(snat);
     // SAFETY: fields of an array's element. Only the agent writes them.
     let (address, uplink) = unsafe { (F::words(address.read_volatile()), uplink.read_volatile()) };
     // A packet with a tag belongs to another device.
-    if uplink != device(skb) || is_tagged {
+    if uplink != device(skb) || vlan(skb) != 0 {
         return;
     }
     let fields = EntryFields::of(entry);
     let to = FourTuple::<F>::of_entry(entry);
-    let kind = if leads_to::<F>(skb, protocol, address, to.destination) == Some(uplink) {
-        // SAFETY: fields of a look-up's value.
-        unsafe { (&raw mut (*entry.as_ptr()).source).write_volatile(F::bytes(address)) };
-        // SCTP's CRC32c covers the ports.
-        if protocol != SCTP {
-            // SAFETY: as above; the helper has no preconditions.
-            unsafe { fields.source_port.write_volatile(source_port(bpf_get_prandom_u32())) };
+    let kind = match leads_to::<F>(skb, protocol, address, to.destination) {
+        Way::To(device) if device == uplink => {
+            // SAFETY: fields of a look-up's value.
+            unsafe { (&raw mut (*entry.as_ptr()).source).write_volatile(F::bytes(address)) };
+            // SCTP's CRC32c covers the ports.
+            if protocol != SCTP {
+                // SAFETY: as above; the helper has no preconditions.
+                unsafe { fields.source_port.write_volatile(source_port(bpf_get_prandom_u32())) };
+            }
+            connection::SNAT
         }
-        connection::SNAT
-    } else {
-        // The endpoint is on this node, although its slice does not say so: its answers pass here.
-        0
+        // The endpoint is on this node, although its slice does not say so: its answers pass here. Or the
+        // kernel forwards nothing there.
+        Way::To(_) | Way::Nowhere => 0,
+        Way::Encapsulated => {
+            // SAFETY: a field of an array's element.
+            unsafe { (&raw mut (*snat).declined).write_volatile(1) };
+            return;
+        }
     };
     // SAFETY: as above.
     unsafe { fields.kind.write_volatile(kind) };
 }
 
-/// The device to which the kernel would forward a packet.
+/// What becomes of a packet that the kernel would forward.
+enum Way {
+    /// It leaves by the device with this index.
+    To(u32),
+    /// It leaves in another packet, by a route with `encap`.
+    Encapsulated,
+    /// It is for this node itself, or the kernel does not forward it.
+    Nowhere,
+}
+
+/// Where the kernel would forward a packet.
 #[inline(always)]
 fn leads_to<F: Route>(
     skb: *mut __sk_buff,
     protocol: u8,
     source: F::Address,
     destination: F::Address,
-) -> Option<u32> {
+) -> Way {
     // SAFETY: all zeros are a valid question.
     let mut question: FibLookup = unsafe { core::mem::zeroed() };
     question.family = F::NUMBER;
@@ -131,24 +160,41 @@ fn leads_to<F: Route>(
     // SAFETY: a context of this hook, and a whole question.
     let answer =
         unsafe { bpf_fib_lookup(skb.cast(), &raw mut question, size_of::<FibLookup>() as i32, 0) };
-    let knows = matches!(
-        answer as u32,
-        BPF_FIB_LKUP_RET_SUCCESS | BPF_FIB_LKUP_RET_NO_NEIGH | BPF_FIB_LKUP_RET_FRAG_NEEDED
-    );
-    if knows { Some(question.ifindex) } else { None }
+    match answer as u32 {
+        BPF_FIB_LKUP_RET_SUCCESS | BPF_FIB_LKUP_RET_NO_NEIGH | BPF_FIB_LKUP_RET_FRAG_NEEDED => {
+            Way::To(question.ifindex)
+        }
+        BPF_FIB_LKUP_RET_UNSUPP_LWT => Way::Encapsulated,
+        _ => Way::Nowhere,
+    }
 }
 
 /// `PACKET_OTHERHOST`, include/uapi/linux/if_packet.h: the frame's address is another host's.
 const TO_ANOTHER_HOST: u32 = 3;
 
 /// Sends a packet on to its new destination as a router does, out of the device that received it.
-/// `None`: it has made its last hop, or cannot be written; or a switch has flooded it here, and the kernel
-/// would drop it, too (`ip_rcv_core`, net/ipv4/ip_input.c).
+/// `None`: it has made its last hop, or cannot be written; or the kernel would drop it, too: a switch has
+/// flooded it here (`ip_rcv_core`, net/ipv4/ip_input.c), or it is of a VLAN without a device.
 #[inline(always)]
 pub(crate) fn send_on<F: Write>(skb: *mut __sk_buff) -> Option<Verdict> {
-    // SAFETY: a field of the hook's context.
-    let packet_type = unsafe { (&raw const (*skb).pkt_type).read_volatile() };
-    if packet_type == TO_ANOTHER_HOST || !F::hop(skb) {
+    // SAFETY: fields of the hook's context.
+    let (packet_type, is_tagged) = unsafe {
+        (
+            (&raw const (*skb).pkt_type).read_volatile(),
+            (&raw const (*skb).vlan_present).read_volatile(),
+        )
+    };
+    if packet_type == TO_ANOTHER_HOST {
+        return None;
+    }
+    if is_tagged != 0 {
+        cold_path();
+        // SAFETY: a context of this hook.
+        if vlan(skb) != 0 || unsafe { bpf_skb_vlan_pop(skb) } != 0 {
+            return None;
+        }
+    }
+    if !F::hop(skb) {
         return None;
     }
     // SAFETY: a context of this hook. Without parameters the kernel looks up the next hop (Linux 5.10,

@@ -12,7 +12,7 @@ use topo_lb_common::connection::{
 use crate::budget;
 use crate::connection::{find_of, holds, other_key};
 use crate::family::{ConnectionOf, Family, TupleOf};
-use crate::four_tuple::EntryFields;
+use crate::four_tuple::{EntryFields, FourTuple};
 use crate::transport::{ACK, FIN, RST, SYN, Transport};
 
 /// How often a datagram also refreshes the entry of the other direction: every 2^33 ns (8.6 s),
@@ -117,9 +117,13 @@ pub(crate) fn note_state<F: Family>(
     let Some(other) = find_of::<F>(&other_key, transport) else {
         return;
     };
+    // The key may be that of another connection's entry by now.
+    if !FourTuple::<F>::of_entry(other).is_reply_to(key) {
+        return;
+    }
     let (own, other) = (EntryFields::of(connection), EntryFields::of(other));
     if key.protocol == TCP {
-        return note_flags(own, other, transport);
+        return note_flags(own, other, transport, now);
     }
     // SAFETY: fields of look-ups' values, each read and written separately.
     unsafe {
@@ -136,7 +140,7 @@ pub(crate) fn note_state<F: Family>(
 /// Records a TCP segment with SYN, FIN or RST, if it belongs to the connection. `own` is the entry
 /// of its direction.
 #[inline(always)]
-fn note_flags(own: EntryFields, other: EntryFields, transport: &Transport) {
+fn note_flags(own: EntryFields, other: EntryFields, transport: &Transport, now: u64) {
     // SAFETY: a field of a look-up's value.
     let is_reply = unsafe { own.kind.read_volatile() } & REPLY != 0;
     let (client, reply) = if is_reply { (other, own) } else { (own, other) };
@@ -182,6 +186,9 @@ fn note_flags(own: EntryFields, other: EntryFields, transport: &Transport) {
             }
         }
         if next != state {
+            // A state with a shorter lifetime must not end the connection before this packet.
+            client.last_used.write_volatile(now);
+            reply.last_used.write_volatile(now);
             client.state.write_volatile(next);
             reply.state.write_volatile(next);
         }

@@ -4,7 +4,10 @@ use std::io;
 
 use netlink_bindings::nftables::{Chained, Nfgenmsg, Request};
 
-use crate::netlink::Netlink;
+use crate::netlink::{Netlink, attribute};
+
+/// `NFTA_GEN_ID`, include/uapi/linux/netfilter/nf_tables.h.
+const GENERATION: u16 = 1;
 
 /// Sends the request that `ask` makes; calls `each` with the attributes of each object of the answer.
 /// That what was asked for is missing is no error.
@@ -27,4 +30,18 @@ pub(crate) fn list(
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         asked => asked,
     }
+}
+
+/// The number of the last change of any table of this network namespace.
+///
+/// # Errors
+/// As [`list`].
+pub(crate) fn generation(netlink: &Netlink) -> io::Result<Vec<u8>> {
+    let mut number = None;
+    list(
+        netlink,
+        |all| drop(all.op_getgen_do(&Nfgenmsg::new())),
+        |attributes| number = attribute(attributes, GENERATION).map(<[u8]>::to_vec),
+    )?;
+    number.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }

@@ -93,7 +93,7 @@ impl Programs {
             address4: four.octets(),
             device4: device,
             device6: device,
-            reserved: 0,
+            declined: 0,
         })
     }
 

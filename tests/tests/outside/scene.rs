@@ -59,7 +59,7 @@ pub(crate) fn idle(body: impl FnOnce(&mut Scene<'_>) -> Result<()>) -> Result<()
 
 /// Like [`idle`], with an agent that is ready, and a client outside.
 pub(crate) fn play(body: impl FnOnce(&mut Scene<'_>, &mut Client) -> Result<()>) -> Result<()> {
-    play_with("nftables", body)
+    play_with("auto", body)
 }
 
 /// Like [`play`], with this value of `--masquerade`.

@@ -149,7 +149,7 @@ impl Devices {
             return;
         }
         let sole = match self.masquerade {
-            MasqueradeBy::Auto => device::sole_uplink(&uplinks),
+            MasqueradeBy::Auto => device::sole_uplink(&uplinks, &datapath.source_addresses()),
             MasqueradeBy::Nftables => Ok(Err("--masquerade nftables".to_owned())),
         };
         datapath.choose_source(sole.unwrap_or_else(|error| Err(error.to_string())));

@@ -27,10 +27,11 @@ use rustix::net::netlink::NETFILTER;
 use topo_lb_common::address::{SCTP, TCP, UDP};
 
 use crate::datapath::programs::object::MASQUERADE_MARK;
-use crate::netlink::{Netlink, attribute};
+use crate::netlink::Netlink;
 use crate::nftables;
 
-const TABLE: &CStr = c"topo-lb";
+/// Its name.
+pub(crate) const TABLE: &CStr = c"topo-lb";
 /// Has the rules of [`PROTOCOLS`].
 const POSTROUTING: &CStr = c"postrouting";
 const UNMARK: &CStr = c"unmark";
@@ -47,8 +48,7 @@ const HOOK: u32 = 4;
 const SOURCE_NAT: i32 = 100;
 /// `NFNL_SUBSYS_NFTABLES`, include/uapi/linux/netfilter/nfnetlink.h.
 const SUBSYSTEM: u16 = 10;
-/// `NFTA_GEN_ID` and `NFTA_EXPR_DATA`, include/uapi/linux/netfilter/nf_tables.h.
-const GENERATION: u16 = 1;
+/// `NFTA_EXPR_DATA`, include/uapi/linux/netfilter/nf_tables.h.
 const EXPRESSION_DATA: u16 = 2;
 
 const FIRST: u32 = Registers::Reg1 as u32;
@@ -106,9 +106,14 @@ impl Masquerade {
         self.try_keep().map_err(MasqueradeError)
     }
 
+    /// Call it after [`remove`]: the table is missing because of this process.
+    pub fn forget(&mut self) {
+        self.written = None;
+    }
+
     fn try_keep(&mut self) -> io::Result<bool> {
         let netlink = Netlink::open(Some(NETFILTER))?;
-        let generation = generation(&netlink)?;
+        let generation = nftables::generation(&netlink)?;
         if let Some(written) = &mut self.written {
             if written.generation == generation {
                 return Ok(false);
@@ -121,7 +126,7 @@ impl Masquerade {
         }
         let was_written = self.written.take().is_some();
         write(self.bit, true)?;
-        let generation = self::generation(&netlink)?;
+        let generation = nftables::generation(&netlink)?;
         let objects = objects(&netlink)?;
         // Otherwise somebody was faster; the next call writes it again.
         self.written = (objects.len() == OBJECTS).then_some(Written { generation, objects });
@@ -266,13 +271,6 @@ impl Batch {
         let last = all.chain_len() - if commit { 2 } else { 1 };
         Netlink::open(Some(NETFILTER))?.command(all.buf(), last as u32)
     }
-}
-
-/// The number of the last change of any nftables table of this network namespace.
-fn generation(netlink: &Netlink) -> io::Result<Vec<u8>> {
-    let bodies = list(netlink, |all| drop(all.op_getgen_do(&header())))?;
-    let number = bodies.first().and_then(|body| attribute(body, GENERATION));
-    number.map(<[u8]>::to_vec).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// The table, its chains and its rules.

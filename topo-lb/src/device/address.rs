@@ -1,6 +1,7 @@
 //! Follows the addresses of this host's devices.
 
 use std::collections::BTreeMap;
+use std::fs::read_to_string;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::Path;
@@ -147,6 +148,8 @@ pub(super) struct Listed {
     pub(super) address: IpAddr,
     /// The name of its device.
     pub(super) device: String,
+    /// The address of its network.
+    pub(super) network: IpAddr,
     /// Whether its network has no other address: `/32` or `/128`.
     pub(super) is_single: bool,
 }
@@ -157,6 +160,27 @@ pub(super) const fn is_link_local(address: &IpAddr) -> bool {
         IpAddr::V4(address) => address.is_link_local(),
         IpAddr::V6(address) => address.is_unicast_link_local(),
     }
+}
+
+/// Flags of an IPv6 address that is not used yet, or not for long: `IFA_F_TEMPORARY`, `IFA_F_OPTIMISTIC`,
+/// `IFA_F_DADFAILED`, `IFA_F_DEPRECATED`, `IFA_F_TENTATIVE`, include/uapi/linux/if_addr.h.
+const PASSING: u8 = 0x01 | 0x04 | 0x08 | 0x20 | 0x40;
+
+/// The IPv6 addresses that are not used yet, or not for long.
+pub(super) fn passing() -> Vec<IpAddr> {
+    // Without IPv6 there is no such file.
+    passing_of(&read_to_string("/proc/net/if_inet6").unwrap_or_default())
+}
+
+/// Lines of `if6_seq_show`, net/ipv6/addrconf.c: address, index, prefix, scope, flags, device.
+fn passing_of(listed: &str) -> Vec<IpAddr> {
+    let address = |line: &str| {
+        let mut words = line.split_whitespace();
+        let address = u128::from_str_radix(words.next()?, 16).ok()?;
+        let flags = u8::from_str_radix(words.nth(3)?, 16).ok()?;
+        (flags & PASSING != 0).then(|| Ipv6Addr::from_bits(address).into())
+    };
+    listed.lines().filter_map(address).collect()
 }
 
 /// Calls `see` with every address of this host.
@@ -170,11 +194,17 @@ pub(super) fn each(mut see: impl FnMut(&Listed)) -> io::Result<()> {
         // An IPv4 address can have a label: its device's name, `:`, and a text.
         let device = entry.interface_name.split(':').next().unwrap_or_default();
         let device = device.escape_debug().to_string();
-        let is_single = entry.netmask.and_then(ip).is_some_and(|mask| match mask {
+        let mask = entry.netmask.and_then(ip);
+        let network = match (address, mask) {
+            (IpAddr::V4(address), Some(IpAddr::V4(mask))) => (address & mask).into(),
+            (IpAddr::V6(address), Some(IpAddr::V6(mask))) => (address & mask).into(),
+            _ => address,
+        };
+        let is_single = mask.is_some_and(|mask| match mask {
             IpAddr::V4(mask) => mask == Ipv4Addr::BROADCAST,
             IpAddr::V6(mask) => mask.to_bits() == u128::MAX,
         });
-        see(&Listed { address, device, is_single });
+        see(&Listed { address, device, network, is_single });
     }
     Ok(())
 }
@@ -200,7 +230,7 @@ mod tests {
         let mut all = BTreeMap::new();
         for (address, device) in pairs {
             let (address, device) = (address.parse().expect("an address"), device.to_string());
-            take(&mut all, &Listed { address, device, is_single: false });
+            take(&mut all, &Listed { address, device, network: address, is_single: false });
         }
         all.iter().map(|(address, device)| (address.to_string(), device.to_string())).collect()
     }
@@ -244,11 +274,25 @@ mod tests {
     }
 
     #[test]
+    fn temporary_deprecated_and_tentative_addresses_pass() {
+        let listed = "\
+            20010db8000000000000000000000001 02 40 00 80 eth0\n\
+            20010db8000000000000000000000002 02 40 00 01 eth0\n\
+            20010db8000000000000000000000003 02 40 00 20 eth0\n\
+            20010db8000000000000000000000004 02 40 00 c0 eth0\n\
+            20010db8000000000000000000000005\n";
+        let wanted: Vec<IpAddr> = ["2001:db8::2", "2001:db8::3", "2001:db8::4"]
+            .map(|address| address.parse().expect("an address"))
+            .into();
+        assert_eq!(passing_of(listed), wanted);
+    }
+
+    #[test]
     fn the_kernel_tells_of_this_host() {
         let mut told = Vec::new();
         each(|it| told.push(it.clone())).expect("the kernel says");
-        let (address, device) = ([127, 0, 0, 1].into(), "lo".to_owned());
-        let loopback = Listed { address, device, is_single: false };
+        let (address, network) = ([127, 0, 0, 1].into(), [127, 0, 0, 0].into());
+        let loopback = Listed { address, device: "lo".to_owned(), network, is_single: false };
         assert!(told.contains(&loopback), "{told:?}");
     }
 }

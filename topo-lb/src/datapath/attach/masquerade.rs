@@ -3,7 +3,9 @@
 //! table.
 
 use std::io;
+use std::net::IpAddr;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use topo_lb_common::maps as names;
 use tracing::{info, warn};
@@ -11,72 +13,97 @@ use tracing::{info, warn};
 use super::mark::Mark;
 use super::repair::Repairs;
 use crate::datapath::Datapath;
-use crate::datapath::host::source_nat;
+use crate::datapath::host::source_nat::Hindrances;
 use crate::datapath::maps::{connections, snat};
 use crate::datapath::masquerade;
 use crate::device::SoleUplink;
 
+/// How often the connections are searched for one that needs the table, once new ones do not.
+const SEARCH: Duration = Duration::from_secs(5);
+
 /// Who does it.
 #[derive(Debug, Default)]
-pub(crate) enum SourceNat {
-    /// Nobody: no device for clients outside was found yet.
-    #[default]
-    Nobody,
-    /// The programs, with the addresses of this device.
-    Programs(SoleUplink),
-    /// The kernel. It stays so while this process runs, as connections need its table.
-    Kernel,
+pub(crate) struct SourceNat {
+    /// What the devices allow; an error says why it is left to the kernel. `None`: no device for clients
+    /// outside was found yet.
+    uplink: Option<Result<SoleUplink, String>>,
+    /// What was decided last: the programs with the addresses of this device, or the kernel.
+    decided: Option<Result<SoleUplink, String>>,
+    hindrances: Hindrances,
+    /// Whether a program met a route that only the kernel can use. It stays so while this process runs.
+    is_declined: bool,
+    /// When connections were last searched for one that needs the table.
+    searched: Option<Instant>,
 }
 
 impl Datapath {
-    /// Leaves it to the programs if only `uplink` leads to other nodes, or else to the kernel. An error
-    /// says what else leads to them.
+    /// Leaves it to the programs if only `uplink` leads to other nodes and nothing else forbids it, or else
+    /// to the kernel. An error says what else leads to them.
     pub fn choose_source(&mut self, uplink: Result<SoleUplink, String>) {
-        if self.masquerade.is_none() || matches!(self.source, SourceNat::Kernel) {
+        self.source.uplink = Some(uplink);
+        // Before connections need it. The next inspection reports a failure.
+        self.settle_source(&mut Repairs::default());
+    }
+
+    /// The addresses that the programs have given connections as their source.
+    #[must_use]
+    pub fn source_addresses(&self) -> Vec<IpAddr> {
+        let snat = self.ebpf.map(names::SNAT).and_then(|map| snat::read(map).ok());
+        snat.iter().flat_map(snat::addresses).collect()
+    }
+
+    /// Decides again who does it. Writes the masquerade table if it is needed and missing or changed; removes
+    /// it once no connection needs it.
+    pub(crate) fn settle_source(&mut self, repairs: &mut Repairs) {
+        if self.masquerade.is_none() {
             return;
         }
-        let uplink = uplink.and_then(|uplink| match &self.source {
-            SourceNat::Programs(before) if *before == uplink => Ok(None),
-            _ => self.leave_to_programs(uplink).map(Some),
-        });
-        match uplink {
-            Ok(None) => {}
-            Ok(Some(uplink)) => {
-                info!(
-                    device = uplink.device.name, addresses = ?uplink.addresses,
-                    "connections from outside to endpoints of other nodes get their source by tc"
-                );
-                self.source = SourceNat::Programs(uplink);
+        let Some(uplink) = self.source.uplink.clone() else { return };
+        let before = self.source.decided.take();
+        let decided = uplink.and_then(|uplink| match self.hindrance() {
+            Some(hindrance) => Err(hindrance),
+            None if before.as_ref().is_some_and(|before| before.as_ref() == Ok(&uplink)) => {
+                Ok(uplink)
             }
-            Err(reason) => {
+            None => self.write_snat(Some(&uplink)).map(|()| uplink),
+        });
+        if decided.is_err() || Mark::of_masquerade(&self.options.pin_dir).is_set() {
+            self.keep_table(repairs);
+        }
+        match (&before, &decided) {
+            (Some(Ok(before)), Ok(uplink)) if before == uplink => {}
+            (_, Ok(uplink)) => info!(
+                device = uplink.device.name, addresses = ?uplink.addresses,
+                "connections from outside to endpoints of other nodes get their source by tc"
+            ),
+            (Some(Err(_)), Err(_)) => {}
+            (_, Err(reason)) => {
                 info!(
                     "connections from outside to endpoints of other nodes get their source by the \
                      nftables table inet topo-lb: {reason}"
                 );
-                self.source = SourceNat::Kernel;
-                // Before connections need it. The next inspection reports a failure.
-                self.repair_masquerade(&mut Repairs::default());
+                // Only now, as the table is there.
                 if let Err(error) = self.write_snat(None) {
                     warn!("{error}; the programs go on with it");
                 }
             }
         }
+        if decided.is_ok() {
+            self.remove_unused_table();
+        } else {
+            self.source.searched = None;
+        }
+        self.source.decided = Some(decided);
     }
 
-    fn leave_to_programs(&mut self, uplink: SoleUplink) -> Result<SoleUplink, String> {
-        if let Some(hindrance) = source_nat::hindrance() {
-            return Err(hindrance);
+    /// A sentence about what besides devices forbids that the programs do it.
+    fn hindrance(&mut self) -> Option<String> {
+        let snat = self.ebpf.map(names::SNAT).and_then(|map| snat::read(map).ok());
+        self.source.is_declined |= snat.is_some_and(|snat| snat.declined != 0);
+        if self.source.is_declined {
+            return Some("the route to an endpoint has an encapsulation".to_owned());
         }
-        // New connections need no table from here on.
-        self.write_snat(Some(&uplink))?;
-        if Mark::of_masquerade(&self.options.pin_dir).is_set() {
-            match connections::any_masqueraded(|name| self.ebpf.map(name)) {
-                Ok(false) => self.remove_masquerade(),
-                Ok(true) => return Err("connections need it that an earlier agent made".to_owned()),
-                Err(error) => return Err(error.to_string()),
-            }
-        }
-        Ok(uplink)
+        self.source.hindrances.find()
     }
 
     fn write_snat(&mut self, uplink: Option<&SoleUplink>) -> Result<(), String> {
@@ -84,16 +111,7 @@ impl Datapath {
         snat::write(map, uplink).map_err(|error| error.to_string())
     }
 
-    /// Writes the masquerade table if it is missing or changed, unless the programs do without.
-    pub fn repair_masquerade(&mut self, repairs: &mut Repairs) {
-        match &self.source {
-            SourceNat::Nobody => return,
-            SourceNat::Programs(_) => match source_nat::hindrance() {
-                Some(hindrance) => return self.choose_source(Err(hindrance)),
-                None => return,
-            },
-            SourceNat::Kernel => {}
-        }
+    fn keep_table(&mut self, repairs: &mut Repairs) {
         let Some(masquerade) = &mut self.masquerade else { return };
         let mark = Mark::of_masquerade(&self.options.pin_dir);
         match mark.set().map(|()| masquerade.keep()) {
@@ -112,10 +130,39 @@ impl Datapath {
         }
     }
 
+    /// Removes the table if no connection needs it, and none will: only programs of this agent are attached,
+    /// and its tables have all connections.
+    fn remove_unused_table(&mut self) {
+        let is_due = self.source.searched.is_none_or(|at| at.elapsed() >= SEARCH);
+        let is_settled = self.reply_filter.is_some() && self.carried.is_none();
+        if !is_due || !is_settled || !Mark::of_masquerade(&self.options.pin_dir).is_set() {
+            return;
+        }
+        // A program that read `snat` before it was written may still open a connection: so it takes two
+        // searches.
+        let is_first = self.source.searched.replace(Instant::now()).is_none();
+        match connections::any_masqueraded(|name| self.ebpf.map(name)) {
+            Ok(false) if !is_first => {
+                self.remove_masquerade();
+                self.source.searched = None;
+                if let Some(masquerade) = &mut self.masquerade {
+                    masquerade.forget();
+                }
+                info!(
+                    "no connection needs the nftables table inet topo-lb any more: it is removed"
+                );
+            }
+            Ok(_) => {}
+            Err(error) => warn!("{error}; the nftables table inet topo-lb stays"),
+        }
+    }
+
     /// Removes the masquerade table of an earlier agent. Call it when none of its programs is attached.
     pub fn remove_masquerade(&self) {
-        if let Err(error) = remove(&self.options.pin_dir) {
-            warn!("the nftables table inet topo-lb cannot be removed: {error}");
+        match remove(&self.options.pin_dir) {
+            Ok(true) => info!("removed the nftables table inet topo-lb, which no connection needs"),
+            Ok(false) => {}
+            Err(error) => warn!("the nftables table inet topo-lb cannot be removed: {error}"),
         }
     }
 }

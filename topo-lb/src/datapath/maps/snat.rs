@@ -10,20 +10,35 @@ use super::error::StoreError;
 use super::pinned::{Raw, failed};
 use crate::device::SoleUplink;
 
+/// Reads it.
+///
+/// # Errors
+/// The map has another type, or the kernel refuses.
+pub(crate) fn read(map: &Map) -> Result<Snat, StoreError> {
+    let map = Array::<&MapData, Raw<Snat>>::try_from(map).map_err(failed(maps::SNAT, "read"))?;
+    Ok(map.get(&0, 0).map_err(failed(maps::SNAT, "read"))?.0)
+}
+
 /// New connections get the addresses of `uplink`; without one, the kernel masquerades them, and the
 /// addresses stay for replies to earlier ones.
 ///
 /// # Errors
-/// The map has another type, or the kernel refuses.
+/// As [`read`].
 pub(crate) fn write(map: &mut Map, uplink: Option<&SoleUplink>) -> Result<(), StoreError> {
+    let before = read(map)?;
     let mut map =
         Array::<&mut MapData, Raw<Snat>>::try_from(map).map_err(failed(maps::SNAT, "write"))?;
-    let before = map.get(&0, 0).map_err(failed(maps::SNAT, "read"))?.0;
     map.set(0, Raw(with(before, uplink)), 0).map_err(failed(maps::SNAT, "write"))
 }
 
+/// The addresses that connections have or had.
+pub(crate) fn addresses(snat: &Snat) -> impl Iterator<Item = IpAddr> {
+    let both = [IpAddr::from(snat.address4), IpAddr::from(snat.address6)];
+    both.into_iter().filter(|address| !address.is_unspecified())
+}
+
 fn with(before: Snat, uplink: Option<&SoleUplink>) -> Snat {
-    let mut snat = Snat { device4: 0, device6: 0, ..before };
+    let mut snat = Snat { device4: 0, device6: 0, declined: 0, ..before };
     for address in uplink.iter().flat_map(|uplink| &uplink.addresses) {
         let index = uplink.map_or(0, |uplink| uplink.device.index);
         match address {
@@ -47,5 +62,6 @@ mod tests {
         let wanted = Snat { address4: [192, 0, 2, 1], device4: 7, ..Snat::default() };
         assert_eq!(first, wanted);
         assert_eq!(with(first, None), Snat { device4: 0, ..wanted });
+        assert!(super::addresses(&first).eq([IpAddr::from([192, 0, 2, 1])]));
     }
 }
