@@ -25,10 +25,15 @@ impl Programs {
     /// Like [`load`](Self::load), with the programs for guests and for clients outside, as with
     /// `--frontends all`.
     pub fn replacing() -> Result<Self> {
+        Self::replacing_with_room(1_024)
+    }
+
+    /// Like [`replacing`](Self::replacing), with `entries` per map.
+    pub fn replacing_with_room(entries: u32) -> Result<Self> {
         let all_frontends = AllFrontends { masquerade_mark: MARK, host_netns: None };
         Self::with(
-            || Constants::probe(TcpPeer::Service, 1_024).with_all_frontends(Some(all_frontends)),
-            (1_024, &[Hook::Ingress, Hook::Egress, Hook::ExternalIngress, Hook::ExternalEgress]),
+            || Constants::probe(TcpPeer::Service, entries).with_all_frontends(Some(all_frontends)),
+            (entries, &[Hook::Ingress, Hook::Egress, Hook::ExternalIngress, Hook::ExternalEgress]),
         )
     }
 
@@ -99,9 +104,13 @@ impl Programs {
 
     /// Gives new connections no source any more.
     pub fn stop_giving_sources(&mut self) -> Result<()> {
+        self.set_snat(Snat { device4: 0, device6: 0, ..self.snat()? })
+    }
+
+    /// The value of `snat`.
+    pub fn snat(&self) -> Result<Snat> {
         let map = self.ebpf.map(maps::SNAT).context("a map")?;
-        let before = Array::<&MapData, Raw<Snat>>::try_from(map)?.get(&0, 0)?.0;
-        self.set_snat(Snat { device4: 0, device6: 0, ..before })
+        Ok(Array::<&MapData, Raw<Snat>>::try_from(map)?.get(&0, 0)?.0)
     }
 
     fn set_snat(&mut self, snat: Snat) -> Result<()> {

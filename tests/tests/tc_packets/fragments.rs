@@ -63,7 +63,12 @@ fn later_fragments_follow_the_first() -> Result<()> {
 }
 
 /// A datagram in IPv6 fragments of at most 512 bytes; a short one is a single, complete fragment.
-fn fragments6(from: &str, to: &str, payload: usize, identification: u32) -> Vec<Vec<u8>> {
+pub(super) fn fragments6(
+    from: &str,
+    to: &str,
+    payload: usize,
+    identification: u32,
+) -> Vec<Vec<u8>> {
     let whole = frame::udp(at(from), at(to), &vec![b'x'; payload]);
     let pieces: Vec<&[u8]> = whole[54..].chunks(512).collect();
     let last = pieces.len() - 1;
@@ -83,7 +88,7 @@ fn fragments6(from: &str, to: &str, payload: usize, identification: u32) -> Vec<
 }
 
 /// The addresses of an IPv6 packet in an Ethernet frame.
-fn addresses6(packet: &[u8]) -> (IpAddr, IpAddr) {
+pub(super) fn addresses6(packet: &[u8]) -> (IpAddr, IpAddr) {
     let address = |from: usize| {
         let bytes: [u8; 16] = packet[from..from + 16].try_into().expect("sixteen bytes");
         IpAddr::from(bytes)

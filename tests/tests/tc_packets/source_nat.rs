@@ -1,19 +1,21 @@
 //! Connections from outside to endpoints of other nodes, where one device leads to both.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use etherparse::{Icmpv4Type, Icmpv6Type, PacketBuilder, icmpv4};
-use topo_lb_common::address::{TCP, UDP};
+use topo_lb_common::address::{SCTP, TCP, UDP};
 use topo_lb_common::backend::Locality;
+use topo_lb_common::connection::{ANSWERED, Connection4, FROM_CLIENT, REPLY, RESET, SNAT, Tuple4};
 use topo_lb_common::device::outside;
-use topo_lb_common::snat::is_source_port;
+use topo_lb_common::snat::{PORTS, is_source_port};
 use topo_lb_tests::frame::{self, NODE_MAC, Tcp, VM_MAC, ip, says, wrong_checksums};
 use topo_lb_tests::netns::NetNs;
-use topo_lb_tests::packets::{BACK, DROP, Hook, MARK, NEXT, Programs};
+use topo_lb_tests::packets::{BACK, DROP, Hook, MARK, NEXT, Programs, uptime};
 use topo_lb_tests::prefix::Prefix;
 
-use super::fragments::fragments;
+use super::fragments::{addresses6, fragments, fragments6};
 use super::scene::{at, tcp, udp};
 
 /// The uplink, and a device that leads to a pod of this node.
@@ -51,6 +53,11 @@ const FAMILIES: [Parts; 2] = [
 
 /// Runs a test on a node: pods of other nodes and clients outside are behind the uplink.
 fn on_node(test: impl FnOnce(&mut Programs) -> Result<()> + Send) -> Result<()> {
+    on_node_with(1_024, test)
+}
+
+/// The same, with `entries` per map.
+fn on_node_with(entries: u32, test: impl FnOnce(&mut Programs) -> Result<()> + Send) -> Result<()> {
     let names = [Prefix::new().name("uplink")];
     let netns = NetNs::make(&names)?.pop().context("a namespace")?;
     netns.set(&[("ipv4/ip_forward", "1"), ("ipv6/conf/all/forwarding", "1")])?;
@@ -70,9 +77,10 @@ fn on_node(test: impl FnOnce(&mut Programs) -> Result<()> + Send) -> Result<()> 
         "route add default via fd00:18::1 dev uplink".to_owned(),
         "route add 10.244.1.3/32 dev pod".to_owned(),
         "route add fd00:244:1::3/128 dev pod".to_owned(),
+        "route add fd00:244:3::/64 encap seg6 mode encap segs fd00:18::3 dev uplink".to_owned(),
     ])?;
     netns.run(|| {
-        let mut programs = Programs::replacing()?;
+        let mut programs = Programs::replacing_with_room(entries)?;
         programs.rely_on_marks(true)?;
         programs.give_sources(UPLINK, Ipv4Addr::new(172, 18, 0, 2), "fd00:18::2".parse()?)?;
         test(&mut programs)
@@ -318,6 +326,186 @@ fn fragments_of_both_ways_follow_their_first() -> Result<()> {
             let (verdict, out) = programs.run_on(UPLINK, Hook::ExternalIngress, piece)?;
             ensure!(verdict == BACK, "{number}: {verdict}");
             ensure!(out[26..34] == [172, 18, 0, 2, 203, 0, 113, 9], "{number}: {out:02x?}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn ipv6_fragments_of_both_ways_follow_their_first() -> Result<()> {
+    on_node(|programs| {
+        let Parts { client, node, port, there, .. } = FAMILIES[1];
+        programs.expose(2, at(port), UDP, &[(at(there), Locality::Zone)])?;
+        let (source, _, _) = on_uplink(programs, "asks", &udp(client, port), BACK)?;
+        let node: IpAddr = node.parse()?;
+        for (pieces, wanted) in [
+            (fragments6(client, port, 1_400, 7), (node, at(there).ip())),
+            (fragments6(there, &source.to_string(), 1_400, 8), (at(port).ip(), at(client).ip())),
+        ] {
+            for (number, piece) in pieces.iter().enumerate() {
+                let (verdict, out) = programs.run_on(UPLINK, Hook::ExternalIngress, piece)?;
+                ensure!(verdict == BACK && hops(&out) == hops(piece) - 1, "{number}: {verdict}");
+                ensure!(addresses6(&out) == wanted, "{number}: {:?}", addresses6(&out));
+            }
+        }
+        Ok(())
+    })
+}
+
+/// A packet of SCTP over IPv6, which has no checksum of the addresses.
+fn sctp6(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
+    let mut packet = frame::udp(from, to, b"who?");
+    packet[20] = SCTP;
+    packet
+}
+
+#[test]
+fn sctp_keeps_its_port_and_a_second_client_with_it_has_no_connection() -> Result<()> {
+    on_node(|programs| {
+        let Parts { client, node, port, there, .. } = FAMILIES[1];
+        let there = SocketAddr::new(at(there).ip(), at(port).port());
+        programs.expose(2, at(port), SCTP, &[(there, Locality::Zone)])?;
+        let node: IpAddr = node.parse()?;
+        let packet = sctp6(at(client), at(port));
+        let (verdict, out) = programs.run_on(UPLINK, Hook::ExternalIngress, &packet)?;
+        ensure!(verdict == BACK && addresses6(&out) == (node, there.ip()), "{verdict}");
+        ensure!(out[54..] == packet[54..], "{:02x?}", &out[54..]);
+        let second = SocketAddr::new("2001:db8::10".parse()?, at(client).port());
+        let packet = sctp6(second, at(port));
+        let (verdict, _) = programs.run_on(UPLINK, Hook::ExternalIngress, &packet)?;
+        ensure!(verdict == DROP, "{verdict}");
+        Ok(())
+    })
+}
+
+#[test]
+fn an_encapsulated_route_is_left_to_the_kernel_and_told_to_the_agent() -> Result<()> {
+    on_node(|programs| {
+        let Parts { client, port, there, .. } = FAMILIES[1];
+        let far = at("[fd00:244:3::2]:9376");
+        programs.expose(2, at(port), UDP, &[(at(there), Locality::Zone)])?;
+        on_uplink(programs, "a plain route", &udp(client, port), BACK)?;
+        ensure!(programs.snat()?.declined == 0, "declined");
+        programs.expose(2, at(port), UDP, &[(far, Locality::Zone)])?;
+        let datagram = udp("[2001:db8::10]:40000", port);
+        let (verdict, out, mark) = programs.run_marked(UPLINK, Hook::ExternalIngress, &datagram)?;
+        ensure!((verdict, mark) == (NEXT, MARK), "verdict {verdict}, mark {mark:#x}");
+        ensure!(says(&out)? == (at("[2001:db8::10]:40000"), far), "{:?}", says(&out)?);
+        ensure!(programs.snat()?.declined != 0, "not declined");
+        Ok(())
+    })
+}
+
+/// Writes an entry that says: packets from `says.0` to `says.1` become packets from `becomes.0` to
+/// `becomes.1`.
+fn restore(
+    programs: &mut Programs,
+    says: (SocketAddrV4, SocketAddrV4),
+    becomes: (SocketAddrV4, SocketAddrV4),
+    (kind, state): (u8, u8),
+) -> Result<()> {
+    let key = Tuple4 {
+        source: says.0.ip().octets(),
+        destination: says.1.ip().octets(),
+        source_port: says.0.port(),
+        destination_port: says.1.port(),
+        protocol: TCP,
+        way: FROM_CLIENT,
+        ..Tuple4::default()
+    };
+    let entry = Connection4 {
+        last_used: uptime()?,
+        key,
+        source: becomes.0.ip().octets(),
+        destination: becomes.1.ip().octets(),
+        source_port: becomes.0.port(),
+        destination_port: becomes.1.port(),
+        kind,
+        state,
+        ..Connection4::default()
+    };
+    programs.restore4(key, entry)
+}
+
+#[test]
+fn ports_of_connections_that_just_ended_go_to_other_clients_last() -> Result<()> {
+    on_node_with(65_536, |programs| {
+        let Parts { node, port, there, .. } = FAMILIES[0];
+        programs.expose(1, at(port), TCP, &[(at(there), Locality::Zone)])?;
+        let (node, frontend, endpoint): (Ipv4Addr, SocketAddrV4, SocketAddrV4) =
+            (node.parse()?, port.parse()?, there.parse()?);
+        let former = SocketAddrV4::new(Ipv4Addr::new(198, 51, 100, 1), 40_000);
+        for port in (PORTS.0..=PORTS.1).step_by(2) {
+            let source = SocketAddrV4::new(node, port);
+            let kind = (SNAT | REPLY, ANSWERED | RESET);
+            restore(programs, (endpoint, source), (frontend, former), kind)?;
+        }
+        let mut taken = 0;
+        for client in 0..=255 {
+            let client = format!("203.0.113.{client}:40000");
+            let syn = tcp(&client, port, Tcp::Syn(999));
+            let (source, _, _) = on_uplink(programs, "SYN", &syn, BACK)?;
+            taken += u32::from(source.port().is_multiple_of(2));
+        }
+        // Half of the ports are free: of 256 clients, 4 find none at six attempts.
+        ensure!(taken < 32, "{taken} of 256 clients got the port of a connection that just ended");
+        Ok(())
+    })
+}
+
+#[test]
+fn the_end_of_a_connection_leaves_the_next_one_at_its_port_open() -> Result<()> {
+    on_node(|programs| {
+        let Parts { client, port, there, .. } = FAMILIES[0];
+        programs.expose(1, at(port), TCP, &[(at(there), Locality::Zone)])?;
+        let (source, _, _) = on_uplink(programs, "SYN", &tcp(client, port, Tcp::Syn(999)), BACK)?;
+        on_uplink(programs, "SYN-ACK", &frame::tcp(at(there), source, Tcp::SynAck), BACK)?;
+        on_uplink(programs, "ACK", &tcp(client, port, Tcp::Bare), BACK)?;
+        let before = programs.established4()?;
+        // An earlier client that had this port keeps its own entry.
+        let earlier = "203.0.113.77:40000";
+        let v4 = |address: &str| address.parse::<SocketAddrV4>();
+        let source: SocketAddrV4 = source.to_string().parse()?;
+        restore(programs, (v4(earlier)?, v4(port)?), (source, v4(there)?), (SNAT, ANSWERED))?;
+        on_uplink(programs, "RST", &tcp(earlier, port, Tcp::Rst), BACK)?;
+        for (key, entry) in before {
+            let now = programs.established4()?.into_iter().find(|(other, _)| *other == key);
+            let state = now.context("an entry")?.1.state;
+            ensure!(state == entry.state, "{key:?}: state {state}, not {}", entry.state);
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn the_last_packets_of_an_idle_connection_pass() -> Result<()> {
+    on_node(|programs| {
+        for (number, Parts { client, port, there, .. }) in FAMILIES.into_iter().enumerate() {
+            programs.expose(1, at(port), TCP, &[(at(there), Locality::Zone)])?;
+            let ends: [(&str, &[(bool, Tcp)]); 4] = [
+                ("RST", &[(true, Tcp::Rst)]),
+                ("RST back", &[(false, Tcp::Rst)]),
+                ("the client's FIN", &[(false, Tcp::Fin), (true, Tcp::Fin)]),
+                ("the endpoint's FIN", &[(true, Tcp::Fin), (false, Tcp::Fin)]),
+            ];
+            for (place, (what, packets)) in ends.into_iter().enumerate() {
+                let mut client = at(client);
+                client.set_port(41_000 + (number * 10 + place) as u16);
+                let syn = frame::tcp(client, at(port), Tcp::Syn(999));
+                let (source, _, _) = on_uplink(programs, "SYN", &syn, BACK)?;
+                on_uplink(programs, "SYN-ACK", &frame::tcp(at(there), source, Tcp::SynAck), BACK)?;
+                on_uplink(programs, "ACK", &frame::tcp(client, at(port), Tcp::Bare), BACK)?;
+                for &(is_client, kind) in packets {
+                    programs.age(Duration::from_secs(20))?;
+                    let (packet, wanted) = if is_client {
+                        (frame::tcp(client, at(port), kind), (source, at(there)))
+                    } else {
+                        (frame::tcp(at(there), source, kind), (at(port), client))
+                    };
+                    let (from, to, _) = on_uplink(programs, what, &packet, BACK)?;
+                    ensure!((from, to) == wanted, "{what}: {from} {to}");
+                }
+            }
         }
         Ok(())
     })

@@ -254,6 +254,28 @@ fn an_idle_connection_is_not_taken_for_one_that_is_not_answered() -> Result<()> 
 }
 
 #[test]
+fn the_last_packets_of_an_idle_connection_are_translated() -> Result<()> {
+    for (client, web, a) in [(CLIENT4, WEB4, A4), (CLIENT6, WEB6, A6)] {
+        let there = |kind| (Hook::Ingress, tcp(client, web, kind), (NEXT, client, a));
+        let back = |kind| (Hook::Egress, tcp(a, client, kind), (NEXT, web, client));
+        for packets in [
+            vec![there(Tcp::Rst)],
+            vec![back(Tcp::Rst)],
+            vec![there(Tcp::Fin), back(Tcp::Fin)],
+            vec![back(Tcp::Fin), there(Tcp::Fin)],
+        ] {
+            let mut programs = scene()?;
+            open(&mut programs, client, web, a)?;
+            for (hook, packet, wanted) in packets {
+                programs.age(Duration::from_secs(20))?;
+                expect(&mut programs, "an end", hook, &packet, wanted)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
 fn a_silent_endpoint_is_noticed_while_services_change() -> Result<()> {
     let mut programs = scene()?;
     let (syn, data) = (tcp(CLIENT4, WEB4, Tcp::Syn(1)), tcp(CLIENT4, WEB4, Tcp::Ack));
