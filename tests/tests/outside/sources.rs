@@ -1,16 +1,22 @@
 //! Which source endpoints see, and who gives it to them.
 
-use std::io::{ErrorKind, Read as _, Write as _};
+use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
 use topo_lb_common::snat::is_source_port;
 use topo_lb_tests::client::Client;
+use topo_lb_tests::flood::flood;
+use topo_lb_tests::frame;
 use topo_lb_tests::manifest::{endpoint, service, slice};
+use topo_lb_tests::netns::NetNs;
+use topo_lb_tests::process::printed;
 use topo_lb_tests::scene::{FOLLOWS, HERE, Scene};
-use topo_lb_tests::traffic::Via;
+use topo_lb_tests::traffic::{Socket, Via};
 use topo_lb_tests::wait::{patient, until};
 
 use super::scene::{NODE, OUTSIDE, WEB, idle, play_with, tables, wait_at_each};
@@ -41,35 +47,53 @@ pub(super) fn put_seen(scene: &mut Scene<'_>, pod: &str) -> Result<()> {
     scene.manifests.write()
 }
 
+/// A socket in `pod` at [`SEEN_PORT`].
+fn bound<T>(
+    scene: &Scene<'_>,
+    pod: &str,
+    bind: impl Fn(SocketAddr) -> io::Result<T> + Send + Sync,
+) -> Result<T>
+where
+    T: Send,
+{
+    let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, SEEN_PORT));
+    let mut socket = None;
+    // A process that another test just starts still has the descriptor of an earlier socket.
+    until("the port", FOLLOWS, || {
+        let bound = scene.cluster.pod(pod)?.netns().run(|| Ok(bind(any)))?;
+        Ok(bound.map(|bound| socket = Some(bound)))
+    })?;
+    socket.context("a socket")
+}
+
 /// The source that a server in `pod` sees of a TCP connection from outside, and the client's own
 /// address. A byte goes each way.
 fn seen_by_tcp(scene: &Scene<'_>, pod: &str, to: SocketAddr) -> Result<(SocketAddr, SocketAddr)> {
-    let any = (Ipv6Addr::UNSPECIFIED, SEEN_PORT);
     let limit = patient(Duration::from_secs(2));
-    let server = scene.cluster.pod(pod)?.netns().run(|| Ok(TcpListener::bind(any)?))?;
+    let server = bound(scene, pod, TcpListener::bind)?;
     server.set_nonblocking(true)?;
-    let mut client = None;
+    let mut connected = None;
     until("a connection", FOLLOWS, || {
         let fabric = scene.cluster.fabric();
-        Ok(match fabric.run(|| Ok(TcpStream::connect_timeout(&to, limit)))? {
-            Ok(stream) => {
-                client = Some(stream);
-                Ok(())
+        let client = match fabric.run(|| Ok(TcpStream::connect_timeout(&to, limit)))? {
+            Ok(client) => client,
+            Err(error) => return Ok(Err(error.to_string())),
+        };
+        // The client is connected before its last packet arrives.
+        for _ in 0..100 {
+            match server.accept() {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    thread::sleep(Duration::from_millis(10));
+                }
+                other => {
+                    connected = Some((client, other?));
+                    return Ok(Ok(()));
+                }
             }
-            Err(error) => Err(error),
-        })
-    })?;
-    let mut client = client.context("a connection")?;
-    let mut accepted = None;
-    // The client is connected before its last packet arrives.
-    until("the connection at the server", FOLLOWS, || match server.accept() {
-        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(Err("another endpoint took it")),
-        other => {
-            accepted = Some(other?);
-            Ok(Ok(()))
         }
+        Ok(Err("another endpoint took it".to_owned()))
     })?;
-    let (mut accepted, source) = accepted.context("a connection")?;
+    let (mut client, (mut accepted, source)) = connected.context("a connection")?;
     accepted.set_nonblocking(false)?;
     for stream in [&client, &accepted] {
         stream.set_read_timeout(Some(limit))?;
@@ -85,8 +109,7 @@ fn seen_by_tcp(scene: &Scene<'_>, pod: &str, to: SocketAddr) -> Result<(SocketAd
 /// Waits until datagrams to `to` arrive in `pod`. A Service's ports are written one after the other:
 /// that TCP arrives does not show it.
 pub(super) fn wait_for_udp(scene: &Scene<'_>, pod: &str, to: SocketAddr) -> Result<()> {
-    let any = (Ipv6Addr::UNSPECIFIED, SEEN_PORT);
-    let server = scene.cluster.pod(pod)?.netns().run(|| Ok(UdpSocket::bind(any)?))?;
+    let server = bound(scene, pod, UdpSocket::bind)?;
     server.set_read_timeout(Some(Duration::from_millis(50)))?;
     let own = if to.is_ipv4() { OUTSIDE[0] } else { OUTSIDE[1] };
     until("a datagram at the server", FOLLOWS, || {
@@ -100,9 +123,8 @@ pub(super) fn wait_for_udp(scene: &Scene<'_>, pod: &str, to: SocketAddr) -> Resu
 /// The same as [`seen_by_tcp`] for a datagram and its answer.
 fn seen_by_udp(scene: &Scene<'_>, pod: &str, to: SocketAddr) -> Result<(SocketAddr, SocketAddr)> {
     wait_for_udp(scene, pod, to)?;
-    let any = |port| (Ipv6Addr::UNSPECIFIED, port);
     let limit = patient(Duration::from_secs(2));
-    let server = scene.cluster.pod(pod)?.netns().run(|| Ok(UdpSocket::bind(any(SEEN_PORT))?))?;
+    let server = bound(scene, pod, UdpSocket::bind)?;
     let own = if to.is_ipv4() { OUTSIDE[0] } else { OUTSIDE[1] };
     let client = scene.cluster.fabric().run(|| {
         let client = UdpSocket::bind((own, 0))?;
@@ -152,8 +174,7 @@ fn an_endpoint_here_sees_the_client_and_one_elsewhere_sees_the_node() -> Result<
 
 /// Sends 4 MiB to `to`, and gets them back from an endpoint in pod b.
 fn echo(scene: &Scene<'_>, to: SocketAddr) -> Result<()> {
-    let any = (Ipv6Addr::UNSPECIFIED, SEEN_PORT);
-    let server = scene.cluster.pod("b")?.netns().run(|| Ok(TcpListener::bind(any)?))?;
+    let server = bound(scene, "b", TcpListener::bind)?;
     let limit = patient(Duration::from_secs(10));
     let client = scene.cluster.fabric().run(|| Ok(TcpStream::connect_timeout(&to, limit)?))?;
     let (accepted, _) = server.accept()?;
@@ -165,7 +186,7 @@ fn echo(scene: &Scene<'_>, to: SocketAddr) -> Result<()> {
         (0..4 << 20).map(|at: u32| (at.wrapping_mul(0x9e37_79b1) >> 24) as u8).collect();
     let got = thread::scope(|scope| -> Result<Vec<u8>> {
         let (mut from, mut to) = (&accepted, &accepted);
-        scope.spawn(move || std::io::copy(&mut from, &mut to));
+        scope.spawn(move || io::copy(&mut from, &mut to));
         let (mut writer, bytes) = (&client, &sent);
         scope.spawn(move || writer.write_all(bytes));
         let mut got = vec![0; sent.len()];
@@ -181,8 +202,7 @@ fn echo(scene: &Scene<'_>, to: SocketAddr) -> Result<()> {
 /// Datagrams that take several packets, each way.
 fn echo_fragments(scene: &Scene<'_>, place: usize, to: SocketAddr) -> Result<()> {
     wait_for_udp(scene, "b", to)?;
-    let any = (Ipv6Addr::UNSPECIFIED, SEEN_PORT);
-    let server = scene.cluster.pod("b")?.netns().run(|| Ok(UdpSocket::bind(any)?))?;
+    let server = bound(scene, "b", UdpSocket::bind)?;
     let client = scene.cluster.fabric().run(|| {
         let client = UdpSocket::bind((OUTSIDE[place], 0))?;
         client.connect(to)?;
@@ -220,63 +240,172 @@ fn long_streams_and_datagrams_pass_to_another_node_and_back() -> Result<()> {
 fn wait_for_table(scene: &Scene<'_>, is_there: bool) -> Result<()> {
     until("the table", FOLLOWS, || {
         let now = tables(scene)?;
-        Ok(if now.starts_with("table inet topo-lb {") == is_there { Ok(()) } else { Err(now) })
+        Ok(if now.contains("table inet topo-lb {") == is_there { Ok(()) } else { Err(now) })
     })?;
     Ok(())
 }
 
-#[test]
-fn a_tunnel_brings_the_table_and_open_connections_go_on() -> Result<()> {
+/// TCP connections of a client outside to pod b. They close with it.
+struct Opened {
+    client: Client,
+    sockets: Vec<(Socket, SocketAddr)>,
+}
+
+impl Opened {
+    fn none(scene: &Scene<'_>) -> Result<Self> {
+        let client = scene.cluster.guest("outside", scene.cluster.fabric())?;
+        Ok(Self { client, sockets: Vec::new() })
+    }
+
+    /// Opens one to each TCP port of `web`, and checks that all go on.
+    fn more(&mut self) -> Result<()> {
+        for (via, address) in WEB.into_iter().filter(|(via, _)| *via == Via::Http) {
+            let to: SocketAddr = address.parse()?;
+            let socket = self.client.open(via, to)??;
+            self.sockets.push((socket, to));
+        }
+        self.go_on()
+    }
+
+    fn go_on(&mut self) -> Result<()> {
+        for &(socket, to) in &self.sockets {
+            let reply = self.client.ask(socket, Some(to))??;
+            ensure!(reply.pod == "b", "{reply:?}");
+        }
+        Ok(())
+    }
+}
+
+/// The agent looks every 10 s whether somebody else still changes sources, and every 5 s whether connections
+/// need the table, which a closed one does for 10 s.
+const LOOKS_AGAIN: Duration = Duration::from_secs(30);
+
+/// Waits until the agent's last word on who gives connections their source is this.
+fn wait_for_word(scene: &Scene<'_>, word: &str) -> Result<()> {
+    until("the agent's word", LOOKS_AGAIN, || {
+        let log = scene.agent.log();
+        let last = log.lines().rfind(|line| line.contains("get their source by"));
+        let last = last.unwrap_or_default();
+        Ok(if last.contains(word) { Ok(()) } else { Err(last.to_owned()) })
+    })?;
+    Ok(())
+}
+
+const BY_TC: &str = "get their source by tc";
+
+/// Checks that what `begins` on the node brings the table, and what `ends` it tc, while connections are
+/// open. `says`: the agent's reason.
+fn changes_who_does_it(begins: &[&str], says: &str, ends: &str) -> Result<()> {
     play_with("auto", |scene, client| {
         scene.set_endpoints("web", &["b"])?;
         wait_at_each(client, &["b"])?;
         wait_for_table(scene, false)?;
-        let mut sockets = Vec::new();
-        let mut open = |client: &mut Client| -> Result<()> {
-            for (via, address) in WEB.into_iter().filter(|(via, _)| *via == Via::Http) {
-                let to: SocketAddr = address.parse()?;
-                let socket = client.open(via, to)??;
-                sockets.push((socket, to));
-            }
-            for &(socket, to) in &sockets {
-                let reply = client.ask(socket, Some(to))??;
-                ensure!(reply.pod == "b", "{reply:?}");
-            }
+        let node = scene.cluster.node_netns(HERE)?;
+        let run = |line: &str| -> Result<()> {
+            let mut words = line.split(' ');
+            let mut command = Command::new(words.next().context("a command")?);
+            node.run(|| printed(command.args(words)))?;
             Ok(())
         };
-        open(client).context("by the programs")?;
-        scene.cluster.ip_on(HERE, &[TUNNEL.to_owned(), "link set tunnel up".to_owned()])?;
+        let (mut by_tc, mut by_table) = (Opened::none(scene)?, Opened::none(scene)?);
+        by_tc.more().context("by tc")?;
+        begins.iter().try_for_each(|line| run(line))?;
         wait_for_table(scene, true)?;
-        let said = "by the nftables table inet topo-lb: tunnel may lead to other nodes, too";
-        ensure!(scene.agent.log().contains(said), "{}", scene.agent.log());
-        open(client).context("by the table")?;
-        wait_at_each(client, &["b"])?;
-
-        // It stays while connections need it.
-        scene.cluster.ip_on(HERE, &["link delete tunnel".to_owned()])?;
-        scene.agent.kill();
-        scene.agent.resume()?;
-        open(client).context("with the next agent")?;
-        wait_for_table(scene, true)?;
-        let said = "by the nftables table inet topo-lb: connections need it that an earlier agent";
-        ensure!(scene.agent.log().contains(said), "{}", scene.agent.log());
+        wait_for_word(scene, says)?;
+        by_table.more().context("by the table")?;
+        by_tc.go_on().context("of tc")?;
+        run(ends)?;
+        wait_for_word(scene, BY_TC)?;
+        by_tc.more().context("by tc again")?;
+        by_table.go_on().context("of the table")?;
+        let listed = tables(scene)?;
+        ensure!(listed.contains("table inet topo-lb"), "connections still need it: {listed}");
         Ok(())
     })
 }
 
 #[test]
-fn the_next_agent_removes_a_table_that_no_connection_needs() -> Result<()> {
+fn a_tunnel_brings_the_table_and_its_end_tc() -> Result<()> {
+    let begins = [&format!("ip {TUNNEL}"), "ip link set tunnel up"];
+    let says = "by the nftables table inet topo-lb: tunnel may lead to other nodes, too";
+    changes_who_does_it(&begins, says, "ip link delete tunnel")
+}
+
+#[test]
+fn source_nat_of_others_brings_the_table_and_its_end_tc() -> Result<()> {
+    let begins = [
+        "nft add table ip plugin",
+        "nft add chain ip plugin leave { type nat hook postrouting priority 100 ; }",
+        "nft add rule ip plugin leave ip saddr 10.244.0.0/16 oifname nothing0 masquerade",
+    ];
+    let says = "the chain leave of the nftables table plugin also gives connections a source";
+    changes_who_does_it(&begins, says, "nft delete table ip plugin")
+}
+
+#[test]
+fn the_table_goes_once_no_connection_needs_it() -> Result<()> {
     idle(|scene| {
         scene.agent.set("--masquerade", "nftables");
         scene.agent.resume()?;
+        let mut by_table = Opened::none(scene)?;
+        scene.set_endpoints("web", &["b"])?;
+        for (via, address) in WEB.into_iter().filter(|(via, _)| *via == Via::Http) {
+            by_table.client.wait_for(via, address.parse()?, &["b"], FOLLOWS)?;
+        }
+        by_table.more()?;
         wait_for_table(scene, true)?;
         scene.agent.stop()?;
+        // Maps of another size: the connections are copied to them.
         scene.agent.set("--masquerade", "auto");
+        scene.agent.set("--max-connections", "32768");
         scene.agent.resume()?;
+        wait_for_word(scene, BY_TC)?;
+        let mut by_tc = Opened::none(scene)?;
+        by_tc.more()?;
+        scene.agent.wait_for_log("connections still need the nftables table", LOOKS_AGAIN)?;
+        by_table.go_on().context("with the next agent")?;
+        drop(by_table);
+        let removed = "removed the nftables table inet topo-lb";
+        scene.agent.wait_for_log(removed, LOOKS_AGAIN)?;
         wait_for_table(scene, false)?;
-        let mut client = scene.cluster.guest("outside", scene.cluster.fabric())?;
-        scene.set_endpoints("web", &["b"])?;
-        wait_at_each(&mut client, &["b"])
+        by_tc.more().context("without the table")
+    })
+}
+
+#[test]
+fn a_frame_with_a_priority_and_no_vlan_is_served() -> Result<()> {
+    play_with("auto", |scene, _| {
+        put_seen(scene, "b")?;
+        let to: SocketAddr = SEEN[0].parse()?;
+        wait_for_udp(scene, "b", to)?;
+        let server = bound(scene, "b", UdpSocket::bind)?;
+        let fabric = scene.cluster.fabric();
+        let client = fabric.run(|| Ok(UdpSocket::bind((OUTSIDE[0], 0))?))?;
+        for socket in [&server, &client] {
+            socket.set_read_timeout(Some(patient(Duration::from_secs(2))))?;
+        }
+        let mac = |netns: &NetNs, device: &str| -> Result<Vec<u8>> {
+            let listed = netns
+                .run(|| printed(Command::new("ip").args(["-j", "link", "show", "dev", device])))?;
+            let listed: Value = serde_json::from_str(&listed)?;
+            let address = listed[0]["address"].as_str().context("an address")?;
+            address.split(':').map(|byte| Ok(u8::from_str_radix(byte, 16)?)).collect()
+        };
+        let plain = frame::udp(client.local_addr()?, to, b"tagged");
+        let mut tagged = mac(scene.cluster.node_netns(HERE)?, "eth0")?;
+        tagged.extend(mac(fabric, "br0")?);
+        // 802.1Q, priority 3, VLAN 0.
+        tagged.extend([0x81, 0, 0x60, 0]);
+        tagged.extend(&plain[12..]);
+        flood(fabric, "br0", &[tagged], Duration::ZERO)?;
+        let mut bytes = [0; 8];
+        let (length, source) = server.recv_from(&mut bytes).context("the server hears nothing")?;
+        ensure!(&bytes[..length] == b"tagged", "{length} bytes");
+        ensure!(is_source_port(source.port()), "{source} was not given by tc");
+        server.send_to(b"!", source)?;
+        let (_, from) = client.recv_from(&mut bytes).context("the client hears nothing")?;
+        ensure!(from == to, "{from}");
+        Ok(())
     })
 }
 
@@ -288,8 +417,7 @@ fn ports_of_the_nodes_own_clients_and_ipsec_leave_it_to_the_kernel() -> Result<(
         let node = scene.cluster.node_netns(HERE)?;
         node.set(&[("ipv4/ip_local_port_range", "1024 65000")])?;
         wait_for_table(scene, true)?;
-        let said = "clients of this node have ports 1024 to 65000";
-        ensure!(scene.agent.log().contains(said), "{}", scene.agent.log());
+        wait_for_word(scene, "clients of this node have ports 1024 to 65000")?;
         wait_at_each(client, &["b"])?;
         Ok(())
     })?;
@@ -299,7 +427,7 @@ fn ports_of_the_nodes_own_clients_and_ipsec_leave_it_to_the_kernel() -> Result<(
         let policy = "xfrm policy add src 192.0.2.0/24 dst 198.51.100.0/24 dir out action block";
         scene.cluster.ip_on(HERE, &[policy.to_owned()])?;
         wait_for_table(scene, true)?;
-        ensure!(scene.agent.log().contains("IPsec policies"), "{}", scene.agent.log());
+        wait_for_word(scene, "IPsec policies")?;
         wait_at_each(client, &["b"])
     })
 }

@@ -41,8 +41,7 @@ impl Datapath {
     /// to the kernel. An error says what else leads to them.
     pub fn choose_source(&mut self, uplink: Result<SoleUplink, String>) {
         self.source.uplink = Some(uplink);
-        // Before connections need it. The next inspection reports a failure.
-        self.settle_source(&mut Repairs::default());
+        self.settle_source(None);
     }
 
     /// The addresses that the programs have given connections as their source.
@@ -53,8 +52,9 @@ impl Datapath {
     }
 
     /// Decides again who does it. Writes the masquerade table if it is needed and missing or changed; removes
-    /// it once no connection needs it.
-    pub(crate) fn settle_source(&mut self, repairs: &mut Repairs) {
+    /// it once no connection needs it. Without `repairs` it only writes one that was not needed before: the
+    /// next inspection reports a failure.
+    pub(crate) fn settle_source(&mut self, repairs: Option<&mut Repairs>) {
         if self.masquerade.is_none() {
             return;
         }
@@ -67,8 +67,11 @@ impl Datapath {
             }
             None => self.write_snat(Some(&uplink)).map(|()| uplink),
         });
-        if decided.is_err() || Mark::of_masquerade(&self.options.pin_dir).is_set() {
-            self.keep_table(repairs);
+        let is_new = decided.is_err() && !matches!(before, Some(Err(_)));
+        match repairs {
+            None if is_new => self.keep_table(&mut Repairs::default()),
+            Some(repairs) if decided.is_err() || self.has_table() => self.keep_table(repairs),
+            _ => {}
         }
         match (&before, &decided) {
             (Some(Ok(before)), Ok(uplink)) if before == uplink => {}
@@ -111,6 +114,11 @@ impl Datapath {
         snat::write(map, uplink).map_err(|error| error.to_string())
     }
 
+    /// Whether this agent or an earlier one has written the table and not removed it.
+    fn has_table(&self) -> bool {
+        Mark::of_masquerade(&self.options.pin_dir).is_set()
+    }
+
     fn keep_table(&mut self, repairs: &mut Repairs) {
         let Some(masquerade) = &mut self.masquerade else { return };
         let mark = Mark::of_masquerade(&self.options.pin_dir);
@@ -135,7 +143,7 @@ impl Datapath {
     fn remove_unused_table(&mut self) {
         let is_due = self.source.searched.is_none_or(|at| at.elapsed() >= SEARCH);
         let is_settled = self.reply_filter.is_some() && self.carried.is_none();
-        if !is_due || !is_settled || !Mark::of_masquerade(&self.options.pin_dir).is_set() {
+        if !is_due || !is_settled || !self.has_table() {
             return;
         }
         // A program that read `snat` before it was written may still open a connection: so it takes two
@@ -150,6 +158,11 @@ impl Datapath {
                 }
                 info!(
                     "no connection needs the nftables table inet topo-lb any more: it is removed"
+                );
+            }
+            Ok(true) if is_first => {
+                info!(
+                    "connections still need the nftables table inet topo-lb; it stays until they end"
                 );
             }
             Ok(_) => {}

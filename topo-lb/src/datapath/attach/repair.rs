@@ -61,7 +61,7 @@ impl Datapath {
         self.repair_hooks(&options, &mut repairs);
         self.repair_guards(&options, &mut repairs);
         self.repair_accounting(&mut repairs);
-        self.settle_source(&mut repairs);
+        self.settle_source(Some(&mut repairs));
         self.look_at_conntrack(&mut repairs);
         repairs
     }
