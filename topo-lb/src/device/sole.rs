@@ -216,12 +216,13 @@ mod tests {
     /// The addresses of the uplink's packets, of these that it has.
     fn of(all: &[&str], primary: &[&str], before: &[&str]) -> Result<Vec<String>, String> {
         let eth0 = link(2, "eth0", "");
-        let listed: Vec<Listed> = all.iter().map(|address| self::listed("eth0", address)).collect();
+        let all: Vec<Listed> = all.iter().map(|address| listed("eth0", address)).collect();
         let parse = |all: &[&str]| -> Vec<IpAddr> {
             all.iter().map(|address| address.parse().expect("an address")).collect()
         };
         let (primary, before) = (parse(primary), parse(before));
-        let uplink = sole(&[eth0.device.clone()], &[eth0], &listed, &primary, &before)?;
+        let uplinks = [eth0.device.clone()];
+        let uplink = sole(&uplinks, &[eth0], &all, &primary, &before)?;
         Ok(uplink.addresses.iter().map(ToString::to_string).collect())
     }
 
