@@ -6,7 +6,7 @@ use core::ptr::NonNull;
 
 use aya_ebpf::bindings::{
     __sk_buff, BPF_FIB_LKUP_RET_FRAG_NEEDED, BPF_FIB_LKUP_RET_NO_NEIGH, BPF_FIB_LKUP_RET_SUCCESS,
-    bpf_fib_lookup as FibLookup,
+    BPF_FIB_LKUP_RET_UNSUPP_LWT, bpf_fib_lookup as FibLookup,
 };
 use aya_ebpf::helpers::{
     bpf_fib_lookup, bpf_get_prandom_u32, bpf_redirect_neigh, bpf_skb_vlan_pop,

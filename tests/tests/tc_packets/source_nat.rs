@@ -107,6 +107,12 @@ fn on_uplink(
     Ok((from, to, out))
 }
 
+/// The next port.
+fn next(mut client: SocketAddr) -> SocketAddr {
+    client.set_port(client.port() + 1);
+    client
+}
+
 /// The hops that a packet may still make.
 fn hops(packet: &[u8]) -> u8 {
     if packet[14] >> 4 == 4 { packet[22] } else { packet[21] }
@@ -266,15 +272,19 @@ fn two_clients_have_sources_of_their_own() -> Result<()> {
 }
 
 #[test]
-fn an_endpoint_behind_another_device_sees_the_client() -> Result<()> {
+fn an_endpoint_behind_another_device_or_of_the_node_itself_sees_the_client() -> Result<()> {
     on_node(|programs| {
-        for Parts { client, port, here, .. } in FAMILIES {
-            // Its slice does not say on which node it is.
-            programs.expose(1, at(port), TCP, &[(at(here), Locality::Elsewhere)])?;
-            let syn = tcp(client, port, Tcp::Syn(1));
-            let (from, to, out) = on_uplink(programs, "SYN", &syn, NEXT)?;
-            ensure!((from, to) == (at(client), at(here)), "{from} {to}");
-            ensure!(hops(&out) == hops(&syn), "the kernel takes the hop");
+        for Parts { client, node, port, here, .. } in FAMILIES {
+            let own = SocketAddr::new(node.parse()?, 9_376);
+            for (here, client) in [(at(here), at(client)), (own, next(at(client)))] {
+                // Its slice does not say on which node it is.
+                programs.expose(1, at(port), TCP, &[(here, Locality::Elsewhere)])?;
+                let syn = frame::tcp(client, at(port), Tcp::Syn(1));
+                let (from, to, out) = on_uplink(programs, "SYN", &syn, NEXT)?;
+                ensure!((from, to) == (client, here), "{from} {to}");
+                ensure!(hops(&out) == hops(&syn), "the kernel takes the hop");
+                ensure!(programs.snat()?.declined == 0, "declined");
+            }
         }
         Ok(())
     })
