@@ -34,7 +34,8 @@ pub fn sole_uplink(
     let passing = passing();
     let mut listed = Vec::new();
     each(|it| {
-        if !passing.contains(&it.address) {
+        // One that is deprecated by now stays for the connections that have it.
+        if !passing.contains(&it.address) || before.contains(&it.address) {
             listed.push(it.clone());
         }
     })?;
