@@ -47,3 +47,22 @@ fn a_table_that_cannot_be_written_leaves_the_agent_running_and_not_ready() -> Re
         wait_at_each(&mut client, &["b"])
     })
 }
+
+#[test]
+fn while_the_table_cannot_be_written_tc_goes_on() -> Result<()> {
+    play_with("auto", |scene, client| {
+        scene.set_endpoints("web", &["b"])?;
+        wait_at_each(client, &["b"])?;
+        let table = ForeignTable::make(scene.cluster, scene.cluster.node(HERE)?)?;
+        let node = scene.cluster.node_netns(HERE)?;
+        node.set(&[("ipv4/ip_local_port_range", "1024 65000")])?;
+        let sentence = "inet topo-lb, which masquerades them, cannot be written";
+        scene.agent.wait_for_answer("/readyz", FOLLOWS, |answer| {
+            answer.status == 503 && answer.body.contains(sentence)
+        })?;
+        wait_at_each(client, &["b"])?;
+        table.remove()?;
+        scene.agent.wait_for_answer("/readyz", FOLLOWS, |answer| answer.status == 200)?;
+        wait_at_each(client, &["b"])
+    })
+}

@@ -221,7 +221,8 @@ fn agent<'a>(
     let items: Vec<String> = objects.map(|object| object.to_string()).collect();
     let list = format!(r#"{{"apiVersion":"v1","kind":"List","items":[{}]}}"#, items.join(","));
     fs::write(&path, list)?;
-    ground.agent(("--manifests", &path), &[("--kube-proxy-replacement", "")])
+    let flags = [("--kube-proxy-replacement", ""), ("--masquerade", "auto")];
+    ground.agent(("--manifests", &path), &flags)
 }
 
 fn rule(ground: &Ground<'_>, node: &str, rules: &str) -> Result<()> {

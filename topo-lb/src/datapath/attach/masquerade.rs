@@ -68,10 +68,15 @@ impl Datapath {
             None => self.write_snat(Some(&uplink)).map(|()| uplink),
         });
         let is_new = decided.is_err() && !matches!(before, Some(Err(_)));
-        match repairs {
+        let is_written = match repairs {
             None if is_new => self.keep_table(&mut Repairs::default()),
             Some(repairs) if decided.is_err() || self.has_table() => self.keep_table(repairs),
-            _ => {}
+            _ => true,
+        };
+        if decided.is_err() && before.as_ref().is_some_and(Result::is_ok) && !is_written {
+            // The programs go on until the table can be written.
+            self.source.decided = before;
+            return;
         }
         match (&before, &decided) {
             (Some(Ok(before)), Ok(uplink)) if before == uplink => {}
@@ -119,8 +124,9 @@ impl Datapath {
         Mark::of_masquerade(&self.options.pin_dir).is_set()
     }
 
-    fn keep_table(&mut self, repairs: &mut Repairs) {
-        let Some(masquerade) = &mut self.masquerade else { return };
+    /// Writes the table if it is missing or changed; returns whether it is there.
+    fn keep_table(&mut self, repairs: &mut Repairs) -> bool {
+        let Some(masquerade) = &mut self.masquerade else { return false };
         let mark = Mark::of_masquerade(&self.options.pin_dir);
         match mark.set().map(|()| masquerade.keep()) {
             Ok(Ok(false)) => {}
@@ -136,6 +142,7 @@ impl Datapath {
                 ));
             }
         }
+        repairs.outside.is_none()
     }
 
     /// Removes the table if no connection needs it, and none will: only programs of this agent are attached,
