@@ -124,7 +124,8 @@ pub(crate) fn check_endpoint<F: Family>(
         return EndpointCheck::Other;
     }
     if kind & REPLY != 0 {
-        return EndpointCheck::Goes;
+        let is_other = protocol == TCP && transport.flags & SYN != 0 && is_closed(state);
+        return if is_other { EndpointCheck::Other } else { EndpointCheck::Goes };
     }
     // While a connection is open, its endpoint decides about a SYN (RFC 5961 §4).
     if protocol == TCP && opens && is_closed(state) {

@@ -35,6 +35,17 @@ impl<F: Family> FourTuple<F> {
         Self { source, destination, source_port, destination_port }
     }
 
+    /// Of packets with a key.
+    #[inline(always)]
+    pub(crate) fn of_key(key: &TupleOf<F>) -> Self {
+        Self {
+            source: F::words(key.source),
+            destination: F::words(key.destination),
+            source_port: key.source_port,
+            destination_port: key.destination_port,
+        }
+    }
+
     /// Of an entry: its packets' fields after translation.
     #[inline(always)]
     pub(crate) fn of_entry(entry: NonNull<ConnectionOf<F>>) -> Self {

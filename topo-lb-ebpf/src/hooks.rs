@@ -9,7 +9,8 @@ use crate::family::{V4, V6};
 use crate::frontend_filter::{has_bit, in_range};
 use crate::header::Read as _;
 use crate::maps::SERVES_ALL_FRONTENDS;
-use crate::outside::{Clients, enter, is_stray};
+use crate::opening::PORT_ATTEMPTS;
+use crate::outside::{Clients, enter, is_stray, is_translated};
 use crate::packets::{Hook, dropped, next};
 use crate::reply_filter::is_no_endpoint;
 use crate::steps::Steps;
@@ -37,7 +38,7 @@ pub(crate) fn ingress(skb: *mut __sk_buff, clients: Clients) -> i32 {
 fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Verdict {
     match filter::<F>(skb, clients) {
         Filtered::Service => {}
-        Filtered::Endpoint => return F::forget_translated(skb),
+        Filtered::Endpoint => return F::forget_translated(skb, Hook::Ingress),
         Filtered::Other(outcome) => return next(Hook::Ingress, outcome),
     }
     let mut verdict = F::from_client(skb, Done::Nothing);
@@ -73,8 +74,11 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ve
         if verdict == Verdict::ChooseSource {
             verdict = F::choose_source(skb);
         }
-        if verdict == Verdict::ExpectReplies {
-            verdict = F::expect_replies(skb);
+        for attempt in 0..PORT_ATTEMPTS {
+            if verdict != Verdict::ExpectReplies {
+                break;
+            }
+            verdict = F::expect_replies(skb, attempt);
         }
     }
     if verdict == Verdict::Note {
@@ -139,8 +143,8 @@ fn filter<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Filter
 pub(crate) fn egress(skb: *mut __sk_buff, clients: Clients) -> i32 {
     enter(skb, clients);
     let verdict = match ether_type(skb) {
-        V4::ETHER_TYPE => egress_of::<V4>(skb),
-        V6::ETHER_TYPE => egress_of::<V6>(skb),
+        V4::ETHER_TYPE => egress_of::<V4>(skb, clients),
+        V6::ETHER_TYPE => egress_of::<V6>(skb, clients),
         _ => next(Hook::Egress, Outcome::Untouched),
     };
     #[cfg(feature = "log")]
@@ -149,14 +153,27 @@ pub(crate) fn egress(skb: *mut __sk_buff, clients: Clients) -> i32 {
 }
 
 #[inline(always)]
-fn egress_of<F: Translate + Steps>(skb: *mut __sk_buff) -> Verdict {
+fn egress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Verdict {
     if is_stray(skb) {
         let verdict = F::leave_stray(skb);
         return if verdict == Verdict::Reset { F::reset(skb, Hook::Egress) } else { verdict };
     }
     // The summary suffices to see that most packets are no replies to translated connections.
-    if F::summary(skb).is_some_and(|it| is_no_endpoint::<F>(it.source, split_ports(it.ports).0)) {
-        return next(Hook::Egress, Outcome::Untouched);
+    if let Some(packet) = F::summary(skb) {
+        let (port, peer_port) = split_ports(packet.ports);
+        if is_no_endpoint::<F>(packet.source, port) {
+            let is_of_node = SERVES_ALL_FRONTENDS.load() != 0
+                && clients == Clients::Outside
+                && packet.protocol == UDP
+                && is_source_port(port)
+                && !is_translated(skb)
+                && !is_no_endpoint::<F>(packet.destination, peer_port);
+            return if is_of_node {
+                F::forget_translated(skb, Hook::Egress)
+            } else {
+                next(Hook::Egress, Outcome::Untouched)
+            };
+        }
     }
     let mut verdict = F::to_client(skb, false);
     if verdict == Verdict::Next {

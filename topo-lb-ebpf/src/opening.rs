@@ -4,12 +4,15 @@
     reason = "what is passed by value is copied, on a stack of 512 bytes"
 )]
 
+use core::ptr::NonNull;
+
 use aya_ebpf::bindings::{__sk_buff, BPF_ANY, BPF_NOEXIST};
 use aya_ebpf::helpers::bpf_get_prandom_u32;
 use topo_lb_common::address::{SCTP, TCP};
 use topo_lb_common::backend::Locality;
 use topo_lb_common::connection::{
-    FROM_CLIENT, HAIRPIN, MASQUERADE, REPLY, SNAT, TO_CLIENT, TURNS, is_closed,
+    ANSWERED, FROM_CLIENT, HAIRPIN, MASQUERADE, REPLY, SHORTEST_LIFETIME, SNAT, TO_CLIENT, TURNS,
+    is_closed,
 };
 use topo_lb_common::snat::source_port;
 use topo_lb_common::trace::Outcome;
@@ -17,22 +20,26 @@ use topo_lb_common::trace::Outcome;
 use crate::affinity::Client;
 use crate::budget;
 use crate::clock::now;
-use crate::connection::{find, find_half_open, holds, is_alive, other_key, remove, revision};
-use crate::family::{Family, FrontendOf, TupleOf};
+use crate::connection::{
+    find, find_half_open, forget, holds, is_alive, other_key, remove, revision,
+};
+use crate::family::{ConnectionOf, Family, FrontendOf, TupleOf};
 use crate::fast_path::FastPath;
 use crate::four_tuple::{EntryFields, FourTuple, NewEntry};
 use crate::maps::SERVES_ALL_FRONTENDS;
 use crate::outside::is_of_outside;
 use crate::reply_filter;
 use crate::resolve::{Resolution, resolve};
+use crate::snat::has_socket;
 use crate::trace::note::note;
 
 /// Source ports to try, if the client's own or another one is taken at the endpoint.
-const PORT_ATTEMPTS: u32 = 8;
+pub(crate) const PORT_ATTEMPTS: u32 = 16;
 /// How many of them leave alone the ports of closed connections of other clients with the same source
 /// address: their endpoint may still know them (TIME-WAIT). Linux likewise takes these last
-/// (`nf_nat_used_tuple_harder`, net/netfilter/nf_nat_core.c).
-const FREE_ATTEMPTS: u32 = 6;
+/// (`nf_nat_used_tuple_harder`, net/netfilter/nf_nat_core.c). The others also take the ports of
+/// connections that nobody answers, so that packets with false sources do not use up all ports.
+const FREE_ATTEMPTS: u32 = 12;
 
 /// The result of choosing an endpoint.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -146,13 +153,28 @@ fn open<F: Client>(
     }
 }
 
+/// The result of an attempt to write the entry for replies.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Expected {
+    /// It is written.
+    Yes,
+    /// The source port is taken at the endpoint; another one may be free.
+    Taken,
+    /// The connection is forgotten.
+    Failed,
+}
+
 /// Writes the entry for the replies of a connection after choosing its endpoint. `key` is that of
-/// the client's packets. If the client's port is taken at the endpoint, the connection gets another
-/// source port. Returns whether there was room; if not, forgets the connection.
+/// the client's packets. If the client's port is taken at the endpoint, each further `attempt`, less than
+/// [`PORT_ATTEMPTS`], tries another source port.
 #[inline(always)]
-pub(crate) fn expect_replies<F: FastPath>(says: &FourTuple<F>, key: &TupleOf<F>) -> bool {
+pub(crate) fn expect_replies<F: FastPath>(
+    skb: *mut __sk_buff,
+    key: &TupleOf<F>,
+    attempt: u32,
+) -> Expected {
     let (Some(found), Some(draft)) = (find_half_open::<F>(key), F::draft()) else {
-        return false;
+        return Expected::Failed;
     };
     let fields = EntryFields::of(found);
     // SAFETY: fields of a look-up's value.
@@ -167,61 +189,91 @@ pub(crate) fn expect_replies<F: FastPath>(says: &FourTuple<F>, key: &TupleOf<F>)
     };
     let mut to = FourTuple::<F>::of_entry(found);
     if !holds::<F>(found, key) {
-        return false;
+        return Expected::Failed;
     }
-    let way = if new.kind & TURNS != 0 { FROM_CLIENT } else { TO_CLIENT };
-    for attempt in 0..PORT_ATTEMPTS {
-        let reply = to.reversed().key(key.protocol, way, key.device);
-        // SAFETY: this CPU's element, which no other code uses meanwhile.
-        let entry = unsafe {
-            draft.write(says.reversed().entry(reply, NewEntry { kind: new.kind | REPLY, ..new }));
-            draft.as_ref()
-        };
-        let keeps_closed = new.kind & SNAT != 0 && attempt < FREE_ATTEMPTS;
-        if may_take::<F>(&reply, key, keeps_closed, new.now)
-            && F::half_open().insert(&reply, entry, BPF_NOEXIST.into()).is_ok()
-        {
-            // SAFETY: a field of a look-up's value, which no packet uses yet.
-            unsafe { fields.source_port.write_volatile(to.source_port) };
-            if new.kind & HAIRPIN == 0 {
-                reply_filter::expect::<F>(to.destination, to.destination_port);
-            }
-            return true;
-        }
-        if key.protocol == SCTP {
-            break;
-        }
+    let is_snat = new.kind & SNAT != 0;
+    if attempt != 0 {
         // The client has another connection from this port to this endpoint, through another
         // Service; or another client has this source. The endpoint could not distinguish them.
         // SAFETY: the helper has no preconditions.
         let random = unsafe { bpf_get_prandom_u32() };
-        to.source_port = if new.kind & SNAT != 0 {
-            source_port(random)
-        } else {
-            32_768 | random as u16 & 0x7fff
-        };
+        to.source_port =
+            if is_snat { source_port(random) } else { 32_768 | random as u16 & 0x7fff };
+    }
+    let takes = match is_snat {
+        true if attempt < FREE_ATTEMPTS => Takes::Over,
+        true => Takes::Unanswered,
+        false => Takes::Closed,
+    };
+    let way = if new.kind & TURNS != 0 { FROM_CLIENT } else { TO_CLIENT };
+    let mut reply = to.reversed().key(key.protocol, way, key.device);
+    // A process of this node may have the port.
+    if !(is_snat && has_socket::<F>(skb, &mut reply))
+        && may_take::<F>(&reply, key, takes, new.now)
+        && insert_reply::<F>(&reply, key, new, draft)
+    {
+        // SAFETY: a field of a look-up's value, which no packet uses yet.
+        unsafe { fields.source_port.write_volatile(to.source_port) };
+        if new.kind & HAIRPIN == 0 {
+            reply_filter::expect::<F>(to.destination, to.destination_port);
+        }
+        return Expected::Yes;
+    }
+    if key.protocol != SCTP && attempt + 1 < PORT_ATTEMPTS {
+        return Expected::Taken;
     }
     remove::<F>(key);
-    false
+    Expected::Failed
 }
 
-/// Whether a connection with the key `key` may use a reply's key. Removes the entry of a connection
-/// that is over, and its own; with `keeps_closed`, none that was closed less than its [`lifetime`] ago.
-///
-/// [`lifetime`]: topo_lb_common::connection::lifetime
+/// Writes the entry for replies. Returns whether there was room, and no other one with this key.
 #[inline(always)]
-fn may_take<F: Family>(reply: &TupleOf<F>, key: &TupleOf<F>, keeps_closed: bool, now: u64) -> bool {
+fn insert_reply<F: Family>(
+    reply: &TupleOf<F>,
+    key: &TupleOf<F>,
+    new: NewEntry,
+    draft: NonNull<ConnectionOf<F>>,
+) -> bool {
+    // SAFETY: this CPU's element, which no other code uses meanwhile.
+    let entry = unsafe {
+        let says = FourTuple::<F>::of_key(key);
+        draft.write(says.reversed().entry(*reply, NewEntry { kind: new.kind | REPLY, ..new }));
+        draft.as_ref()
+    };
+    F::half_open().insert(reply, entry, BPF_NOEXIST.into()).is_ok()
+}
+
+/// Which connections of other clients give up their reply's key. Each also has those of the former one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Takes {
+    /// Those whose [`lifetime`](topo_lb_common::connection::lifetime) is over.
+    Over,
+    /// Closed ones of TCP.
+    Closed,
+    /// Those that nobody has answered for [`SHORTEST_LIFETIME`].
+    Unanswered,
+}
+
+/// Whether a connection with the key `key` may use a reply's key. Removes the connection that had it.
+#[inline(always)]
+fn may_take<F: Family>(reply: &TupleOf<F>, key: &TupleOf<F>, takes: Takes, now: u64) -> bool {
     let Some(found) = find::<F>(reply) else {
         return true;
     };
-    let fields = EntryFields::of(found);
-    // SAFETY: a field of a look-up's value.
-    let state = unsafe { fields.state.read_volatile() };
-    let may_take = FourTuple::<F>::of_entry(found).is_reply_to(key)
-        || !is_alive(fields, key.protocol, now)
-        || key.protocol == TCP && is_closed(state) && !keeps_closed;
-    if may_take {
+    if FourTuple::<F>::of_entry(found).is_reply_to(key) {
         remove::<F>(reply);
+        return true;
+    }
+    let fields = EntryFields::of(found);
+    // SAFETY: fields of a look-up's value, each read separately.
+    let (state, last_used) =
+        unsafe { (fields.state.read_volatile(), fields.last_used.read_volatile()) };
+    let is_old = now.wrapping_sub(last_used).cast_signed() > SHORTEST_LIFETIME.cast_signed();
+    let may_take = !is_alive(fields, key.protocol, now)
+        || takes >= Takes::Closed && key.protocol == TCP && is_closed(state)
+        || takes == Takes::Unanswered && state & ANSWERED == 0 && is_old;
+    if may_take {
+        forget::<F>(reply, found);
     }
     may_take
 }

@@ -1,22 +1,25 @@
 //! Source NAT of connections from outside to endpoints of other nodes, where the device by which they
 //! come also leads to the endpoint. Otherwise the kernel masquerades them ([`crate::outside`]).
 
+use core::ffi::c_void;
 use core::hint::cold_path;
+use core::mem::offset_of;
 use core::ptr::NonNull;
 
 use aya_ebpf::bindings::{
-    __sk_buff, BPF_FIB_LKUP_RET_FRAG_NEEDED, BPF_FIB_LKUP_RET_NO_NEIGH, BPF_FIB_LKUP_RET_SUCCESS,
-    BPF_FIB_LKUP_RET_UNSUPP_LWT, bpf_fib_lookup as FibLookup,
+    __sk_buff, BPF_F_CURRENT_NETNS, BPF_FIB_LKUP_RET_FRAG_NEEDED, BPF_FIB_LKUP_RET_NO_NEIGH,
+    BPF_FIB_LKUP_RET_SUCCESS, BPF_FIB_LKUP_RET_UNSUPP_LWT, bpf_fib_lookup as FibLookup,
 };
 use aya_ebpf::helpers::{
-    bpf_fib_lookup, bpf_get_prandom_u32, bpf_redirect_neigh, bpf_skb_vlan_pop,
+    bpf_fib_lookup, bpf_get_prandom_u32, bpf_redirect_neigh, bpf_sk_lookup_udp, bpf_sk_release,
+    bpf_skb_vlan_pop, bpf_skc_lookup_tcp,
 };
-use topo_lb_common::address::SCTP;
-use topo_lb_common::connection;
+use topo_lb_common::address::{SCTP, TCP};
+use topo_lb_common::connection::{self, FROM_CLIENT};
 use topo_lb_common::snat::{Snat, source_port};
 
 use crate::access::device;
-use crate::family::{ConnectionOf, Family, V4, V6};
+use crate::family::{ConnectionOf, Family, TupleOf, V4, V6};
 use crate::fast_path::FastPath;
 use crate::four_tuple::{EntryFields, FourTuple};
 use crate::maps::SNAT;
@@ -96,16 +99,20 @@ fn vlan(skb: *mut __sk_buff) -> u32 {
 }
 
 /// Chooses the source of a connection that the kernel would masquerade. `entry`: that of the client's
-/// packets, which no packet uses yet.
+/// packets, which no packet uses yet. Returns whether the connection may be opened.
 #[inline(always)]
-pub(crate) fn choose<F: Route>(skb: *mut __sk_buff, entry: NonNull<ConnectionOf<F>>, protocol: u8) {
-    let Some(snat) = SNAT.get_ptr_mut(0) else { return };
+pub(crate) fn choose<F: Route>(
+    skb: *mut __sk_buff,
+    entry: NonNull<ConnectionOf<F>>,
+    protocol: u8,
+) -> bool {
+    let Some(snat) = SNAT.get_ptr_mut(0) else { return true };
     let (address, uplink) = F::own_fields(snat);
     // SAFETY: fields of an array's element. Only the agent writes them.
     let (address, uplink) = unsafe { (F::words(address.read_volatile()), uplink.read_volatile()) };
     // A packet with a tag belongs to another device.
     if uplink != device(skb) || vlan(skb) != 0 {
-        return;
+        return true;
     }
     let fields = EntryFields::of(entry);
     let to = FourTuple::<F>::of_entry(entry);
@@ -120,17 +127,59 @@ pub(crate) fn choose<F: Route>(skb: *mut __sk_buff, entry: NonNull<ConnectionOf<
             }
             connection::SNAT
         }
-        // The endpoint is on this node, although its slice does not say so: its answers pass here. Or the
-        // kernel forwards nothing there.
-        Way::To(_) | Way::Nowhere => 0,
+        // The endpoint is on this node, although its slice does not say so: its answers pass here.
+        Way::To(_) => 0,
+        Way::Nowhere
+            if to.destination == address
+                || has_socket::<F>(skb, &mut to.key(protocol, FROM_CLIENT, 0)) =>
+        {
+            0
+        }
+        // A route may come; then the next packet opens the connection.
+        Way::Nowhere => return false,
         Way::Encapsulated => {
             // SAFETY: a field of an array's element.
             unsafe { (&raw mut (*snat).declined).write_volatile(1) };
-            return;
+            // The agent writes the table first.
+            return false;
         }
     };
     // SAFETY: as above.
     unsafe { fields.kind.write_volatile(kind) };
+    true
+}
+
+/// Whether a socket of this node would receive packets with a key, TCP or UDP.
+#[inline(always)]
+pub(crate) fn has_socket<F: Family>(skb: *mut __sk_buff, key: &mut TupleOf<F>) -> bool {
+    /// The kernel's tuple has the same fields as a key, but the ports in network order.
+    const fn length<F: Family>() -> u32 {
+        (offset_of!(TupleOf<F>, protocol)) as u32
+    }
+    if key.protocol == SCTP {
+        return false;
+    }
+    let network_order = |key: &mut TupleOf<F>| {
+        key.source_port = key.source_port.to_be();
+        key.destination_port = key.destination_port.to_be();
+    };
+    network_order(key);
+    let tuple = (&raw mut *key).cast();
+    // SAFETY: a context of this hook, and the tuple's bytes; what a look-up returns is released.
+    let is_there = unsafe {
+        let netns = BPF_F_CURRENT_NETNS as u64;
+        let socket = if key.protocol == TCP {
+            bpf_skc_lookup_tcp(skb.cast(), tuple, length::<F>(), netns, 0).cast()
+        } else {
+            bpf_sk_lookup_udp(skb.cast(), tuple, length::<F>(), netns, 0).cast::<c_void>()
+        };
+        if !socket.is_null() {
+            bpf_sk_release(socket);
+        }
+        !socket.is_null()
+    };
+    network_order(key);
+    is_there
 }
 
 /// What becomes of a packet that the kernel would forward.
@@ -139,7 +188,7 @@ enum Way {
     To(u32),
     /// It leaves in another packet, by a route with `encap`.
     Encapsulated,
-    /// It is for this node itself, or the kernel does not forward it.
+    /// It is for this node itself, or has no route.
     Nowhere,
 }
 

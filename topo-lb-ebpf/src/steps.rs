@@ -59,7 +59,7 @@ steps! {
     /// Forgets a packet's connection, which is over.
     forget, forget4, forget6: tc::forget, hook: Hook;
     /// Forgets the connection whose endpoint a datagram is sent to directly.
-    forget_translated, forget_translated4, forget_translated6: tc::forget_translated;
+    forget_translated, forget_translated4, forget_translated6: tc::forget_translated, hook: Hook;
     /// Handles a packet of a connection that may need another endpoint, or has lost its own.
     reconsider, reconsider4, reconsider6: tc::reconsider;
     /// Handles a packet that neither opens a connection nor belongs to a known one.
@@ -73,7 +73,7 @@ steps! {
     /// Chooses the source of a packet from outside whose endpoint is on another node.
     choose_source, choose_source4, choose_source6: tc::choose_source;
     /// Writes the entry for the replies to a packet after choosing its endpoint.
-    expect_replies, expect_replies4, expect_replies6: tc::expect_replies;
+    expect_replies, expect_replies4, expect_replies6: tc::expect_replies, attempt: u32;
     /// Moves the connection of a packet to the established ones.
     establish, establish4, establish6: tc::establish;
     /// Forgets the translation of a datagram that had the same place a moment ago.

@@ -21,7 +21,7 @@ use crate::forward::forward;
 use crate::four_tuple::{EntryFields, FourTuple};
 use crate::fragment;
 use crate::header::{Header, PacketKind};
-use crate::opening::{self, Chosen};
+use crate::opening::{self, Chosen, Expected};
 use crate::outside::{client_device, is_denied, is_outside, is_translated, set_stray};
 use crate::packets::{Hook, count, denied, dropped, limited, next};
 use crate::resolve::{Resolution, Resolved, look_up};
@@ -157,21 +157,23 @@ pub(crate) fn forget<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
 }
 
 /// Forgets the connection of a client that now sends a datagram to its endpoint directly, from the same
-/// port: the answers would have the frontend as their source. TCP has a handshake: see
+/// port: the answers would have the frontend as their source. On egress, the client is a process of this
+/// node, with the address and the port that the connection has as its source. TCP has a handshake: see
 /// [`connection::is_reply`].
 #[inline(always)]
-pub(crate) fn forget_translated<F: Translate>(skb: *mut __sk_buff) -> Verdict {
+pub(crate) fn forget_translated<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
     let header = F::header(skb, ETHERNET, false);
     if let Some(ports) = ports_of(skb, &header)
         && !is_translated(skb)
     {
         let answer = FourTuple::of_packet(&header, ports).reversed();
-        let key = answer.key(header.protocol, TO_CLIENT, client_device(skb));
+        let way = if hook == Hook::Egress { FROM_CLIENT } else { TO_CLIENT };
+        let key = answer.key(header.protocol, way, client_device(skb));
         if let Some(found) = connection::find::<F>(&key) {
             connection::forget::<F>(&key, found);
         }
     }
-    next(Hook::Ingress, Outcome::Untouched)
+    next(hook, Outcome::Untouched)
 }
 
 /// Handles a packet of a connection that may need another endpoint, or has lost its own.
@@ -277,25 +279,35 @@ pub(crate) fn choose_source<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let header = F::header(skb, ETHERNET, false);
     if let Some(ports) = ports_of(skb, &header) {
         let key = client_key(skb, &FourTuple::of_packet(&header, ports), header.protocol);
-        if let Some(found) = connection::find_half_open::<F>(&key) {
-            snat::choose::<F>(skb, found, header.protocol);
+        if let Some(found) = connection::find_half_open::<F>(&key)
+            && !snat::choose::<F>(skb, found, header.protocol)
+        {
+            connection::remove::<F>(&key);
+            return dropped(Hook::Ingress);
         }
     }
     Verdict::ExpectReplies
 }
 
 /// Writes the entry for the replies to a packet after choosing its endpoint.
+/// [`Verdict::ExpectReplies`]: the next `attempt` may do it.
 #[inline(always)]
-pub(crate) fn expect_replies<F: Translate>(skb: *mut __sk_buff) -> Verdict {
+pub(crate) fn expect_replies<F: Translate>(skb: *mut __sk_buff, attempt: u32) -> Verdict {
     let hook = Hook::Ingress;
     let header = F::header(skb, ETHERNET, false);
-    let transport = transport(skb, &header);
-    let says = FourTuple::of_packet(&header, transport.ports);
-    if !opening::expect_replies::<F>(&says, &client_key(skb, &says, header.protocol)) {
-        return dropped(hook);
+    if let Some(ports) = ports_of(skb, &header) {
+        let key = client_key(skb, &FourTuple::of_packet(&header, ports), header.protocol);
+        match opening::expect_replies::<F>(skb, &key, attempt) {
+            Expected::Yes => {
+                count(hook, Outcome::Opened);
+                let is_first = header.kind == PacketKind::First;
+                return if is_first { Verdict::Note } else { Verdict::Translate };
+            }
+            Expected::Taken => return Verdict::ExpectReplies,
+            Expected::Failed => {}
+        }
     }
-    count(hook, Outcome::Opened);
-    if header.kind == PacketKind::First { Verdict::Note } else { Verdict::Translate }
+    dropped(hook)
 }
 
 /// Moves the connection of a packet to the established ones.

@@ -10,6 +10,7 @@ mod outside;
 mod refusals;
 mod scene;
 mod source_nat;
+mod source_ports;
 mod tcp;
 mod translation;
 mod udp;

@@ -1,41 +1,45 @@
 //! Connections from outside to endpoints of other nodes, where one device leads to both.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use etherparse::{Icmpv4Type, Icmpv6Type, PacketBuilder, icmpv4};
 use topo_lb_common::address::{SCTP, TCP, UDP};
 use topo_lb_common::backend::Locality;
-use topo_lb_common::connection::{ANSWERED, Connection4, FROM_CLIENT, REPLY, RESET, SNAT, Tuple4};
 use topo_lb_common::device::outside;
-use topo_lb_common::snat::{PORTS, is_source_port};
+use topo_lb_common::snat::is_source_port;
 use topo_lb_tests::frame::{self, NODE_MAC, Tcp, VM_MAC, ip, says, wrong_checksums};
 use topo_lb_tests::netns::NetNs;
-use topo_lb_tests::packets::{BACK, DROP, Hook, MARK, NEXT, Programs, uptime};
+use topo_lb_tests::packets::{BACK, DROP, Hook, MARK, NEXT, Programs};
 use topo_lb_tests::prefix::Prefix;
+use topo_lb_tests::process::printed;
 
 use super::fragments::{addresses6, fragments, fragments6};
 use super::scene::{at, tcp, udp};
 
 /// The uplink, and a device that leads to a pod of this node.
-const UPLINK: u32 = 7;
+pub(super) const UPLINK: u32 = 7;
 const POD: u32 = 8;
 
-/// A client, this node, a frontend, an endpoint of another node, and one behind the other device.
-struct Parts {
-    client: &'static str,
-    node: &'static str,
-    port: &'static str,
-    there: &'static str,
-    here: &'static str,
-    is_v6: bool,
+/// A client, this node, a further address of it, a frontend, an endpoint of another node, and one behind the
+/// other device.
+pub(super) struct Parts {
+    pub(super) client: &'static str,
+    pub(super) node: &'static str,
+    pub(super) second: &'static str,
+    pub(super) port: &'static str,
+    pub(super) there: &'static str,
+    pub(super) here: &'static str,
+    pub(super) is_v6: bool,
 }
 
-const FAMILIES: [Parts; 2] = [
+pub(super) const FAMILIES: [Parts; 2] = [
     Parts {
         client: "203.0.113.9:40000",
         node: "172.18.0.2",
+        second: "172.18.0.3:9376",
         port: "172.18.0.2:30080",
         there: "10.244.2.2:9376",
         here: "10.244.1.3:9376",
@@ -44,6 +48,7 @@ const FAMILIES: [Parts; 2] = [
     Parts {
         client: "[2001:db8::9]:40000",
         node: "fd00:18::2",
+        second: "[fd00:18::3]:9376",
         port: "[fd00:18::2]:30080",
         there: "[fd00:244:2::2]:9376",
         here: "[fd00:244:1::3]:9376",
@@ -52,12 +57,15 @@ const FAMILIES: [Parts; 2] = [
 ];
 
 /// Runs a test on a node: pods of other nodes and clients outside are behind the uplink.
-fn on_node(test: impl FnOnce(&mut Programs) -> Result<()> + Send) -> Result<()> {
+pub(super) fn on_node(test: impl FnOnce(&mut Programs) -> Result<()> + Send) -> Result<()> {
     on_node_with(1_024, test)
 }
 
 /// The same, with `entries` per map.
-fn on_node_with(entries: u32, test: impl FnOnce(&mut Programs) -> Result<()> + Send) -> Result<()> {
+pub(super) fn on_node_with(
+    entries: u32,
+    test: impl FnOnce(&mut Programs) -> Result<()> + Send,
+) -> Result<()> {
     let names = [Prefix::new().name("uplink")];
     let netns = NetNs::make(&names)?.pop().context("a namespace")?;
     netns.set(&[("ipv4/ip_forward", "1"), ("ipv6/conf/all/forwarding", "1")])?;
@@ -73,11 +81,13 @@ fn on_node_with(entries: u32, test: impl FnOnce(&mut Programs) -> Result<()> + S
         "link set guest up".to_owned(),
         "address add 172.18.0.2/16 dev uplink".to_owned(),
         "address add fd00:18::2/64 dev uplink nodad".to_owned(),
+        "address add 172.18.0.3/16 dev uplink".to_owned(),
+        "address add fd00:18::3/64 dev uplink nodad".to_owned(),
         "route add default via 172.18.0.1".to_owned(),
         "route add default via fd00:18::1 dev uplink".to_owned(),
         "route add 10.244.1.3/32 dev pod".to_owned(),
         "route add fd00:244:1::3/128 dev pod".to_owned(),
-        "route add fd00:244:3::/64 encap seg6 mode encap segs fd00:18::3 dev uplink".to_owned(),
+        "route add fd00:244:3::/64 encap seg6 mode encap segs fd00:18::4 dev uplink".to_owned(),
     ])?;
     netns.run(|| {
         let mut programs = Programs::replacing_with_room(entries)?;
@@ -93,7 +103,7 @@ fn mac(address: [u8; 6]) -> String {
 }
 
 /// Runs a packet on the uplink; checks what becomes of it but for the port of ours.
-fn on_uplink(
+pub(super) fn on_uplink(
     programs: &mut Programs,
     what: &str,
     packet: &[u8],
@@ -105,12 +115,6 @@ fn on_uplink(
     let wrong = wrong_checksums(&out)?;
     ensure!(wrong.is_empty(), "{what}: wrong checksums: {wrong:?}");
     Ok((from, to, out))
-}
-
-/// The next port.
-fn next(mut client: SocketAddr) -> SocketAddr {
-    client.set_port(client.port() + 1);
-    client
 }
 
 /// The hops that a packet may still make.
@@ -274,9 +278,17 @@ fn two_clients_have_sources_of_their_own() -> Result<()> {
 #[test]
 fn an_endpoint_behind_another_device_or_of_the_node_itself_sees_the_client() -> Result<()> {
     on_node(|programs| {
-        for Parts { client, node, port, here, .. } in FAMILIES {
+        for Parts { client, node, second, port, here, .. } in FAMILIES {
             let own = SocketAddr::new(node.parse()?, 9_376);
-            for (here, client) in [(at(here), at(client)), (own, next(at(client)))] {
+            // A further address of the node, at which a process listens.
+            let second = at(second);
+            let _server = TcpListener::bind(second)?;
+            let clients = [0, 1, 2].map(|further| {
+                let mut client = at(client);
+                client.set_port(client.port() + further);
+                client
+            });
+            for (here, client) in [at(here), own, second].into_iter().zip(clients) {
                 // Its slice does not say on which node it is.
                 programs.expose(1, at(port), TCP, &[(here, Locality::Elsewhere)])?;
                 let syn = frame::tcp(client, at(port), Tcp::Syn(1));
@@ -389,7 +401,7 @@ fn sctp_keeps_its_port_and_a_second_client_with_it_has_no_connection() -> Result
 }
 
 #[test]
-fn an_encapsulated_route_is_left_to_the_kernel_and_told_to_the_agent() -> Result<()> {
+fn a_connection_by_an_encapsulated_route_is_not_opened_and_the_agent_is_told() -> Result<()> {
     on_node(|programs| {
         let Parts { client, port, there, .. } = FAMILIES[1];
         let far = at("[fd00:244:3::2]:9376");
@@ -398,93 +410,46 @@ fn an_encapsulated_route_is_left_to_the_kernel_and_told_to_the_agent() -> Result
         ensure!(programs.snat()?.declined == 0, "declined");
         programs.expose(2, at(port), UDP, &[(far, Locality::Zone)])?;
         let datagram = udp("[2001:db8::10]:40000", port);
+        expect_drop(programs, "before the agent knows", &datagram)?;
+        ensure!(programs.snat()?.declined != 0, "not declined");
+        programs.stop_giving_sources()?;
         let (verdict, out, mark) = programs.run_marked(UPLINK, Hook::ExternalIngress, &datagram)?;
         ensure!((verdict, mark) == (NEXT, MARK), "verdict {verdict}, mark {mark:#x}");
         ensure!(says(&out)? == (at("[2001:db8::10]:40000"), far), "{:?}", says(&out)?);
-        ensure!(programs.snat()?.declined != 0, "not declined");
-        Ok(())
-    })
-}
-
-/// Writes an entry that says: packets from `says.0` to `says.1` become packets from `becomes.0` to
-/// `becomes.1`.
-fn restore(
-    programs: &mut Programs,
-    says: (SocketAddrV4, SocketAddrV4),
-    becomes: (SocketAddrV4, SocketAddrV4),
-    (kind, state): (u8, u8),
-) -> Result<()> {
-    let key = Tuple4 {
-        source: says.0.ip().octets(),
-        destination: says.1.ip().octets(),
-        source_port: says.0.port(),
-        destination_port: says.1.port(),
-        protocol: TCP,
-        way: FROM_CLIENT,
-        ..Tuple4::default()
-    };
-    let entry = Connection4 {
-        last_used: uptime()?,
-        key,
-        source: becomes.0.ip().octets(),
-        destination: becomes.1.ip().octets(),
-        source_port: becomes.0.port(),
-        destination_port: becomes.1.port(),
-        kind,
-        state,
-        ..Connection4::default()
-    };
-    programs.restore4(key, entry)
-}
-
-#[test]
-fn ports_of_connections_that_just_ended_go_to_other_clients_last() -> Result<()> {
-    on_node_with(65_536, |programs| {
-        let Parts { node, port, there, .. } = FAMILIES[0];
-        programs.expose(1, at(port), TCP, &[(at(there), Locality::Zone)])?;
-        let (node, frontend, endpoint): (Ipv4Addr, SocketAddrV4, SocketAddrV4) =
-            (node.parse()?, port.parse()?, there.parse()?);
-        let former = SocketAddrV4::new(Ipv4Addr::new(198, 51, 100, 1), 40_000);
-        for port in (PORTS.0..=PORTS.1).step_by(2) {
-            let source = SocketAddrV4::new(node, port);
-            let kind = (SNAT | REPLY, ANSWERED | RESET);
-            restore(programs, (endpoint, source), (frontend, former), kind)?;
-        }
-        let mut taken = 0;
-        for client in 0..=255 {
-            let client = format!("203.0.113.{client}:40000");
-            let syn = tcp(&client, port, Tcp::Syn(999));
-            let (source, _, _) = on_uplink(programs, "SYN", &syn, BACK)?;
-            taken += u32::from(source.port().is_multiple_of(2));
-        }
-        // Half of the ports are free: of 256 clients, 4 find none at six attempts.
-        ensure!(taken < 32, "{taken} of 256 clients got the port of a connection that just ended");
         Ok(())
     })
 }
 
 #[test]
-fn the_end_of_a_connection_leaves_the_next_one_at_its_port_open() -> Result<()> {
+fn a_connection_without_a_route_is_not_opened_and_its_next_packet_opens_it() -> Result<()> {
     on_node(|programs| {
-        let Parts { client, port, there, .. } = FAMILIES[0];
-        programs.expose(1, at(port), TCP, &[(at(there), Locality::Zone)])?;
-        let (source, _, _) = on_uplink(programs, "SYN", &tcp(client, port, Tcp::Syn(999)), BACK)?;
-        on_uplink(programs, "SYN-ACK", &frame::tcp(at(there), source, Tcp::SynAck), BACK)?;
-        on_uplink(programs, "ACK", &tcp(client, port, Tcp::Bare), BACK)?;
-        let before = programs.established4()?;
-        // An earlier client that had this port keeps its own entry.
-        let earlier = "203.0.113.77:40000";
-        let v4 = |address: &str| address.parse::<SocketAddrV4>();
-        let source: SocketAddrV4 = source.to_string().parse()?;
-        restore(programs, (v4(earlier)?, v4(port)?), (source, v4(there)?), (SNAT, ANSWERED))?;
-        on_uplink(programs, "RST", &tcp(earlier, port, Tcp::Rst), BACK)?;
-        for (key, entry) in before {
-            let now = programs.established4()?.into_iter().find(|(other, _)| *other == key);
-            let state = now.context("an entry")?.1.state;
-            ensure!(state == entry.state, "{key:?}: state {state}, not {}", entry.state);
+        for Parts { client, port, there, is_v6, .. } in FAMILIES {
+            let family = if is_v6 { "-6" } else { "-4" };
+            let network = if is_v6 { "fd00:244:2::/64" } else { "10.244.2.0/24" };
+            let route = |command: &str, kind: &str| {
+                let mut ip = Command::new("ip");
+                ip.args([family, "route", command]).args(kind.split_whitespace()).arg(network);
+                printed(&mut ip)
+            };
+            programs.expose(1, at(port), TCP, &[(at(there), Locality::Zone)])?;
+            let syn = tcp(client, port, Tcp::Syn(999));
+            for kind in ["throw", "blackhole", "unreachable", "prohibit"] {
+                route("add", kind)?;
+                expect_drop(programs, kind, &syn)?;
+                route("delete", kind)?;
+            }
+            let (from, to, _) = on_uplink(programs, "the next SYN", &syn, BACK)?;
+            ensure!(is_source_port(from.port()) && to == at(there), "{from} {to}");
         }
         Ok(())
     })
+}
+
+/// Checks that a packet on the uplink is dropped.
+fn expect_drop(programs: &mut Programs, what: &str, packet: &[u8]) -> Result<()> {
+    let (verdict, _) = programs.run_on(UPLINK, Hook::ExternalIngress, packet)?;
+    ensure!(verdict == DROP, "{what}: verdict {verdict}");
+    Ok(())
 }
 
 #[test]

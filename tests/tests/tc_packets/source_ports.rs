@@ -1,0 +1,188 @@
+//! Source ports of connections that the programs send on to other nodes.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use topo_lb_common::address::{TCP, UDP};
+use topo_lb_common::backend::Locality;
+use topo_lb_common::connection::{ANSWERED, Connection4, FROM_CLIENT, REPLY, RESET, SNAT, Tuple4};
+use topo_lb_common::snat::PORTS;
+use topo_lb_tests::frame::{self, Tcp, says};
+use topo_lb_tests::packets::{BACK, DROP, Hook, NEXT, Programs, uptime};
+
+use super::scene::{at, tcp, udp};
+use super::source_nat::{FAMILIES, Parts, UPLINK, on_node, on_node_with, on_uplink};
+
+/// Writes an entry that says: packets from `says.0` to `says.1` become packets from `becomes.0` to
+/// `becomes.1`.
+fn restore(
+    programs: &mut Programs,
+    says: (SocketAddrV4, SocketAddrV4),
+    becomes: (SocketAddrV4, SocketAddrV4),
+    (kind, state): (u8, u8),
+) -> Result<()> {
+    let key = Tuple4 {
+        source: says.0.ip().octets(),
+        destination: says.1.ip().octets(),
+        source_port: says.0.port(),
+        destination_port: says.1.port(),
+        protocol: TCP,
+        way: FROM_CLIENT,
+        ..Tuple4::default()
+    };
+    let entry = Connection4 {
+        last_used: uptime()?,
+        key,
+        source: becomes.0.ip().octets(),
+        destination: becomes.1.ip().octets(),
+        source_port: becomes.0.port(),
+        destination_port: becomes.1.port(),
+        kind,
+        state,
+        ..Connection4::default()
+    };
+    programs.restore4(key, entry)
+}
+
+#[test]
+fn ports_of_connections_that_just_ended_go_to_other_clients_last() -> Result<()> {
+    on_node_with(65_536, |programs| {
+        let Parts { node, port, there, .. } = FAMILIES[0];
+        programs.expose(1, at(port), TCP, &[(at(there), Locality::Zone)])?;
+        let (node, frontend, endpoint): (Ipv4Addr, SocketAddrV4, SocketAddrV4) =
+            (node.parse()?, port.parse()?, there.parse()?);
+        let former = SocketAddrV4::new(Ipv4Addr::new(198, 51, 100, 1), 40_000);
+        for port in (PORTS.0..=PORTS.1).step_by(2) {
+            let source = SocketAddrV4::new(node, port);
+            let kind = (SNAT | REPLY, ANSWERED | RESET);
+            restore(programs, (endpoint, source), (frontend, former), kind)?;
+        }
+        let mut taken = 0;
+        for client in 0..=255 {
+            let client = format!("203.0.113.{client}:40000");
+            let syn = tcp(&client, port, Tcp::Syn(999));
+            let (source, _, _) = on_uplink(programs, "SYN", &syn, BACK)?;
+            taken += u32::from(source.port().is_multiple_of(2));
+        }
+        // Half of the ports are free: of 256 clients, 4 find none at six attempts.
+        ensure!(taken < 32, "{taken} of 256 clients got the port of a connection that just ended");
+        Ok(())
+    })
+}
+
+#[test]
+fn the_end_of_a_connection_leaves_the_next_one_at_its_port_open() -> Result<()> {
+    on_node(|programs| {
+        let Parts { client, port, there, .. } = FAMILIES[0];
+        programs.expose(1, at(port), TCP, &[(at(there), Locality::Zone)])?;
+        let (source, _, _) = on_uplink(programs, "SYN", &tcp(client, port, Tcp::Syn(999)), BACK)?;
+        on_uplink(programs, "SYN-ACK", &frame::tcp(at(there), source, Tcp::SynAck), BACK)?;
+        on_uplink(programs, "ACK", &tcp(client, port, Tcp::Bare), BACK)?;
+        let before = programs.established4()?;
+        // An earlier client that had this port keeps its own entry.
+        let earlier = "203.0.113.77:40000";
+        let v4 = |address: &str| address.parse::<SocketAddrV4>();
+        let source: SocketAddrV4 = source.to_string().parse()?;
+        restore(programs, (v4(earlier)?, v4(port)?), (source, v4(there)?), (SNAT, ANSWERED))?;
+        on_uplink(programs, "RST", &tcp(earlier, port, Tcp::Rst), BACK)?;
+        for (key, entry) in before {
+            let now = programs.established4()?.into_iter().find(|(other, _)| *other == key);
+            let state = now.context("an entry")?.1.state;
+            ensure!(state == entry.state, "{key:?}: state {state}, not {}", entry.state);
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn ports_of_connections_that_nobody_answers_go_to_other_clients_last() -> Result<()> {
+    on_node_with(65_536, |programs| {
+        let Parts { client, node, port, there, .. } = FAMILIES[0];
+        programs.expose(1, at(port), TCP, &[(at(there), Locality::Zone)])?;
+        let (node, frontend, endpoint): (Ipv4Addr, SocketAddrV4, SocketAddrV4) =
+            (node.parse()?, port.parse()?, there.parse()?);
+        let former = |port| SocketAddrV4::new(Ipv4Addr::new(198, 51, 100, 1), port);
+        for port in PORTS.0..=PORTS.1 {
+            let source = SocketAddrV4::new(node, port);
+            restore(programs, (former(port), frontend), (source, endpoint), (SNAT, 0))?;
+            restore(programs, (endpoint, source), (frontend, former(port)), (SNAT | REPLY, 0))?;
+        }
+        let syn = tcp(client, port, Tcp::Syn(999));
+        let (verdict, _) = programs.run_on(UPLINK, Hook::ExternalIngress, &syn)?;
+        ensure!(verdict == DROP, "the ports of new connections: verdict {verdict}");
+        programs.age(Duration::from_secs(11))?;
+        let (source, _, _) = on_uplink(programs, "SYN", &syn, BACK)?;
+        // The other client's connection is over, also for its own packets.
+        let left = programs.established4()?;
+        let is_former = |key: &Tuple4| key.source_port == source.port();
+        ensure!(!left.iter().any(|(key, _)| is_former(key)), "the entry of the former client");
+        Ok(())
+    })
+}
+
+#[test]
+fn ports_of_processes_are_left_to_them() -> Result<()> {
+    on_node_with(65_536, |programs| {
+        let every = |step| (PORTS.0..=PORTS.1).step_by(step);
+        let any = |port| SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+        // A thirtieth of all ports, or 600.
+        let tcp_sockets = every(30).map(|port| TcpListener::bind(any(port)));
+        let _tcp = tcp_sockets.collect::<Result<Vec<_>, _>>()?;
+        for Parts { client, port, there, .. } in FAMILIES {
+            programs.expose(1, at(port), TCP, &[(at(there), Locality::Zone)])?;
+            programs.expose(2, at(port), UDP, &[(at(there), Locality::Zone)])?;
+            let udp_sockets = every(60).map(|port| UdpSocket::bind(any(port)));
+            let _udp = udp_sockets.collect::<Result<Vec<_>, _>>()?;
+            for number in 1..=500 {
+                let mut client = at(client);
+                client.set_port(number);
+                let syn = frame::tcp(client, at(port), Tcp::Syn(999));
+                let (source, _, _) = on_uplink(programs, "SYN", &syn, BACK)?;
+                ensure!((source.port() - PORTS.0) % 30 != 0, "TCP: {source}");
+                let datagram = frame::udp(client, at(port), b"?");
+                let (source, _, _) = on_uplink(programs, "datagram", &datagram, BACK)?;
+                ensure!((source.port() - PORTS.0) % 60 != 0, "UDP: {source}");
+            }
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_process_that_takes_the_port_of_a_connection_gets_the_answers() -> Result<()> {
+    on_node(|programs| {
+        for Parts { client, port, there, .. } in FAMILIES {
+            programs.expose(1, at(port), TCP, &[(at(there), Locality::Zone)])?;
+            programs.expose(2, at(port), UDP, &[(at(there), Locality::Zone)])?;
+            let pass = |programs: &mut Programs, hook, packet: &[u8]| -> Result<()> {
+                let (verdict, out) = programs.run_on(UPLINK, hook, packet)?;
+                ensure!((verdict, &*out) == (NEXT, packet), "{verdict}: {:?}", says(&out)?);
+                Ok(())
+            };
+            // A datagram of the process ends the connection; the client's next one opens another.
+            let (source, _, _) = on_uplink(programs, "datagram", &udp(client, port), BACK)?;
+            let answer = frame::udp(at(there), source, b"I");
+            on_uplink(programs, "answer", &answer, BACK)?;
+            let of_process = frame::udp(source, at(there), b"who?");
+            pass(programs, Hook::ExternalEgress, &of_process).context("to the endpoint")?;
+            pass(programs, Hook::ExternalIngress, &answer).context("to the process")?;
+            let (source, _, _) = on_uplink(programs, "datagram", &udp(client, port), BACK)?;
+            let answer = frame::udp(at(there), source, b"I");
+            let (from, to, _) = on_uplink(programs, "answer", &answer, BACK)?;
+            ensure!((from, to) == (at(port), at(client)), "{from} {to}");
+
+            // TCP: once the client's connection is over.
+            let syn = tcp(client, port, Tcp::Syn(999));
+            let (source, _, _) = on_uplink(programs, "SYN", &syn, BACK)?;
+            let answer = frame::tcp(at(there), source, Tcp::SynAck);
+            on_uplink(programs, "SYN-ACK", &answer, BACK)?;
+            on_uplink(programs, "ACK", &tcp(client, port, Tcp::Bare), BACK)?;
+            on_uplink(programs, "RST", &tcp(client, port, Tcp::Rst), BACK)?;
+            let of_process = frame::tcp(source, at(there), Tcp::Syn(5));
+            pass(programs, Hook::ExternalEgress, &of_process).context("SYN of the process")?;
+            pass(programs, Hook::ExternalIngress, &answer).context("SYN-ACK to the process")?;
+        }
+        Ok(())
+    })
+}
