@@ -204,7 +204,10 @@ fn a_node_shows_that_connections_from_outside_fail() -> Result<()> {
         agent.resume()?;
         let event = wait_for(&plane, HERE, "ConnectionsFromOutsideFail", SOON)?;
         let note = event["note"].as_str().unwrap_or_default();
-        ensure!(note.contains("inet topo-lb, which masquerades them, cannot be written"), "{note}");
+        ensure!(
+            note.contains("have no answers, as the nftables table inet topo-lb cannot be written"),
+            "{note}"
+        );
         ensure!(event["regarding"]["kind"] == "Node", "{event}");
         table.remove()?;
         agent.wait_for_answer("/readyz", SOON, |answer| answer.status == 200)?;

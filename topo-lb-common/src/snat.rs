@@ -16,6 +16,7 @@ pub struct Snat {
     /// The same for IPv6.
     pub device6: u32,
     /// Not zero: a program met a route on which it cannot send packets on, so the kernel has to masquerade.
+    /// It stays so as long as the map is there.
     pub declined: u32,
 }
 

@@ -221,7 +221,13 @@ fn masquerading() -> Finding {
     let name = "masquerade";
     match masquerade::check() {
         Ok(()) => Finding::ok(name, "clients outside can reach endpoints of other nodes"),
-        Err(error) => Finding::limited(name, format!("with --kube-proxy-replacement, {error}")),
+        Err(error) => Finding::limited(
+            name,
+            format!(
+                "with --kube-proxy-replacement, connections from outside to endpoints of other nodes may \
+                 have no answers, as {error}"
+            ),
+        ),
     }
 }
 

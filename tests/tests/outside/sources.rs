@@ -343,6 +343,13 @@ fn source_nat_of_others_brings_the_table_and_its_end_tc() -> Result<()> {
 }
 
 #[test]
+fn a_rule_of_routing_brings_the_table_and_its_end_tc() -> Result<()> {
+    let begins = ["ip rule add fwmark 0x77 lookup 100 priority 50"];
+    let says = "the rule of `ip rule` with priority 50 may lead to other nodes in another way";
+    changes_who_does_it(&begins, says, "ip rule delete priority 50")
+}
+
+#[test]
 fn the_table_goes_once_no_connection_needs_it() -> Result<()> {
     idle(|scene| {
         scene.agent.set("--masquerade", "nftables");

@@ -33,7 +33,7 @@ fn a_table_that_cannot_be_written_leaves_the_agent_running_and_not_ready() -> Re
         let table = ForeignTable::make(scene.cluster, scene.cluster.node(HERE)?)?;
         scene.agent.set("--masquerade", "nftables");
         scene.agent.resume()?;
-        let sentence = "inet topo-lb, which masquerades them, cannot be written";
+        let sentence = "have no answers, as the nftables table inet topo-lb cannot be written";
         scene.agent.wait_for_answer("/readyz", FOLLOWS, |answer| {
             answer.status == 503 && answer.body.contains(sentence)
         })?;
@@ -56,7 +56,7 @@ fn while_the_table_cannot_be_written_tc_goes_on() -> Result<()> {
         let table = ForeignTable::make(scene.cluster, scene.cluster.node(HERE)?)?;
         let node = scene.cluster.node_netns(HERE)?;
         node.set(&[("ipv4/ip_local_port_range", "1024 65000")])?;
-        let sentence = "inet topo-lb, which masquerades them, cannot be written";
+        let sentence = "but the nftables table inet topo-lb cannot be written";
         scene.agent.wait_for_answer("/readyz", FOLLOWS, |answer| {
             answer.status == 503 && answer.body.contains(sentence)
         })?;

@@ -139,10 +139,10 @@ fn ports_of_processes_are_left_to_them() -> Result<()> {
                 client.set_port(number);
                 let syn = frame::tcp(client, at(port), Tcp::Syn(999));
                 let (source, _, _) = on_uplink(programs, "SYN", &syn, BACK)?;
-                ensure!((source.port() - PORTS.0) % 30 != 0, "TCP: {source}");
+                ensure!(!(source.port() - PORTS.0).is_multiple_of(30), "TCP: {source}");
                 let datagram = frame::udp(client, at(port), b"?");
                 let (source, _, _) = on_uplink(programs, "datagram", &datagram, BACK)?;
-                ensure!((source.port() - PORTS.0) % 60 != 0, "UDP: {source}");
+                ensure!(!(source.port() - PORTS.0).is_multiple_of(60), "UDP: {source}");
             }
         }
         Ok(())

@@ -56,10 +56,7 @@ const SECOND: u32 = Registers::Reg2 as u32;
 
 /// Why the table cannot be written.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "connections from outside to endpoints of other nodes have no answers: the nftables table inet \
-     topo-lb, which masquerades them, cannot be written: {0}{advice}", advice = advice(.0)
-)]
+#[error("the nftables table inet topo-lb cannot be written: {0}{advice}", advice = advice(.0))]
 pub struct MasqueradeError(#[source] io::Error);
 
 fn advice(error: &io::Error) -> &'static str {

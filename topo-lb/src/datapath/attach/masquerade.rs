@@ -11,15 +11,16 @@ use topo_lb_common::maps as names;
 use tracing::{info, warn};
 
 use super::mark::Mark;
-use super::repair::Repairs;
 use crate::datapath::Datapath;
 use crate::datapath::host::source_nat::Hindrances;
 use crate::datapath::maps::{connections, snat};
-use crate::datapath::masquerade;
+use crate::datapath::masquerade::{self, Masquerade};
 use crate::device::SoleUplink;
 
-/// How often the connections are searched for one that needs the table, once new ones do not.
+/// How often the connections are searched for one that needs the table, once new ones do not. Searching
+/// takes at most a hundredth of the time.
 const SEARCH: Duration = Duration::from_secs(5);
+const SHARE: u32 = 100;
 
 /// Who does it.
 #[derive(Debug, Default)]
@@ -30,18 +31,25 @@ pub(crate) struct SourceNat {
     /// What was decided last: the programs with the addresses of this device, or the kernel.
     decided: Option<Result<SoleUplink, String>>,
     hindrances: Hindrances,
-    /// Whether a program met a route that only the kernel can use. It stays so while this process runs.
-    is_declined: bool,
-    /// When connections were last searched for one that needs the table.
-    searched: Option<Instant>,
+    /// When connections are searched next for one that needs the table; `None`: they were not yet.
+    next_search: Option<Instant>,
 }
+
+/// What somebody else did to the table, which is put back.
+pub(super) const RESTORED: &str = "the nftables table inet topo-lb was removed or changed";
 
 impl Datapath {
     /// Leaves it to the programs if only `uplink` leads to other nodes and nothing else forbids it, or else
     /// to the kernel. An error says what else leads to them.
     pub fn choose_source(&mut self, uplink: Result<SoleUplink, String>) {
+        if self.source.uplink.as_ref() == Some(&uplink) {
+            return;
+        }
         self.source.uplink = Some(uplink);
-        self.settle_source(None);
+        // The next inspection reports an error.
+        if self.settle_source() == Ok(true) {
+            warn!("{RESTORED}, by somebody else; it is put back");
+        }
     }
 
     /// The addresses that the programs have given connections as their source.
@@ -51,64 +59,76 @@ impl Datapath {
         snat.iter().flat_map(snat::addresses).collect()
     }
 
-    /// Decides again who does it. Writes the masquerade table if it is needed and missing or changed; removes
-    /// it once no connection needs it. Without `repairs` it only writes one that was not needed before: the
-    /// next inspection reports a failure.
-    pub(crate) fn settle_source(&mut self, repairs: Option<&mut Repairs>) {
-        if self.masquerade.is_none() {
-            return;
-        }
-        let Some(uplink) = self.source.uplink.clone() else { return };
-        let before = self.source.decided.take();
-        let decided = uplink.and_then(|uplink| match self.hindrance() {
-            Some(hindrance) => Err(hindrance),
-            None if before.as_ref().is_some_and(|before| before.as_ref() == Ok(&uplink)) => {
-                Ok(uplink)
-            }
-            None => self.write_snat(Some(&uplink)).map(|()| uplink),
-        });
-        let is_new = decided.is_err() && !matches!(before, Some(Err(_)));
-        let is_written = match repairs {
-            None if is_new => self.keep_table(&mut Repairs::default()),
-            Some(repairs) if decided.is_err() || self.has_table() => self.keep_table(repairs),
-            _ => true,
+    /// Decides again who does it. Writes the masquerade table if connections need it, and removes it once
+    /// none does. Returns whether somebody else had removed or changed it.
+    ///
+    /// # Errors
+    /// Which connections fail, and why.
+    pub(crate) fn settle_source(&mut self) -> Result<bool, String> {
+        let Some(uplink) = self.source.uplink.clone().filter(|_| self.masquerade.is_some()) else {
+            return Ok(false);
         };
-        if decided.is_err() && before.as_ref().is_some_and(Result::is_ok) && !is_written {
-            // The programs go on until the table can be written.
-            self.source.decided = before;
-            return;
+        match uplink.and_then(|uplink| self.hindrance().map_or(Ok(uplink), Err)) {
+            Ok(uplink) => self.leave_to_programs(uplink),
+            Err(reason) => self.leave_to_kernel(reason),
         }
-        match (&before, &decided) {
-            (Some(Ok(before)), Ok(uplink)) if before == uplink => {}
-            (_, Ok(uplink)) => info!(
+    }
+
+    fn leave_to_programs(&mut self, uplink: SoleUplink) -> Result<bool, String> {
+        let decided = Some(Ok(uplink.clone()));
+        if self.source.decided != decided {
+            if let Err(error) = self.write_snat(Some(&uplink)) {
+                return self.leave_to_kernel(error);
+            }
+            info!(
                 device = uplink.device.name, addresses = ?uplink.addresses,
                 "connections from outside to endpoints of other nodes get their source by tc"
-            ),
-            (Some(Err(_)), Err(_)) => {}
-            (_, Err(reason)) => {
-                info!(
-                    "connections from outside to endpoints of other nodes get their source by the \
-                     nftables table inet topo-lb: {reason}"
-                );
-                // Only now, as the table is there.
-                if let Err(error) = self.write_snat(None) {
-                    warn!("{error}; the programs go on with it");
-                }
+            );
+            self.source.decided = decided;
+        }
+        if !self.has_table() {
+            return Ok(false);
+        }
+        let kept = self.keep_table().map_err(|error| {
+            format!(
+                "earlier connections from outside to endpoints of other nodes have no answers, as {error}"
+            )
+        });
+        self.remove_unused_table();
+        kept
+    }
+
+    fn leave_to_kernel(&mut self, reason: String) -> Result<bool, String> {
+        self.source.next_search = None;
+        let kept = self.keep_table();
+        if let (Some(Ok(_)), Err(error)) = (&self.source.decided, &kept) {
+            return Err(format!(
+                "connections from outside to endpoints of other nodes may fail: the kernel is to give them \
+                 their source, as {reason}, but {error}; so tc still does it"
+            ));
+        }
+        if !matches!(self.source.decided, Some(Err(_))) {
+            info!(
+                "connections from outside to endpoints of other nodes get their source by the \
+                 nftables table inet topo-lb: {reason}"
+            );
+            // Only now, as the table is there.
+            if let Err(error) = self.write_snat(None) {
+                warn!("{error}; the programs go on with it");
             }
         }
-        if decided.is_ok() {
-            self.remove_unused_table();
-        } else {
-            self.source.searched = None;
-        }
-        self.source.decided = Some(decided);
+        self.source.decided = Some(Err(reason));
+        kept.map_err(|error| {
+            format!(
+                "connections from outside to endpoints of other nodes have no answers, as {error}"
+            )
+        })
     }
 
     /// A sentence about what besides devices forbids that the programs do it.
     fn hindrance(&mut self) -> Option<String> {
         let snat = self.ebpf.map(names::SNAT).and_then(|map| snat::read(map).ok());
-        self.source.is_declined |= snat.is_some_and(|snat| snat.declined != 0);
-        if self.source.is_declined {
+        if snat.is_some_and(|snat| snat.declined != 0) {
             return Some("the route to an endpoint has an encapsulation".to_owned());
         }
         self.source.hindrances.find()
@@ -124,42 +144,40 @@ impl Datapath {
         Mark::of_masquerade(&self.options.pin_dir).is_set()
     }
 
-    /// Writes the table if it is missing or changed; returns whether it is there.
-    fn keep_table(&mut self, repairs: &mut Repairs) -> bool {
-        let Some(masquerade) = &mut self.masquerade else { return false };
+    /// Writes the table if it is missing or changed; returns whether somebody else did that.
+    ///
+    /// # Errors
+    /// It is not there, and why.
+    fn keep_table(&mut self) -> Result<bool, String> {
         let mark = Mark::of_masquerade(&self.options.pin_dir);
-        match mark.set().map(|()| masquerade.keep()) {
-            Ok(Ok(false)) => {}
-            Ok(Ok(true)) => {
-                repairs.done.push("the nftables table inet topo-lb was removed or changed".into());
-            }
-            Ok(Err(error)) => repairs.outside = Some(error.to_string()),
-            Err(error) => {
-                repairs.outside = Some(format!(
-                    "{} cannot be made, so the nftables table inet topo-lb is not written: \
-                     {error}",
-                    mark.path().display()
-                ));
-            }
-        }
-        repairs.outside.is_none()
+        mark.set().map_err(|error| {
+            format!(
+                "the nftables table inet topo-lb is not written without {}, which cannot be made: {error}",
+                mark.path().display()
+            )
+        })?;
+        let table = self.masquerade.as_mut().map(Masquerade::keep);
+        table.transpose().map(Option::unwrap_or_default).map_err(|error| error.to_string())
     }
 
     /// Removes the table if no connection needs it, and none will: only programs of this agent are attached,
     /// and its tables have all connections.
     fn remove_unused_table(&mut self) {
-        let is_due = self.source.searched.is_none_or(|at| at.elapsed() >= SEARCH);
+        let began = Instant::now();
+        let is_due = self.source.next_search.is_none_or(|at| began >= at);
         let is_settled = self.reply_filter.is_some() && self.carried.is_none();
-        if !is_due || !is_settled || !self.has_table() {
+        if !is_due || !is_settled {
             return;
         }
+        let found = connections::any_masqueraded(|name| self.ebpf.map(name));
+        let next = began + SEARCH.max(began.elapsed() * SHARE);
         // A program that read `snat` before it was written may still open a connection: so it takes two
         // searches.
-        let is_first = self.source.searched.replace(Instant::now()).is_none();
-        match connections::any_masqueraded(|name| self.ebpf.map(name)) {
+        let is_first = self.source.next_search.replace(next).is_none();
+        match found {
             Ok(false) if !is_first => {
                 self.remove_masquerade();
-                self.source.searched = None;
+                self.source.next_search = None;
                 if let Some(masquerade) = &mut self.masquerade {
                     masquerade.forget();
                 }

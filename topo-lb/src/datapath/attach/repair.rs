@@ -11,6 +11,7 @@ use std::path::Path;
 use aya_obj::generated::bpf_attach_type;
 
 use super::link::{DIRECTORY, Link, cgroup_id, pin_path};
+use super::masquerade::RESTORED;
 use crate::datapath::error::causes;
 use crate::datapath::hook::Hook;
 use crate::datapath::host::conntrack::Conntrack;
@@ -61,7 +62,11 @@ impl Datapath {
         self.repair_hooks(&options, &mut repairs);
         self.repair_guards(&options, &mut repairs);
         self.repair_accounting(&mut repairs);
-        self.settle_source(Some(&mut repairs));
+        match self.settle_source() {
+            Ok(true) => repairs.done.push(RESTORED.to_owned()),
+            Ok(false) => {}
+            Err(lack) => repairs.outside = Some(lack),
+        }
         self.look_at_conntrack(&mut repairs);
         repairs
     }

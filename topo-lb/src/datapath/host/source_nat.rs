@@ -2,11 +2,12 @@
 
 use std::fs::read_to_string;
 use std::io;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use netlink_bindings::nftables::Nfgenmsg;
-use netlink_packet_core::NLM_F_ACK;
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP};
 use rustix::net::netlink::{NETFILTER, XFRM};
 use topo_lb_common::snat::PORTS;
 
@@ -30,81 +31,139 @@ const HOOK_NUMBER: u16 = 1;
 /// `NF_INET_POST_ROUTING`, include/uapi/linux/netfilter.h.
 const POST_ROUTING: u32 = 4;
 
-/// How long an answer counts that says what forbids it, or that the kernel does not say.
+/// `struct fib_rule_hdr`, `FR_ACT_TO_TBL` and `FRA_TABLE`, include/uapi/linux/fib_rules.h.
+const RULE_HEADER: usize = 12;
+const RULE_FAMILY: usize = 0;
+const RULE_ACTION: usize = 7;
+const TO_TABLE: u8 = 1;
+const RULE_PRIORITY: u16 = 6;
+const RULE_TABLE: u16 = 15;
+/// The tables that the kernel's own rules look up: default, main and local.
+const USUAL_TABLES: RangeInclusive<u32> = 253..=255;
+
+/// How long an answer counts that says what forbids it, or that the kernel has no nftables.
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// Looks for what forbids it.
 #[derive(Debug, Default)]
 pub(crate) struct Hindrances {
-    nat: Option<NatLook>,
-}
-
-/// What nftables said.
-#[derive(Debug)]
-struct NatLook {
-    at: Instant,
-    /// Number of the last change of any table then; `None`: the kernel did not say.
+    /// What was found last, and when.
+    found: Option<(Instant, String)>,
+    /// When the kernel had no nftables.
+    without_tables: Option<Instant>,
+    /// Number of the last change of any nftables table when its chains forbade nothing.
     generation: Option<Vec<u8>>,
-    found: Option<String>,
 }
 
 impl Hindrances {
     /// A sentence about what forbids it, if anything does.
     pub(crate) fn find(&mut self) -> Option<String> {
+        if let Some((at, found)) = &self.found
+            && at.elapsed() < PAUSE
+        {
+            return Some(found.clone());
+        }
         let range = read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok();
-        range.and_then(|range| of_range(&range)).or_else(of_ipsec).or_else(|| self.of_nat())
+        let found = range
+            .and_then(|range| of_range(&range))
+            .or_else(of_rules)
+            .or_else(of_ipsec)
+            .or_else(|| self.of_nat());
+        self.found = found.clone().map(|found| (Instant::now(), found));
+        found
     }
 
     /// The kernel may give the node's address and a port of the programs to a connection of a Pod that it
     /// masquerades; then the answers of an endpoint that both dial could go to the wrong one. Where it
     /// does so, it tracks every connection of the node, whoever masquerades.
     fn of_nat(&mut self) -> Option<String> {
-        for file in ["/proc/net/ip_tables_names", "/proc/net/ip6_tables_names"] {
-            if read_to_string(file).is_ok_and(|names| names.lines().any(|name| name == "nat")) {
-                return Some(
-                    "iptables has a table `nat`, so the kernel translates, too".to_owned(),
-                );
-            }
-        }
-        if let Some(last) = &self.nat
-            && (last.found.is_some() || last.generation.is_none())
-            && last.at.elapsed() < PAUSE
-        {
-            return last.found.clone();
-        }
-        let before = self.nat.take().filter(|last| last.found.is_none());
-        let before = before.and_then(|last| last.generation);
-        let (generation, found) = match look_at_chains(before.as_deref()) {
-            Ok((generation, found)) => (Some(generation), found),
-            // No nf_tables.
-            Err(error) if has_no_tables(&error) => (None, None),
-            Err(error) => (None, Some(format!("chains of nftables cannot be listed: {error}"))),
+        let legacy = || {
+            ["/proc/net/ip_tables_names", "/proc/net/ip6_tables_names"]
+                .into_iter()
+                .find_map(of_names)
         };
-        self.nat = Some(NatLook { at: Instant::now(), generation, found: found.clone() });
-        found
+        if self.without_tables.is_some_and(|at| at.elapsed() < PAUSE) {
+            return legacy();
+        }
+        legacy().or_else(|| {
+            self.of_chains().unwrap_or_else(|error| {
+                Some(format!("chains of nftables cannot be listed: {error}"))
+            })
+        })
+    }
+
+    fn of_chains(&mut self) -> io::Result<Option<String>> {
+        let netlink = Netlink::open(Some(NETFILTER))?;
+        let generation = match nftables::generation(&netlink) {
+            Err(error) if has_no_tables(&error) => {
+                self.without_tables = Some(Instant::now());
+                return Ok(None);
+            }
+            generation => generation?,
+        };
+        self.without_tables = None;
+        if self.generation.as_ref() == Some(&generation) {
+            return Ok(None);
+        }
+        let mut found = None;
+        nftables::list(
+            &netlink,
+            |all| drop(all.op_getchain_dump(&Nfgenmsg::new())),
+            |attributes| found = found.take().or_else(|| of_chain(attributes)),
+        )?;
+        self.generation = found.is_none().then_some(generation);
+        Ok(found)
     }
 }
 
+/// A table `nat` of legacy iptables. `file` lists its tables.
+fn of_names(file: &str) -> Option<String> {
+    match read_to_string(file) {
+        Ok(names) => names
+            .lines()
+            .any(|name| name == "nat")
+            .then(|| "iptables has a table `nat`, so the kernel translates, too".to_owned()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => Some(format!("{file} cannot be read: {error}")),
+    }
+}
+
+/// Whether the kernel has no nftables.
 fn has_no_tables(error: &io::Error) -> bool {
     let number = error.raw_os_error();
     // `nfnetlink_rcv_msg` says EINVAL without the module.
     matches!(number, Some(libc::EINVAL | libc::EOPNOTSUPP | libc::EPROTONOSUPPORT))
 }
 
-/// The number of the last change of any table, and what its chains forbid. `before`: that of a look that
-/// found nothing.
-fn look_at_chains(before: Option<&[u8]>) -> io::Result<(Vec<u8>, Option<String>)> {
-    let netlink = Netlink::open(Some(NETFILTER))?;
-    let generation = nftables::generation(&netlink)?;
+/// Rules of routing besides the kernel's own ones: the helper by which a program sends a packet on looks
+/// up its route without the mark and the incoming device (`bpf_redirect_neigh`, net/core/filter.c).
+fn of_rules() -> Option<String> {
+    let request = request(libc::RTM_GETRULE, NLM_F_DUMP, &[0; RULE_HEADER]);
     let mut found = None;
-    if before != Some(&generation) {
-        nftables::list(
-            &netlink,
-            |all| drop(all.op_getchain_dump(&Nfgenmsg::new())),
-            |attributes| found = found.take().or_else(|| of_chain(attributes)),
-        )?;
+    let listed = Netlink::open(None).and_then(|netlink| {
+        netlink.ask(&request, |kind, body| {
+            if kind == libc::RTM_NEWRULE {
+                found = found.take().or_else(|| of_rule(body));
+            }
+        })
+    });
+    match listed {
+        Ok(()) => found,
+        Err(error) => Some(format!("rules of routing cannot be listed: {error}")),
     }
-    Ok((generation, found))
+}
+
+fn of_rule(body: &[u8]) -> Option<String> {
+    let attributes = body.get(RULE_HEADER..)?;
+    let number = |kind| attribute(attributes, kind).and_then(head::<u32>).unwrap_or_default();
+    let is_ip = [libc::AF_INET, libc::AF_INET6].contains(&body[RULE_FAMILY].into());
+    let is_usual = body[RULE_ACTION] == TO_TABLE && USUAL_TABLES.contains(&number(RULE_TABLE));
+    (is_ip && !is_usual).then(|| {
+        format!(
+            "the rule of `ip rule` with priority {} may lead to other nodes in another way",
+            number(RULE_PRIORITY)
+        )
+    })
 }
 
 /// A chain of somebody else with rules about sources.

@@ -38,7 +38,7 @@ pub(crate) fn addresses(snat: &Snat) -> impl Iterator<Item = IpAddr> {
 }
 
 fn with(before: Snat, uplink: Option<&SoleUplink>) -> Snat {
-    let mut snat = Snat { device4: 0, device6: 0, declined: 0, ..before };
+    let mut snat = Snat { device4: 0, device6: 0, ..before };
     for address in uplink.iter().flat_map(|uplink| &uplink.addresses) {
         let index = uplink.map_or(0, |uplink| uplink.device.index);
         match address {
@@ -62,6 +62,8 @@ mod tests {
         let wanted = Snat { address4: [192, 0, 2, 1], device4: 7, ..Snat::default() };
         assert_eq!(first, wanted);
         assert_eq!(with(first, None), Snat { device4: 0, ..wanted });
+        let declined = Snat { declined: 1, ..first };
+        assert_eq!(with(declined, None).declined, 1, "routes are as before");
         assert!(super::addresses(&first).eq([IpAddr::from([192, 0, 2, 1])]));
     }
 }
