@@ -1,7 +1,7 @@
 //! Where connections from outside go, and which source address endpoints see.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd as _;
 use std::process::Command;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use topo_lb_tests::wait::{patient, until};
 use super::scene::{
     BALANCER, NODE, OUTSIDE, WEB, expect_dropped, packets_at, play, set, wait_at_each,
 };
-use super::sources::{SEEN, SEEN_PORT, put_seen, wait_for_udp};
+use super::sources::{SEEN, SEEN_PORT, bound, put_seen, wait_for_udp};
 
 #[test]
 fn every_frontend_leads_to_endpoints_of_this_node_and_of_others() -> Result<()> {
@@ -58,8 +58,7 @@ fn one_port_of_a_client_may_use_a_node_port_and_its_endpoint_in_turn() -> Result
         for (place, endpoint) in [IpAddr::V4(pod.ipv4), pod.ipv6.into()].into_iter().enumerate() {
             let node_port: SocketAddr = SEEN[place].parse()?;
             wait_for_udp(scene, "a", node_port)?;
-            let any = (Ipv6Addr::UNSPECIFIED, SEEN_PORT);
-            let server = pod.netns().run(|| Ok(UdpSocket::bind(any)?))?;
+            let server = bound(scene, "a", UdpSocket::bind)?;
             let client =
                 scene.cluster.fabric().run(|| Ok(UdpSocket::bind((OUTSIDE[place], 0))?))?;
             for socket in [&server, &client] {

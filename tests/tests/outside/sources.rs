@@ -48,7 +48,7 @@ pub(super) fn put_seen(scene: &mut Scene<'_>, pod: &str) -> Result<()> {
 }
 
 /// A socket in `pod` at [`SEEN_PORT`].
-fn bound<T>(
+pub(super) fn bound<T>(
     scene: &Scene<'_>,
     pod: &str,
     bind: impl Fn(SocketAddr) -> io::Result<T> + Send + Sync,

@@ -29,12 +29,12 @@ pub enum Source {
 /// Who gives connections from outside to endpoints of other nodes a source of this node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum MasqueradeBy {
-    /// The kernel, by the nftables table `inet topo-lb`. It tracks every connection of the node then.
-    #[default]
-    Nftables,
     /// The programs of tc, if one device leads to all other nodes and nothing else on the node changes
     /// sources; otherwise nftables. Packets that the programs send on pass no rule of the node's firewall.
+    #[default]
     Auto,
+    /// The kernel, by the nftables table `inet topo-lb`. It tracks every connection of the node then.
+    Nftables,
 }
 
 /// What the agent does in place of kube-proxy for clients outside of the node.

@@ -221,8 +221,7 @@ fn agent<'a>(
     let items: Vec<String> = objects.map(|object| object.to_string()).collect();
     let list = format!(r#"{{"apiVersion":"v1","kind":"List","items":[{}]}}"#, items.join(","));
     fs::write(&path, list)?;
-    let flags = [("--kube-proxy-replacement", ""), ("--masquerade", "auto")];
-    ground.agent(("--manifests", &path), &flags)
+    ground.agent(("--manifests", &path), &[("--kube-proxy-replacement", "")])
 }
 
 fn rule(ground: &Ground<'_>, node: &str, rules: &str) -> Result<()> {
