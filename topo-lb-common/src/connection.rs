@@ -197,6 +197,7 @@ layout! {
 
 impl<A: Copy> Connection<A, Tuple<A>> {
     /// The key of the entry for the other direction. `key`: that of this one.
+    #[inline(always)]
     #[must_use]
     pub const fn other_key(&self, key: &Tuple<A>) -> Tuple<A> {
         Tuple {

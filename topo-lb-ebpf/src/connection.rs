@@ -10,8 +10,7 @@ use core::sync::atomic::{Ordering, compiler_fence};
 
 use topo_lb_common::address::TCP;
 use topo_lb_common::connection::{
-    ANSWERED, ENDPOINT_GONE, FROM_CLIENT, REPLY, SHORTEST_LIFETIME, SILENCE, TICK, TO_CLIENT,
-    TURNS, is_closed, lifetime,
+    ANSWERED, ENDPOINT_GONE, REPLY, SHORTEST_LIFETIME, SILENCE, TICK, is_closed, lifetime,
 };
 
 use crate::family::{ConnectionOf, Family, FrontendOf, TupleOf};
@@ -218,11 +217,8 @@ pub(crate) fn other_key<F: Family>(
     connection: NonNull<ConnectionOf<F>>,
     key: &TupleOf<F>,
 ) -> TupleOf<F> {
-    let says = FourTuple::<F>::of_entry(connection);
-    // SAFETY: a field of a look-up's value.
-    let kind = unsafe { EntryFields::of(connection).kind.read_volatile() };
-    let way = if kind & (REPLY | TURNS) == 0 { TO_CLIENT } else { FROM_CLIENT };
-    says.reversed().key(key.protocol, way, key.device)
+    // SAFETY: a look-up's pointer.
+    unsafe { connection.as_ref() }.other_key(key)
 }
 
 /// Whether a reply may belong to a connection. A SYN does not belong to a closed one: the client
