@@ -337,8 +337,9 @@ fn dial(cell: &Cell) -> Dial {
         _ => 1,
     };
     let most = if enough > 1 { MOST } else { 1 };
-    // The host's clients share its ports. Endpoints, node ports and masquerade have others.
-    let ports = if cell.caller == Caller::HostPod { 20_000..=29_999 } else { 10_000..=19_999 };
+    // The host's clients share its ports. Those of tc, node ports and masquerade follow these: the packets of
+    // two clients with one source could not be told apart.
+    let ports = if cell.caller == Caller::HostPod { 1_100..=6_099 } else { 6_100..=11_999 };
     Dial { transport: cell.transport, to: cell.address(), ports, enough, most }
 }
 
