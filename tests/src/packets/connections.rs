@@ -27,10 +27,25 @@ impl Programs {
         says: (SocketAddr, SocketAddr),
         becomes: (SocketAddr, SocketAddr),
     ) -> Result<()> {
+        let kind = match hook {
+            Hook::Ingress | Hook::ExternalIngress => 0,
+            Hook::Egress | Hook::ExternalEgress => REPLY,
+        };
+        self.remember_as(hook, says, becomes, (kind, ANSWERED))
+    }
+
+    /// The same, with this kind and state.
+    pub fn remember_as(
+        &mut self,
+        hook: Hook,
+        says: (SocketAddr, SocketAddr),
+        becomes: (SocketAddr, SocketAddr),
+        (kind, state): (u8, u8),
+    ) -> Result<()> {
         let (last_used, revision) = (uptime()?, self.revision()?);
-        let (way, kind) = match hook {
-            Hook::Ingress | Hook::ExternalIngress => (FROM_CLIENT, 0),
-            Hook::Egress | Hook::ExternalEgress => (TO_CLIENT, REPLY),
+        let way = match hook {
+            Hook::Ingress | Hook::ExternalIngress => FROM_CLIENT,
+            Hook::Egress | Hook::ExternalEgress => TO_CLIENT,
         };
         let device = if hook.is_external() { OUTSIDE_DEVICE } else { LOOPBACK };
         let source = match says.0.ip() {
@@ -59,7 +74,7 @@ impl Programs {
                     source_port: becomes.0.port(),
                     destination_port: becomes.1.port(),
                     kind,
-                    state: ANSWERED,
+                    state,
                     ..$connection::default()
                 };
                 self.insert($map, key, value)

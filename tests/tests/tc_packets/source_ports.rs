@@ -1,62 +1,29 @@
 //! Source ports of connections that the programs send on to other nodes.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
+use std::net::{Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use topo_lb_common::address::{TCP, UDP};
 use topo_lb_common::backend::Locality;
-use topo_lb_common::connection::{ANSWERED, Connection4, FROM_CLIENT, REPLY, RESET, SNAT, Tuple4};
+use topo_lb_common::connection::{ANSWERED, REPLY, RESET, SNAT, Tuple4};
 use topo_lb_common::snat::PORTS;
 use topo_lb_tests::frame::{self, Tcp, says};
-use topo_lb_tests::packets::{BACK, DROP, Hook, NEXT, Programs, uptime};
+use topo_lb_tests::packets::{BACK, DROP, Hook, NEXT, Programs};
 
 use super::scene::{at, tcp, udp};
 use super::source_nat::{FAMILIES, Parts, UPLINK, on_node, on_node_with, on_uplink};
-
-/// Writes an entry that says: packets from `says.0` to `says.1` become packets from `becomes.0` to
-/// `becomes.1`.
-fn restore(
-    programs: &mut Programs,
-    says: (SocketAddrV4, SocketAddrV4),
-    becomes: (SocketAddrV4, SocketAddrV4),
-    (kind, state): (u8, u8),
-) -> Result<()> {
-    let key = Tuple4 {
-        source: says.0.ip().octets(),
-        destination: says.1.ip().octets(),
-        source_port: says.0.port(),
-        destination_port: says.1.port(),
-        protocol: TCP,
-        way: FROM_CLIENT,
-        ..Tuple4::default()
-    };
-    let entry = Connection4 {
-        last_used: uptime()?,
-        key,
-        source: becomes.0.ip().octets(),
-        destination: becomes.1.ip().octets(),
-        source_port: becomes.0.port(),
-        destination_port: becomes.1.port(),
-        kind,
-        state,
-        ..Connection4::default()
-    };
-    programs.restore4(key, entry)
-}
 
 #[test]
 fn ports_of_connections_that_just_ended_go_to_other_clients_last() -> Result<()> {
     on_node_with(65_536, |programs| {
         let Parts { node, port, there, .. } = FAMILIES[0];
         programs.expose(1, at(port), TCP, &[(at(there), Locality::Zone)])?;
-        let (node, frontend, endpoint): (Ipv4Addr, SocketAddrV4, SocketAddrV4) =
-            (node.parse()?, port.parse()?, there.parse()?);
-        let former = SocketAddrV4::new(Ipv4Addr::new(198, 51, 100, 1), 40_000);
-        for port in (PORTS.0..=PORTS.1).step_by(2) {
-            let source = SocketAddrV4::new(node, port);
+        let (node, former) = (node.parse()?, at("198.51.100.1:40000"));
+        for number in (PORTS.0..=PORTS.1).step_by(2) {
+            let says = (at(there), SocketAddr::new(node, number));
             let kind = (SNAT | REPLY, ANSWERED | RESET);
-            restore(programs, (endpoint, source), (frontend, former), kind)?;
+            programs.remember_as(Hook::ExternalIngress, says, (at(port), former), kind)?;
         }
         let mut taken = 0;
         for client in 0..=255 {
@@ -82,9 +49,8 @@ fn the_end_of_a_connection_leaves_the_next_one_at_its_port_open() -> Result<()> 
         let before = programs.established4()?;
         // An earlier client that had this port keeps its own entry.
         let earlier = "203.0.113.77:40000";
-        let v4 = |address: &str| address.parse::<SocketAddrV4>();
-        let source: SocketAddrV4 = source.to_string().parse()?;
-        restore(programs, (v4(earlier)?, v4(port)?), (source, v4(there)?), (SNAT, ANSWERED))?;
+        let (says, becomes) = ((at(earlier), at(port)), (source, at(there)));
+        programs.remember_as(Hook::ExternalIngress, says, becomes, (SNAT, ANSWERED))?;
         on_uplink(programs, "RST", &tcp(earlier, port, Tcp::Rst), BACK)?;
         for (key, entry) in before {
             let now = programs.established4()?.into_iter().find(|(other, _)| *other == key);
@@ -100,13 +66,17 @@ fn ports_of_connections_that_nobody_answers_go_to_other_clients_last() -> Result
     on_node_with(65_536, |programs| {
         let Parts { client, node, port, there, .. } = FAMILIES[0];
         programs.expose(1, at(port), TCP, &[(at(there), Locality::Zone)])?;
-        let (node, frontend, endpoint): (Ipv4Addr, SocketAddrV4, SocketAddrV4) =
-            (node.parse()?, port.parse()?, there.parse()?);
-        let former = |port| SocketAddrV4::new(Ipv4Addr::new(198, 51, 100, 1), port);
-        for port in PORTS.0..=PORTS.1 {
-            let source = SocketAddrV4::new(node, port);
-            restore(programs, (former(port), frontend), (source, endpoint), (SNAT, 0))?;
-            restore(programs, (endpoint, source), (frontend, former(port)), (SNAT | REPLY, 0))?;
+        let (node, hook) = (node.parse()?, Hook::ExternalIngress);
+        for number in PORTS.0..=PORTS.1 {
+            let source = SocketAddr::new(node, number);
+            let former = SocketAddr::new("198.51.100.1".parse()?, number);
+            programs.remember_as(hook, (former, at(port)), (source, at(there)), (SNAT, 0))?;
+            programs.remember_as(
+                hook,
+                (at(there), source),
+                (at(port), former),
+                (SNAT | REPLY, 0),
+            )?;
         }
         let syn = tcp(client, port, Tcp::Syn(999));
         let (verdict, _) = programs.run_on(UPLINK, Hook::ExternalIngress, &syn)?;
