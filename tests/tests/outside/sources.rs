@@ -338,8 +338,19 @@ fn source_nat_of_others_brings_the_table_and_its_end_tc() -> Result<()> {
         "nft add chain ip plugin leave { type nat hook postrouting priority 100 ; }",
         "nft add rule ip plugin leave ip saddr 10.244.0.0/16 oifname nothing0 masquerade",
     ];
-    let says = "the chain leave of the nftables table plugin also gives connections a source";
+    let says = "the chain leave of the nftables table plugin is for them, too";
     changes_who_does_it(&begins, says, "nft delete table ip plugin")
+}
+
+#[test]
+fn a_firewall_for_forwarded_packets_brings_the_table_and_its_end_tc() -> Result<()> {
+    let begins = [
+        "nft add table inet wall",
+        "nft add chain inet wall out { type filter hook forward priority 0 ; }",
+        "nft add rule inet wall out ip saddr 198.51.100.0/24 drop",
+    ];
+    let says = "the chain out of the nftables table wall is for them, too";
+    changes_who_does_it(&begins, says, "nft delete table inet wall")
 }
 
 #[test]

@@ -29,8 +29,8 @@ pub enum Source {
 /// Who gives connections from outside to endpoints of other nodes a source of this node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum MasqueradeBy {
-    /// The programs of tc, if one device leads to all other nodes and nothing else on the node changes
-    /// sources; otherwise nftables. Packets that the programs send on pass no rule of the node's firewall.
+    /// The programs of tc, if one device leads to all other nodes and nobody else has rules for packets that
+    /// the node forwards; otherwise nftables.
     #[default]
     Auto,
     /// The kernel, by the nftables table `inet topo-lb`. It tracks every connection of the node then.

@@ -20,16 +20,18 @@ const INFO: u16 = 0x24;
 const GET_INFO: u16 = 0x25;
 const COUNTS: u16 = 1;
 
-/// `NFTA_CHAIN_TABLE`, `NFTA_CHAIN_NAME`, `NFTA_CHAIN_HOOK`, `NFTA_CHAIN_USE`, `NFTA_CHAIN_TYPE` and
+/// `NFTA_CHAIN_TABLE`, `NFTA_CHAIN_NAME`, `NFTA_CHAIN_HOOK`, `NFTA_CHAIN_POLICY`, `NFTA_CHAIN_USE` and
 /// `NFTA_HOOK_HOOKNUM`, include/uapi/linux/netfilter/nf_tables.h.
 const CHAIN_TABLE: u16 = 1;
 const CHAIN_NAME: u16 = 3;
 const CHAIN_HOOK: u16 = 4;
+const CHAIN_POLICY: u16 = 5;
 const CHAIN_USE: u16 = 6;
-const CHAIN_TYPE: u16 = 7;
 const HOOK_NUMBER: u16 = 1;
-/// `NF_INET_POST_ROUTING`, include/uapi/linux/netfilter.h.
-const POST_ROUTING: u32 = 4;
+/// `NF_INET_PRE_ROUTING`, `NF_INET_FORWARD`, `NF_INET_POST_ROUTING` and `NF_DROP`,
+/// include/uapi/linux/netfilter.h.
+const FORWARDED: [u32; 3] = [0, 2, 4];
+const DROP: u32 = 0;
 
 /// `struct fib_rule_hdr`, `FR_ACT_TO_TBL` and `FRA_TABLE`, include/uapi/linux/fib_rules.h.
 const RULE_HEADER: usize = 12;
@@ -68,15 +70,15 @@ impl Hindrances {
             .and_then(|range| of_range(&range))
             .or_else(of_rules)
             .or_else(of_ipsec)
-            .or_else(|| self.of_nat());
+            .or_else(|| self.of_others());
         self.found = found.clone().map(|found| (Instant::now(), found));
         found
     }
 
-    /// The kernel may give the node's address and a port of the programs to a connection of a Pod that it
-    /// masquerades; then the answers of an endpoint that both dial could go to the wrong one. Where it
-    /// does so, it tracks every connection of the node, whoever masquerades.
-    fn of_nat(&mut self) -> Option<String> {
+    /// What a program sends on passes no rule of others. And the kernel may give the node's address and a
+    /// port of the programs to a connection of a Pod that it masquerades; then the answers of an endpoint
+    /// that both dial could go to the wrong one.
+    fn of_others(&mut self) -> Option<String> {
         let legacy = || {
             ["/proc/net/ip_tables_names", "/proc/net/ip6_tables_names"]
                 .into_iter()
@@ -116,13 +118,13 @@ impl Hindrances {
     }
 }
 
-/// A table `nat` of legacy iptables. `file` lists its tables.
+/// A table of legacy iptables, whose rules are not known. `file` lists its tables.
 fn of_names(file: &str) -> Option<String> {
     match read_to_string(file) {
-        Ok(names) => names
-            .lines()
-            .any(|name| name == "nat")
-            .then(|| "iptables has a table `nat`, so the kernel translates, too".to_owned()),
+        Ok(names) => {
+            let name = names.lines().next()?;
+            Some(format!("the table {name} of legacy iptables may have rules for them, too"))
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => Some(format!("{file} cannot be read: {error}")),
     }
@@ -166,17 +168,17 @@ fn of_rule(body: &[u8]) -> Option<String> {
     })
 }
 
-/// A chain of somebody else with rules about sources.
+/// A chain of somebody else that packets pass which this node forwards.
 fn of_chain(attributes: &[u8]) -> Option<String> {
     let number = |bytes| head::<u32>(bytes).map(u32::from_be);
     let name = |kind| attribute(attributes, kind).map(text);
     let hook = attribute(attribute(attributes, CHAIN_HOOK)?, HOOK_NUMBER).and_then(number)?;
     let rules = attribute(attributes, CHAIN_USE).and_then(number)?;
+    let drops = attribute(attributes, CHAIN_POLICY).and_then(number) == Some(DROP);
     let (table, chain) = (name(CHAIN_TABLE)?, name(CHAIN_NAME)?);
     let is_ours = table.as_bytes() == TABLE.to_bytes();
-    (name(CHAIN_TYPE)? == "nat" && hook == POST_ROUTING && rules != 0 && !is_ours).then(|| {
-        format!("the chain {chain} of the nftables table {table} also gives connections a source")
-    })
+    (FORWARDED.contains(&hook) && (rules != 0 || drops) && !is_ours)
+        .then(|| format!("the chain {chain} of the nftables table {table} is for them, too"))
 }
 
 /// Ports that the kernel gives its own clients must not be sources of the programs.
@@ -226,6 +228,43 @@ fn outgoing_policies() -> io::Result<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A chain of the table `wall` as the kernel lists it.
+    fn chain(hook: u32, rules: u32, policy: u32) -> Vec<u8> {
+        let attribute = |kind: u16, value: &[u8]| {
+            let length = (4 + value.len()) as u16;
+            let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
+            bytes.extend(value);
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
+            bytes
+        };
+        [
+            attribute(CHAIN_TABLE, b"wall\0"),
+            attribute(CHAIN_NAME, b"out\0"),
+            attribute(CHAIN_HOOK, &attribute(HOOK_NUMBER, &hook.to_be_bytes())),
+            attribute(CHAIN_POLICY, &policy.to_be_bytes()),
+            attribute(CHAIN_USE, &rules.to_be_bytes()),
+        ]
+        .concat()
+    }
+
+    #[test]
+    fn chains_for_forwarded_packets_count_if_they_have_rules_or_drop_all() {
+        let (input, output) = (1, 3);
+        for (hook, rules, policy, counts) in [
+            (0, 1, 1, true),
+            (2, 1, 1, true),
+            (2, 0, DROP, true),
+            (4, 7, 1, true),
+            (2, 0, 1, false),
+            (input, 1, DROP, false),
+            (output, 1, DROP, false),
+        ] {
+            let said = of_chain(&chain(hook, rules, policy));
+            assert_eq!(said.is_some(), counts, "{hook} {rules} {policy}: {said:?}");
+            assert!(said.is_none_or(|said| said.starts_with("the chain out of the nftables table wall")));
+        }
+    }
 
     #[test]
     fn the_default_range_of_ports_leaves_room_and_a_longer_one_does_not() {
