@@ -17,10 +17,10 @@ use crate::verdict::Verdict;
 #[inline(always)]
 pub(crate) fn forward<F: Write>(skb: *mut __sk_buff, kind: u8, hook: Hook) -> Verdict {
     if SERVES_ALL_FRONTENDS.load() != 0 && hook == Hook::Ingress {
-        set_translated(skb);
         if kind & SNAT != 0 {
             return send_on::<F>(skb).unwrap_or_else(|| dropped(hook));
         }
+        set_translated(skb);
         if kind & MASQUERADE != 0 {
             masquerade(skb);
         }

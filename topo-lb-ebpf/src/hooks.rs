@@ -10,9 +10,10 @@ use crate::frontend_filter::{has_bit, in_range};
 use crate::header::Read as _;
 use crate::maps::SERVES_ALL_FRONTENDS;
 use crate::opening::PORT_ATTEMPTS;
-use crate::outside::{Clients, enter, is_stray, is_translated};
+use crate::outside::{Clients, enter, is_stray};
 use crate::packets::{Hook, dropped, next};
 use crate::reply_filter::is_no_endpoint;
+use crate::snat::may_end_another;
 use crate::steps::Steps;
 use crate::tc::{Done, Translate};
 use crate::trace::note;
@@ -68,9 +69,7 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ve
     if verdict == Verdict::ChooseEndpoint {
         note::begin(skb);
         verdict = F::open(skb);
-        if is_on() && note::is_noted(skb) {
-            F::tell(skb);
-        }
+        let opens = matches!(verdict, Verdict::ChooseSource | Verdict::ExpectReplies);
         if verdict == Verdict::ChooseSource {
             verdict = F::choose_source(skb);
         }
@@ -79,6 +78,12 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ve
                 break;
             }
             verdict = F::expect_replies(skb, attempt);
+        }
+        if is_on() && note::is_noted(skb) {
+            if opens && verdict == Verdict::Drop {
+                note::drop(skb);
+            }
+            F::tell(skb);
         }
     }
     if verdict == Verdict::Note {
@@ -162,13 +167,10 @@ fn egress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ver
     if let Some(packet) = F::summary(skb) {
         let (port, peer_port) = split_ports(packet.ports);
         if is_no_endpoint::<F>(packet.source, port) {
-            let is_of_node = SERVES_ALL_FRONTENDS.load() != 0
-                && clients == Clients::Outside
-                && packet.protocol == UDP
-                && is_source_port(port)
-                && !is_translated(skb)
+            let may_end = clients == Clients::Outside
+                && may_end_another(skb, packet.protocol, port)
                 && !is_no_endpoint::<F>(packet.destination, peer_port);
-            return if is_of_node {
+            return if may_end {
                 F::forget_translated(skb, Hook::Egress)
             } else {
                 next(Hook::Egress, Outcome::Untouched)
@@ -178,6 +180,9 @@ fn egress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ver
     let mut verdict = F::to_client(skb, false);
     if verdict == Verdict::Next {
         return verdict;
+    }
+    if verdict == Verdict::ForgetTranslated {
+        verdict = F::forget_translated(skb, Hook::Egress);
     }
     if verdict == Verdict::Note {
         verdict = F::note(skb, Hook::Egress);

@@ -38,7 +38,7 @@ pub(crate) const PORT_ATTEMPTS: u32 = 16;
 /// How many of them leave alone the ports of closed connections of other clients with the same source
 /// address: their endpoint may still know them (TIME-WAIT). Linux likewise takes these last
 /// (`nf_nat_used_tuple_harder`, net/netfilter/nf_nat_core.c). The others also take the ports of
-/// connections that nobody answers, so that packets with false sources do not use up all ports.
+/// idle connections, so that packets with false sources do not use up all ports.
 const FREE_ATTEMPTS: u32 = 12;
 
 /// The result of choosing an endpoint.
@@ -202,7 +202,7 @@ pub(crate) fn expect_replies<F: FastPath>(
     }
     let takes = match is_snat {
         true if attempt < FREE_ATTEMPTS => Takes::Over,
-        true => Takes::Unanswered,
+        true => Takes::Idle,
         false => Takes::Closed,
     };
     let way = if new.kind & TURNS != 0 { FROM_CLIENT } else { TO_CLIENT };
@@ -250,8 +250,8 @@ enum Takes {
     Over,
     /// Closed ones of TCP.
     Closed,
-    /// Those that nobody has answered for [`SHORTEST_LIFETIME`].
-    Unanswered,
+    /// These, and those without a packet for [`SHORTEST_LIFETIME`] but for answered ones of TCP.
+    Idle,
 }
 
 /// Whether a connection with the key `key` may use a reply's key. Removes the connection that had it.
@@ -268,10 +268,11 @@ fn may_take<F: Family>(reply: &TupleOf<F>, key: &TupleOf<F>, takes: Takes, now: 
     // SAFETY: fields of a look-up's value, each read separately.
     let (state, last_used) =
         unsafe { (fields.state.read_volatile(), fields.last_used.read_volatile()) };
-    let is_old = now.wrapping_sub(last_used).cast_signed() > SHORTEST_LIFETIME.cast_signed();
+    let is_tcp = key.protocol == TCP;
+    let is_idle = now.wrapping_sub(last_used).cast_signed() > SHORTEST_LIFETIME.cast_signed();
     let may_take = !is_alive(fields, key.protocol, now)
-        || takes >= Takes::Closed && key.protocol == TCP && is_closed(state)
-        || takes == Takes::Unanswered && state & ANSWERED == 0 && is_old;
+        || takes >= Takes::Closed && is_tcp && is_closed(state)
+        || takes == Takes::Idle && is_idle && !(is_tcp && state & ANSWERED != 0);
     if may_take {
         forget::<F>(reply, found);
     }

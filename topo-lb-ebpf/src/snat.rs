@@ -14,15 +14,15 @@ use aya_ebpf::helpers::{
     bpf_fib_lookup, bpf_get_prandom_u32, bpf_redirect_neigh, bpf_sk_lookup_udp, bpf_sk_release,
     bpf_skb_vlan_pop, bpf_skc_lookup_tcp,
 };
-use topo_lb_common::address::{SCTP, TCP};
+use topo_lb_common::address::{SCTP, TCP, UDP};
 use topo_lb_common::connection::{self, FROM_CLIENT};
-use topo_lb_common::snat::{Snat, source_port};
+use topo_lb_common::snat::{Snat, is_source_port, source_port};
 
 use crate::access::device;
 use crate::family::{ConnectionOf, Family, TupleOf, V4, V6};
 use crate::fast_path::FastPath;
 use crate::four_tuple::{EntryFields, FourTuple};
-use crate::maps::SNAT;
+use crate::maps::{SERVES_ALL_FRONTENDS, SNAT};
 use crate::reply_filter::is_no_endpoint;
 use crate::rewrite::Write;
 use crate::transport::split_ports;
@@ -85,6 +85,15 @@ pub(crate) fn look_for_reply<F: Route + FastPath>(skb: *mut __sk_buff) -> Verdic
         return Verdict::Next;
     }
     Verdict::Translate
+}
+
+/// Whether a packet that leaves may be a datagram of a process of this node, from a port that a connection
+/// has as its source.
+#[inline(always)]
+pub(crate) fn may_end_another(skb: *mut __sk_buff, protocol: u8, port: u16) -> bool {
+    // SAFETY: a field of the hook's context.
+    let is_forwarded = || unsafe { (&raw const (*skb).ingress_ifindex).read_volatile() != 0 };
+    SERVES_ALL_FRONTENDS.load() != 0 && protocol == UDP && is_source_port(port) && !is_forwarded()
 }
 
 /// The tag of a packet that is not in its bytes; zero without one, and for a tag that has only a priority

@@ -7,7 +7,7 @@
 use aya_ebpf::bindings::__sk_buff;
 use core::ptr::NonNull;
 use topo_lb_common::address::{SCTP, TCP, UDP};
-use topo_lb_common::connection::{FROM_CLIENT, TO_CLIENT};
+use topo_lb_common::connection::{FROM_CLIENT, REPLY, SNAT, TO_CLIENT};
 use topo_lb_common::packets::Outcome;
 use topo_lb_common::trace::Outcome as Told;
 
@@ -26,7 +26,7 @@ use crate::outside::{client_device, is_denied, is_outside, is_translated, set_st
 use crate::packets::{Hook, count, denied, dropped, limited, next};
 use crate::resolve::{Resolution, Resolved, look_up};
 use crate::rewrite::{Write, rewrite};
-use crate::snat::{self, Route};
+use crate::snat::{self, Route, may_end_another};
 use crate::state;
 use crate::trace::note;
 use crate::transport::{FIN, RST, SYN, Transport, ports_of, split_ports, transport};
@@ -157,23 +157,29 @@ pub(crate) fn forget<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
 }
 
 /// Forgets the connection of a client that now sends a datagram to its endpoint directly, from the same
-/// port: the answers would have the frontend as their source. On egress, the client is a process of this
-/// node, with the address and the port that the connection has as its source. TCP has a handshake: see
+/// port: the answers would have the frontend as their source. On egress, a process of this node has sent it
+/// from the address and the port that the connection has as its source. TCP has a handshake: see
 /// [`connection::is_reply`].
 #[inline(always)]
 pub(crate) fn forget_translated<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
+    let (way, kind) = match hook {
+        Hook::Ingress => (TO_CLIENT, REPLY),
+        Hook::Egress => (FROM_CLIENT, REPLY | SNAT),
+    };
     let header = F::header(skb, ETHERNET, false);
     if let Some(ports) = ports_of(skb, &header)
         && !is_translated(skb)
     {
         let answer = FourTuple::of_packet(&header, ports).reversed();
-        let way = if hook == Hook::Egress { FROM_CLIENT } else { TO_CLIENT };
         let key = answer.key(header.protocol, way, client_device(skb));
-        if let Some(found) = connection::find::<F>(&key) {
+        if let Some(found) = connection::find::<F>(&key)
+            // SAFETY: a field of a look-up's value.
+            && unsafe { EntryFields::of(found).kind.read_volatile() } & kind == kind
+        {
             connection::forget::<F>(&key, found);
         }
     }
-    next(hook, Outcome::Untouched)
+    fragment::leave(&header, hook)
 }
 
 /// Handles a packet of a connection that may need another endpoint, or has lost its own.
@@ -344,7 +350,11 @@ pub(crate) fn to_client<F: Translate>(skb: *mut __sk_buff, is_settled: bool) -> 
     let says = FourTuple::of_packet(&header, transport.ports);
     let key = says.key(header.protocol, TO_CLIENT, client_device(skb));
     let Some(found) = connection::find_of::<F>(&key, &transport) else {
-        return fragment::leave(&header, hook);
+        return if is_outside(skb) && may_end_another(skb, header.protocol, says.source_port) {
+            Verdict::ForgetTranslated
+        } else {
+            fragment::leave(&header, hook)
+        };
     };
     if !transport.is_sound {
         return next(hook, Outcome::Malformed);

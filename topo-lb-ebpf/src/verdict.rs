@@ -42,4 +42,6 @@ pub(crate) enum Verdict {
     Forget = 111,
     /// Step: choose the source of a packet to another node.
     ChooseSource = 112,
+    /// Step: forget the connection whose endpoint the packet is sent to directly.
+    ForgetTranslated = 114,
 }

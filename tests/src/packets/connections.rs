@@ -31,16 +31,16 @@ impl Programs {
             Hook::Ingress | Hook::ExternalIngress => 0,
             Hook::Egress | Hook::ExternalEgress => REPLY,
         };
-        self.remember_as(hook, says, becomes, (kind, ANSWERED))
+        self.remember_as(hook, says, becomes, (TCP, kind, ANSWERED))
     }
 
-    /// The same, with this kind and state.
+    /// The same, with this protocol, kind and state.
     pub fn remember_as(
         &mut self,
         hook: Hook,
         says: (SocketAddr, SocketAddr),
         becomes: (SocketAddr, SocketAddr),
-        (kind, state): (u8, u8),
+        (protocol, kind, state): (u8, u8, u8),
     ) -> Result<()> {
         let (last_used, revision) = (uptime()?, self.revision()?);
         let way = match hook {
@@ -60,7 +60,7 @@ impl Programs {
                     destination: octets::<$family>(says.1)?,
                     source_port: says.0.port(),
                     destination_port: says.1.port(),
-                    protocol: TCP,
+                    protocol,
                     way,
                     reserved: 0,
                     device,

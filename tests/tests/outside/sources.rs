@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
+use socket2::{Domain, Protocol, Socket as RawSocket, Type};
 use topo_lb_common::snat::is_source_port;
 use topo_lb_tests::client::Client;
 use topo_lb_tests::flood::flood;
@@ -423,6 +424,39 @@ fn a_frame_with_a_priority_and_no_vlan_is_served() -> Result<()> {
         server.send_to(b"!", source)?;
         let (_, from) = client.recv_from(&mut bytes).context("the client hears nothing")?;
         ensure!(from == to, "{from}");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_pod_cannot_end_a_connection_of_a_client() -> Result<()> {
+    play_with("auto", |scene, _| {
+        put_seen(scene, "b")?;
+        let to: SocketAddr = SEEN[1].parse()?;
+        wait_for_udp(scene, "b", to)?;
+        let server = bound(scene, "b", UdpSocket::bind)?;
+        let client = scene.cluster.fabric().run(|| Ok(UdpSocket::bind((OUTSIDE[1], 0))?))?;
+        for socket in [&server, &client] {
+            socket.set_read_timeout(Some(patient(Duration::from_secs(2))))?;
+        }
+        let mut bytes = [0; 8];
+        client.send_to(b"?", to)?;
+        let (_, source) = server.recv_from(&mut bytes).context("the server hears nothing")?;
+        server.send_to(b"!", source)?;
+        client.recv_from(&mut bytes).context("the client hears nothing")?;
+        // A datagram with the node's address and the connection's port.
+        let endpoint = SocketAddr::from((scene.cluster.pod("b")?.ipv6, SEEN_PORT));
+        let forged = frame::udp(source, endpoint, b"forged");
+        scene.cluster.pod("a")?.netns().run(|| {
+            let raw =
+                RawSocket::new(Domain::IPV6, Type::RAW, Some(Protocol::from(libc::IPPROTO_RAW)))?;
+            raw.send_to(&forged[14..], &SocketAddr::new(endpoint.ip(), 0).into())?;
+            Ok(())
+        })?;
+        let (length, from) = server.recv_from(&mut bytes).context("the forged datagram")?;
+        ensure!((&bytes[..length], from) == (&b"forged"[..], source), "{from}");
+        server.send_to(b"!", source)?;
+        client.recv_from(&mut bytes).context("the client hears nothing more")?;
         Ok(())
     })
 }

@@ -61,6 +61,12 @@ fn while_the_table_cannot_be_written_tc_goes_on() -> Result<()> {
             answer.status == 503 && answer.body.contains(sentence)
         })?;
         wait_at_each(client, &["b"])?;
+        scene.agent.stop()?;
+        scene.agent.resume()?;
+        scene.agent.wait_for_answer("/readyz", FOLLOWS, |answer| {
+            answer.status == 503 && answer.body.contains(sentence)
+        })?;
+        wait_at_each(client, &["b"])?;
         table.remove()?;
         scene.agent.wait_for_answer("/readyz", FOLLOWS, |answer| answer.status == 200)?;
         wait_at_each(client, &["b"])

@@ -11,6 +11,7 @@ use topo_lb_common::snat::PORTS;
 use topo_lb_tests::frame::{self, Tcp, says};
 use topo_lb_tests::packets::{BACK, DROP, Hook, NEXT, Programs};
 
+use super::fragments::{fragments, fragments6};
 use super::scene::{at, tcp, udp};
 use super::source_nat::{FAMILIES, Parts, UPLINK, on_node, on_node_with, on_uplink};
 
@@ -22,7 +23,7 @@ fn ports_of_connections_that_just_ended_go_to_other_clients_last() -> Result<()>
         let (node, former) = (node.parse()?, at("198.51.100.1:40000"));
         for number in (PORTS.0..=PORTS.1).step_by(2) {
             let says = (at(there), SocketAddr::new(node, number));
-            let kind = (SNAT | REPLY, ANSWERED | RESET);
+            let kind = (TCP, SNAT | REPLY, ANSWERED | RESET);
             programs.remember_as(Hook::ExternalIngress, says, (at(port), former), kind)?;
         }
         let mut taken = 0;
@@ -50,7 +51,7 @@ fn the_end_of_a_connection_leaves_the_next_one_at_its_port_open() -> Result<()> 
         // An earlier client that had this port keeps its own entry.
         let earlier = "203.0.113.77:40000";
         let (says, becomes) = ((at(earlier), at(port)), (source, at(there)));
-        programs.remember_as(Hook::ExternalIngress, says, becomes, (SNAT, ANSWERED))?;
+        programs.remember_as(Hook::ExternalIngress, says, becomes, (TCP, SNAT, ANSWERED))?;
         on_uplink(programs, "RST", &tcp(earlier, port, Tcp::Rst), BACK)?;
         for (key, entry) in before {
             let now = programs.established4()?.into_iter().find(|(other, _)| *other == key);
@@ -62,31 +63,35 @@ fn the_end_of_a_connection_leaves_the_next_one_at_its_port_open() -> Result<()> 
 }
 
 #[test]
-fn ports_of_connections_that_nobody_answers_go_to_other_clients_last() -> Result<()> {
+fn ports_of_idle_connections_go_to_other_clients_last() -> Result<()> {
     on_node_with(65_536, |programs| {
         let Parts { client, node, port, there, .. } = FAMILIES[0];
         programs.expose(1, at(port), TCP, &[(at(there), Locality::Zone)])?;
+        programs.expose(2, at(port), UDP, &[(at(there), Locality::Zone)])?;
         let (node, hook) = (node.parse()?, Hook::ExternalIngress);
-        for number in PORTS.0..=PORTS.1 {
-            let source = SocketAddr::new(node, number);
-            let former = SocketAddr::new("198.51.100.1".parse()?, number);
-            programs.remember_as(hook, (former, at(port)), (source, at(there)), (SNAT, 0))?;
-            programs.remember_as(
-                hook,
-                (at(there), source),
-                (at(port), former),
-                (SNAT | REPLY, 0),
-            )?;
+        for (protocol, state, opens) in [
+            (TCP, 0, tcp(client, port, Tcp::Syn(999))),
+            (UDP, 0, udp(client, port)),
+            (UDP, ANSWERED, udp("203.0.113.10:40000", port)),
+        ] {
+            for number in PORTS.0..=PORTS.1 {
+                let source = SocketAddr::new(node, number);
+                let former = SocketAddr::new("198.51.100.1".parse()?, number);
+                let (there, back) = ((source, at(there)), (at(there), source));
+                let of = |kind| (protocol, kind, state);
+                programs.remember_as(hook, (former, at(port)), there, of(SNAT))?;
+                programs.remember_as(hook, back, (at(port), former), of(SNAT | REPLY))?;
+            }
+            let (verdict, _) = programs.run_on(UPLINK, hook, &opens)?;
+            ensure!(verdict == DROP, "{protocol}, {state}: verdict {verdict}");
+            programs.age(Duration::from_secs(11))?;
+            let (source, _, _) = on_uplink(programs, "opens", &opens, BACK)?;
+            // The other client's connection is over, also for its own packets.
+            let left = programs.established4()?;
+            let is_former =
+                |key: &Tuple4| key.protocol == protocol && key.source_port == source.port();
+            ensure!(!left.iter().any(|(key, _)| is_former(key)), "the entry of the former client");
         }
-        let syn = tcp(client, port, Tcp::Syn(999));
-        let (verdict, _) = programs.run_on(UPLINK, Hook::ExternalIngress, &syn)?;
-        ensure!(verdict == DROP, "the ports of new connections: verdict {verdict}");
-        programs.age(Duration::from_secs(11))?;
-        let (source, _, _) = on_uplink(programs, "SYN", &syn, BACK)?;
-        // The other client's connection is over, also for its own packets.
-        let left = programs.established4()?;
-        let is_former = |key: &Tuple4| key.source_port == source.port();
-        ensure!(!left.iter().any(|(key, _)| is_former(key)), "the entry of the former client");
         Ok(())
     })
 }
@@ -122,7 +127,7 @@ fn ports_of_processes_are_left_to_them() -> Result<()> {
 #[test]
 fn a_process_that_takes_the_port_of_a_connection_gets_the_answers() -> Result<()> {
     on_node(|programs| {
-        for Parts { client, port, there, .. } in FAMILIES {
+        for Parts { client, port, there, is_v6, .. } in FAMILIES {
             programs.expose(1, at(port), TCP, &[(at(there), Locality::Zone)])?;
             programs.expose(2, at(port), UDP, &[(at(there), Locality::Zone)])?;
             let pass = |programs: &mut Programs, hook, packet: &[u8]| -> Result<()> {
@@ -142,6 +147,17 @@ fn a_process_that_takes_the_port_of_a_connection_gets_the_answers() -> Result<()
             let (from, to, _) = on_uplink(programs, "answer", &answer, BACK)?;
             ensure!((from, to) == (at(port), at(client)), "{from} {to}");
 
+            // The same in fragments.
+            let from = source.to_string();
+            let pieces = match is_v6 {
+                true => fragments6(&from, there, 1_400, 7),
+                false => fragments(&from, there, 1_400),
+            };
+            for piece in &pieces {
+                pass(programs, Hook::ExternalEgress, piece).context("a fragment")?;
+            }
+            pass(programs, Hook::ExternalIngress, &answer).context("to the process again")?;
+
             // TCP: once the client's connection is over.
             let syn = tcp(client, port, Tcp::Syn(999));
             let (source, _, _) = on_uplink(programs, "SYN", &syn, BACK)?;
@@ -152,6 +168,29 @@ fn a_process_that_takes_the_port_of_a_connection_gets_the_answers() -> Result<()
             let of_process = frame::tcp(source, at(there), Tcp::Syn(5));
             pass(programs, Hook::ExternalEgress, &of_process).context("SYN of the process")?;
             pass(programs, Hook::ExternalIngress, &answer).context("SYN-ACK to the process")?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn an_answer_that_leaves_by_two_uplinks_keeps_its_connection() -> Result<()> {
+    on_node(|programs| {
+        for Parts { client, port, there, here, .. } in FAMILIES {
+            programs.expose(2, at(port), UDP, &[(at(there), Locality::Zone)])?;
+            on_uplink(programs, "marks the endpoint", &udp(client, port), BACK)?;
+            // This endpoint dials a frontend at a port of ours.
+            let frontend = SocketAddr::new(at(port).ip(), PORTS.0);
+            programs.expose(3, frontend, UDP, &[(at(here), Locality::Node)])?;
+            let asks = frame::udp(at(there), frontend, b"who?");
+            on_uplink(programs, "asks", &asks, NEXT)?;
+            let answer = frame::udp(at(here), at(there), b"I");
+            for _ in 0..2 {
+                let (verdict, upper) = programs.run_on(UPLINK, Hook::ExternalEgress, &answer)?;
+                ensure!((verdict, says(&upper)?) == (NEXT, (frontend, at(there))), "{verdict}");
+                let (verdict, lower) = programs.run_on(UPLINK, Hook::ExternalEgress, &upper)?;
+                ensure!((verdict, &lower) == (NEXT, &upper), "{verdict}: {:?}", says(&lower)?);
+            }
         }
         Ok(())
     })

@@ -28,6 +28,19 @@ pub(crate) fn note<F: Family>(skb: *mut __sk_buff, resolved: &Resolved<F>, outco
     }
 }
 
+/// Notes that a packet is dropped although an endpoint was chosen.
+#[inline(always)]
+pub(crate) fn drop(skb: *mut __sk_buff) {
+    // As in `Words`.
+    const MASK: u32 = u32::from_ne_bytes([0, u8::MAX, 0, 0]);
+    const DROPPED: u32 = u32::from_ne_bytes([0, Outcome::Dropped as u8, 0, 0]);
+    // SAFETY: a field of the hook's context.
+    unsafe {
+        let noted = &raw mut (*skb).cb[1];
+        noted.write_volatile(noted.read_volatile() & !MASK | DROPPED);
+    }
+}
+
 /// Whether a decision is noted. No hook of packets is zero.
 #[inline(always)]
 pub(crate) fn is_noted(skb: *mut __sk_buff) -> bool {

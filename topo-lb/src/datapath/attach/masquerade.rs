@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use topo_lb_common::maps as names;
+use topo_lb_common::snat::Snat;
 use tracing::{info, warn};
 
 use super::mark::Mark;
@@ -55,8 +56,7 @@ impl Datapath {
     /// The addresses that the programs have given connections as their source.
     #[must_use]
     pub fn source_addresses(&self) -> Vec<IpAddr> {
-        let snat = self.ebpf.map(names::SNAT).and_then(|map| snat::read(map).ok());
-        snat.iter().flat_map(snat::addresses).collect()
+        self.snat().iter().flat_map(snat::addresses).collect()
     }
 
     /// Decides again who does it. Writes the masquerade table if connections need it, and removes it once
@@ -101,21 +101,24 @@ impl Datapath {
     fn leave_to_kernel(&mut self, reason: String) -> Result<bool, String> {
         self.source.next_search = None;
         let kept = self.keep_table();
-        if let (Some(Ok(_)), Err(error)) = (&self.source.decided, &kept) {
+        // Also those of an earlier agent.
+        let are_programs_on =
+            self.snat().is_some_and(|snat| snat.device4 != 0 || snat.device6 != 0);
+        if let (true, Err(error)) = (are_programs_on, &kept) {
             return Err(format!(
                 "connections from outside to endpoints of other nodes may fail: the kernel is to give them \
-                 their source, as {reason}, but {error}; so tc still does it"
+                 their source, as {reason}, but {error}; so tc still does it where it can"
             ));
+        }
+        // Only now, as the table is there.
+        if are_programs_on && let Err(error) = self.write_snat(None) {
+            return Err(format!("tc still gives connections from outside their source: {error}"));
         }
         if !matches!(self.source.decided, Some(Err(_))) {
             info!(
                 "connections from outside to endpoints of other nodes get their source by the \
                  nftables table inet topo-lb: {reason}"
             );
-            // Only now, as the table is there.
-            if let Err(error) = self.write_snat(None) {
-                warn!("{error}; the programs go on with it");
-            }
         }
         self.source.decided = Some(Err(reason));
         kept.map_err(|error| {
@@ -125,10 +128,13 @@ impl Datapath {
         })
     }
 
+    fn snat(&self) -> Option<Snat> {
+        self.ebpf.map(names::SNAT).and_then(|map| snat::read(map).ok())
+    }
+
     /// A sentence about what besides devices forbids that the programs do it.
     fn hindrance(&mut self) -> Option<String> {
-        let snat = self.ebpf.map(names::SNAT).and_then(|map| snat::read(map).ok());
-        if snat.is_some_and(|snat| snat.declined != 0) {
+        if self.snat().is_some_and(|snat| snat.declined != 0) {
             return Some("the route to an endpoint has an encapsulation".to_owned());
         }
         self.source.hindrances.find()
@@ -150,14 +156,19 @@ impl Datapath {
     /// It is not there, and why.
     fn keep_table(&mut self) -> Result<bool, String> {
         let mark = Mark::of_masquerade(&self.options.pin_dir);
+        let was_set = mark.is_set();
         mark.set().map_err(|error| {
             format!(
                 "the nftables table inet topo-lb is not written without {}, which cannot be made: {error}",
                 mark.path().display()
             )
         })?;
-        let table = self.masquerade.as_mut().map(Masquerade::keep);
-        table.transpose().map(Option::unwrap_or_default).map_err(|error| error.to_string())
+        let kept = self.masquerade.as_mut().map(Masquerade::keep).transpose();
+        if kept.is_err() && !was_set {
+            // The kernel has written nothing. If the mark stays, it only makes the next agent look.
+            let _ = mark.remove();
+        }
+        kept.map(Option::unwrap_or_default).map_err(|error| error.to_string())
     }
 
     /// Removes the table if no connection needs it, and none will: only programs of this agent are attached,
