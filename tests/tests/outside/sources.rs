@@ -321,6 +321,11 @@ fn changes_who_does_it(begins: &[&str], says: &str, ends: &str) -> Result<()> {
         by_table.go_on().context("of the table")?;
         let listed = tables(scene)?;
         ensure!(listed.contains("table inet topo-lb"), "connections still need it: {listed}");
+        let metrics = scene.agent.get("/metrics")?;
+        for (by, wanted) in [("tc", 1.0), ("nftables", 0.0)] {
+            let sample = metrics.sample(&format!("topo_lb_source_nat{{by=\"{by}\"}}"));
+            ensure!(sample == Some(wanted), "{by}: {sample:?}");
+        }
         Ok(())
     })
 }

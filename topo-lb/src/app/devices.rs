@@ -123,6 +123,10 @@ impl Devices {
             }
         };
         self.choose_source(datapath, &devices);
+        let by_programs = datapath.gives_sources();
+        for (by, figure) in [Some(true), Some(false)].into_iter().zip(&self.figures.source_nat) {
+            figure.store((by_programs == by).into(), Relaxed);
+        }
         let all_ours = datapath.attach_devices(&devices, self.renew);
         self.renew &= !all_ours;
         let of = |role| devices.iter().filter(move |(of, _)| *of == role).map(|(_, device)| device);

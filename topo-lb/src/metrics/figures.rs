@@ -100,6 +100,8 @@ pub struct Figures {
     pub overridden_hooks: AtomicU64,
     /// Devices with tc programs, in the order of `Role::BOTH`.
     pub devices: [AtomicU64; 2],
+    /// Who gives connections from outside to endpoints of other nodes their source: 1 for tc or nftables.
+    pub source_nat: [AtomicU64; 2],
     /// Foreign programs that see packets of clients outside before ours do.
     pub in_front: AtomicU64,
     /// Known cgroups that the last look did not query.

@@ -282,6 +282,12 @@ impl Scrape {
         for (role, value) in ["guest", "external"].iter().zip(&figures.devices) {
             family.encode_family(&[("role", *role)])?.encode_gauge(&value.load(Relaxed))?;
         }
+        let help = "Who gives connections from outside to endpoints of other nodes their source";
+        let mut family =
+            families.0.encode_descriptor("source_nat", help, None, MetricType::Gauge)?;
+        for (by, value) in ["tc", "nftables"].iter().zip(&figures.source_nat) {
+            family.encode_family(&[("by", *by)])?.encode_gauge(&value.load(Relaxed))?;
+        }
         families.level(
             "programs_in_front",
             "Programs of others that see packets of clients outside before topo-lb's",

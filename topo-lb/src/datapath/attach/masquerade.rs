@@ -53,6 +53,12 @@ impl Datapath {
         }
     }
 
+    /// Whether the programs do it; `None`: it is not decided, as no client outside is served.
+    #[must_use]
+    pub fn gives_sources(&self) -> Option<bool> {
+        self.source.decided.as_ref().map(Result::is_ok)
+    }
+
     /// The addresses that the programs have given connections as their source.
     #[must_use]
     pub fn source_addresses(&self) -> Vec<IpAddr> {
