@@ -165,12 +165,9 @@ fn egress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ver
     }
     // The summary suffices to see that most packets are no replies to translated connections.
     if let Some(packet) = F::summary(skb) {
-        let (port, peer_port) = split_ports(packet.ports);
+        let (port, _) = split_ports(packet.ports);
         if is_no_endpoint::<F>(packet.source, port) {
-            let may_end = clients == Clients::Outside
-                && may_end_another(skb, packet.protocol, port)
-                && !is_no_endpoint::<F>(packet.destination, peer_port);
-            return if may_end {
+            return if clients == Clients::Outside && may_end_another(skb, packet.protocol, port) {
                 F::forget_translated(skb, Hook::Egress)
             } else {
                 next(Hook::Egress, Outcome::Untouched)
