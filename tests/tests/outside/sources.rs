@@ -294,6 +294,16 @@ fn wait_for_word(scene: &Scene<'_>, word: &str) -> Result<()> {
 
 const BY_TC: &str = "get their source by tc";
 
+/// Checks who does it by the agent's metric: tc, nftables.
+fn ensure_measured(scene: &Scene<'_>, wanted: [f64; 2]) -> Result<()> {
+    let metrics = scene.agent.get("/metrics")?;
+    for (by, wanted) in ["tc", "nftables"].into_iter().zip(wanted) {
+        let sample = metrics.sample(&format!("topo_lb_source_nat{{by=\"{by}\"}}"));
+        ensure!(sample == Some(wanted), "{by}: {sample:?}");
+    }
+    Ok(())
+}
+
 /// Checks that what `begins` on the node brings the table, and what `ends` it tc, while connections are
 /// open. `says`: the agent's reason.
 fn changes_who_does_it(begins: &[&str], says: &str, ends: &str) -> Result<()> {
@@ -314,6 +324,7 @@ fn changes_who_does_it(begins: &[&str], says: &str, ends: &str) -> Result<()> {
         wait_for_table(scene, true)?;
         wait_for_word(scene, says)?;
         by_table.more().context("by the table")?;
+        ensure_measured(scene, [0.0, 1.0])?;
         by_tc.go_on().context("of tc")?;
         run(ends)?;
         wait_for_word(scene, BY_TC)?;
@@ -321,11 +332,7 @@ fn changes_who_does_it(begins: &[&str], says: &str, ends: &str) -> Result<()> {
         by_table.go_on().context("of the table")?;
         let listed = tables(scene)?;
         ensure!(listed.contains("table inet topo-lb"), "connections still need it: {listed}");
-        let metrics = scene.agent.get("/metrics")?;
-        for (by, wanted) in [("tc", 1.0), ("nftables", 0.0)] {
-            let sample = metrics.sample(&format!("topo_lb_source_nat{{by=\"{by}\"}}"));
-            ensure!(sample == Some(wanted), "{by}: {sample:?}");
-        }
+        ensure_measured(scene, [1.0, 0.0])?;
         Ok(())
     })
 }

@@ -33,7 +33,7 @@ const HOOK_NUMBER: u16 = 1;
 const FORWARDED: [u32; 3] = [0, 2, 4];
 const DROP: u32 = 0;
 
-/// `struct fib_rule_hdr`, `FR_ACT_TO_TBL` and `FRA_TABLE`, include/uapi/linux/fib_rules.h.
+/// `struct fib_rule_hdr`, `FR_ACT_TO_TBL`, `FRA_PRIORITY` and `FRA_TABLE`, include/uapi/linux/fib_rules.h.
 const RULE_HEADER: usize = 12;
 const RULE_FAMILY: usize = 0;
 const RULE_ACTION: usize = 7;
@@ -79,15 +79,8 @@ impl Hindrances {
     /// port of the programs to a connection of a Pod that it masquerades; then the answers of an endpoint
     /// that both dial could go to the wrong one.
     fn of_others(&mut self) -> Option<String> {
-        let legacy = || {
-            ["/proc/net/ip_tables_names", "/proc/net/ip6_tables_names"]
-                .into_iter()
-                .find_map(of_names)
-        };
-        if self.without_tables.is_some_and(|at| at.elapsed() < PAUSE) {
-            return legacy();
-        }
-        legacy().or_else(|| {
+        let mut legacy = ["/proc/net/ip_tables_names", "/proc/net/ip6_tables_names"].into_iter();
+        legacy.find_map(of_names).or_else(|| {
             self.of_chains().unwrap_or_else(|error| {
                 Some(format!("chains of nftables cannot be listed: {error}"))
             })
@@ -95,6 +88,9 @@ impl Hindrances {
     }
 
     fn of_chains(&mut self) -> io::Result<Option<String>> {
+        if self.without_tables.is_some_and(|at| at.elapsed() < PAUSE) {
+            return Ok(None);
+        }
         let netlink = Netlink::open(Some(NETFILTER))?;
         let generation = match nftables::generation(&netlink) {
             Err(error) if has_no_tables(&error) => {
