@@ -86,7 +86,9 @@ const PARTS: [(&str, &str, &[&str]); 8] = [
          translates and the kernel tracks no connection; *than=connection tracking* is by a node \
          that does track, as nodes of most clusters do for their network plugin. \
          *external_other_ratio* is traffic to a pod that is no endpoint. *external_noise_ratio* is \
-         plain forwarding by itself. Datagrams have 64 bytes and go in bursts of 64, of which the \
+         plain forwarding by itself. A client that dials any of many ports takes longer than with one \
+         port, without any proxy, too (*external_ports_ratio*): so a ratio for *any Service* is by the \
+         same way to any of as many ports of a pod. Datagrams have 64 bytes and go in bursts of 64, of which the \
          server answers the last one: *external_udp_pps_ratio* is their rate by that of plain \
          forwarding. The peers are those of the connect path; every proxy has a node of its own \
          with the same Services, half of them local and half remote. *external_remote_ratio* is \
@@ -101,6 +103,7 @@ const PARTS: [(&str, &str, &[&str]); 8] = [
             "external_other_ratio",
             "external_udp_pps_ratio",
             "external_noise_ratio",
+            "external_ports_ratio",
             "xdp_drop_ratio",
             "xdp_drop_own_ratio",
             "external_us",

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
 use topo_lb_tests::process::{Running, Worker};
 
+use crate::many_ports::ManyPorts;
 use crate::queries::{self, Asked};
 
 /// The port of the servers, TCP and UDP.
@@ -156,6 +157,7 @@ pub(crate) fn serve() -> Result<()> {
     stay()?;
     let everywhere = SocketAddr::from((Ipv6Addr::UNSPECIFIED, PORT));
     let listener = TcpListener::bind(everywhere).context("cannot listen")?;
+    let _many_ports = ManyPorts::give_to(&listener)?;
     let datagrams = UdpSocket::bind(everywhere).context("cannot listen for datagrams")?;
     let mut _held = Vec::new();
     for port in HELD_PORTS {

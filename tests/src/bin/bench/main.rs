@@ -15,6 +15,7 @@ mod ground;
 mod kernel;
 mod kube_proxy;
 mod machine;
+mod many_ports;
 mod nftables;
 mod policies;
 mod probes;
