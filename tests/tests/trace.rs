@@ -1,6 +1,7 @@
 //! `topo-lb trace`: what real sockets dial, as the programs decide it.
 
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _};
+use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,6 +13,7 @@ use aya::maps::{ArrayOfMaps, Map, MapData, MapError};
 use fs_err as fs;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+use socket2::{Domain, Socket, Type};
 use topo_lb_common::maps;
 use topo_lb_tests::cgroup::Cgroup;
 use topo_lb_tests::client::Client;
@@ -19,11 +21,13 @@ use topo_lb_tests::manifest::service;
 use topo_lb_tests::process::{Running, enter};
 use topo_lb_tests::scene::{
     ECHO4, EMPTY4, EMPTY6, FOLLOWS, HERE, KEYS, NOBODY4, Scene, WEB4, WEB6, ZONE, at, idle, mapped,
-    play, play_with_machines,
+    play, play_with_machines, put_endpoints,
 };
 use topo_lb_tests::traffic::Via;
-use topo_lb_tests::wait::until;
+use topo_lb_tests::wait::{patient, until};
+use topo_lb_tests::wiring::node4;
 
+const SECOND: Duration = Duration::from_secs(1);
 const UID: &str = "0a1b2c3d-0000-4000-8000-000000000001";
 
 /// The result of a tracer: what it wrote to its standard error.
@@ -328,6 +332,38 @@ fn packets_that_open_connections_are_told_with_their_client_and_device() -> Resu
             ensure!(row["service"] == "default/empty:http", "{row}");
         }
         Ok(())
+    })
+}
+
+#[test]
+fn a_connection_from_outside_without_a_route_to_its_endpoint_is_told_as_dropped() -> Result<()> {
+    idle(|scene| {
+        let cluster = scene.cluster;
+        scene.change(|manifests| {
+            let web = manifests.get("Service", "web")?;
+            web["spec"]["type"] = "NodePort".into();
+            web["spec"]["ports"][0]["nodePort"] = 30_080.into();
+            put_endpoints(manifests, cluster, "web", &["c"])
+        })?;
+        scene.agent.set("--kube-proxy-replacement", "");
+        scene.agent.resume()?;
+        let node_port = SocketAddr::from((node4(1), 30_080));
+        until("a connection from outside", FOLLOWS, || {
+            let connected = || Ok(TcpStream::connect_timeout(&node_port, patient(SECOND)));
+            Ok(cluster.fabric().run(connected)?.map(drop))
+        })?;
+        cluster.ip_on(HERE, &[format!("route add unreachable {}/32", cluster.pod("c")?.ipv4)])?;
+        let tracer = Tracer::start(scene, &[])?;
+        // One SYN: the socket is closed before it sends another one.
+        cluster.fabric().run(|| {
+            let client = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+            client.set_nonblocking(true)?;
+            let begun = client.connect(&node_port.into());
+            ensure!(begun.is_err_and(|error| error.raw_os_error() == Some(libc::EINPROGRESS)));
+            Ok(())
+        })?;
+        let row = tracer.take(1)?.remove(0);
+        has(&row, &json!({ "outcome": "dropped", "service": "default/web:http", "tier": null }))
     })
 }
 
