@@ -6,7 +6,7 @@ use std::fs::read_to_string;
 use std::io;
 use std::time::Instant;
 
-use libc::{NF_DROP, NF_INET_FORWARD, NF_INET_POST_ROUTING, NF_INET_PRE_ROUTING};
+use libc::{NF_DROP, NF_INET_FORWARD, NF_INET_INGRESS, NF_INET_POST_ROUTING, NF_INET_PRE_ROUTING};
 use netlink_bindings::nftables::{ChainAttrs, Nfgenmsg};
 use rustix::net::netlink::NETFILTER;
 
@@ -81,6 +81,10 @@ fn has_no_tables(error: &io::Error) -> bool {
     matches!(number, Some(libc::EINVAL | libc::EOPNOTSUPP | libc::EPROTONOSUPPORT))
 }
 
+/// Where packets pass that this node forwards. A chain of the family netdev has zero at ingress, too.
+const HOOKS: [i32; 4] =
+    [NF_INET_INGRESS, NF_INET_PRE_ROUTING, NF_INET_FORWARD, NF_INET_POST_ROUTING];
+
 /// A chain of somebody else that packets pass which this node forwards, with a rule, or that drops all.
 fn of_chain(attributes: &[u8]) -> Option<String> {
     let chain = ChainAttrs::new(attributes);
@@ -88,13 +92,10 @@ fn of_chain(attributes: &[u8]) -> Option<String> {
     let drops = chain.get_policy().is_ok_and(|policy| policy == NF_DROP.cast_unsigned());
     let has_rules = chain.get_use().ok()? != 0;
     let (table, name) = (chain.get_table().ok()?, chain.get_name().ok()?);
-    ([NF_INET_PRE_ROUTING, NF_INET_FORWARD, NF_INET_POST_ROUTING].contains(&hook)
-        && (has_rules || drops)
-        && table != TABLE)
-        .then(|| {
-            let (name, table) = (text(name.to_bytes()), text(table.to_bytes()));
-            format!("the chain {name} of the nftables table {table} is for them, too")
-        })
+    (HOOKS.contains(&hook) && (has_rules || drops) && table != TABLE).then(|| {
+        let (name, table) = (text(name.to_bytes()), text(table.to_bytes()));
+        format!("the chain {name} of the nftables table {table} is for them, too")
+    })
 }
 
 #[cfg(test)]
@@ -107,6 +108,7 @@ mod tests {
     #[test]
     fn chains_for_forwarded_packets_count_if_they_have_rules_or_drop_all() {
         for (hook, rules, policy, counts) in [
+            (NF_INET_INGRESS, 1, NF_ACCEPT, true),
             (NF_INET_PRE_ROUTING, 1, NF_ACCEPT, true),
             (NF_INET_FORWARD, 1, NF_ACCEPT, true),
             (NF_INET_FORWARD, 0, NF_DROP, true),
