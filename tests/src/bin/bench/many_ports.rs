@@ -15,11 +15,14 @@ use topo_lb::datapath::host::memlock;
 use topo_lb::datapath::host::syscall;
 use topo_lb_tests::foreign::instruction;
 
+use crate::exchange::PORT;
+
 /// The ports.
 pub(crate) const MANY_PORTS: Range<u16> = 20_000..30_000;
 
 /// Gives connections to these ports to `listener`, in this process's network namespace, until dropped. A
-/// program of the kernel's look-up of listeners does it, so established connections pay nothing.
+/// program of the kernel's look-up of listeners does it, also for the listener's own port: so it costs
+/// connections to all ports the same, and established ones nothing.
 #[derive(Debug)]
 pub(crate) struct ManyPorts(#[expect(dead_code, reason = "open is all it has to be")] OwnedFd);
 
@@ -40,19 +43,20 @@ impl ManyPorts {
 }
 
 /// The program: the port is a field of `struct bpf_sk_lookup` (include/uapi/linux/bpf.h), in host order.
-fn code(map: RawFd) -> [[u8; 8]; 20] {
+fn code(map: RawFd) -> [[u8; 8]; 21] {
     const LOCAL_PORT: i16 = 60;
     let (look_up, release, assign) = (1, 86, 124);
     let (first, end) = (MANY_PORTS.start.into(), MANY_PORTS.end.into());
     [
-        instruction(0xbf, 6, 1, 0, 0),          // r6 = ctx
-        instruction(0x61, 2, 1, LOCAL_PORT, 0), // w2 = ctx->local_port
-        instruction(0xa5, 2, 0, 15, first),     // if r2 < first goto pass
-        instruction(0x35, 2, 0, 14, end),       // if r2 >= end goto pass
-        instruction(0x62, 10, 0, -4, 0),        // *(u32 *)(r10 - 4) = 0
-        instruction(0xbf, 2, 10, 0, 0),         // r2 = r10
-        instruction(0x07, 2, 0, 0, -4),         // r2 -= 4
-        instruction(0x18, 1, 1, 0, map),        // r1 = map
+        instruction(0xbf, 6, 1, 0, 0),           // r6 = ctx
+        instruction(0x61, 2, 1, LOCAL_PORT, 0),  // w2 = ctx->local_port
+        instruction(0x15, 2, 0, 2, PORT.into()), // if r2 == PORT goto assign
+        instruction(0xa5, 2, 0, 15, first),      // if r2 < first goto pass
+        instruction(0x35, 2, 0, 14, end),        // if r2 >= end goto pass
+        instruction(0x62, 10, 0, -4, 0),         // assign: *(u32 *)(r10 - 4) = 0
+        instruction(0xbf, 2, 10, 0, 0),          // r2 = r10
+        instruction(0x07, 2, 0, 0, -4),          // r2 -= 4
+        instruction(0x18, 1, 1, 0, map),         // r1 = map
         instruction(0, 0, 0, 0, 0),
         instruction(0x85, 0, 0, 0, look_up), // r0 = the listener
         instruction(0x15, 0, 0, 7, 0),       // if r0 == 0 goto pass
@@ -60,10 +64,10 @@ fn code(map: RawFd) -> [[u8; 8]; 20] {
         instruction(0xbf, 1, 6, 0, 0),       // r1 = ctx
         instruction(0xbf, 2, 7, 0, 0),       // r2 = the listener
         instruction(0xb7, 3, 0, 0, 0),       // r3 = no flags
-        instruction(0x85, 0, 0, 0, assign),  // call; without a listener, the kernel looks for one
-        instruction(0xbf, 1, 7, 0, 0),       // r1 = the listener
+        instruction(0x85, 0, 0, 0, assign), // call; if it fails, the kernel looks for a listener itself
+        instruction(0xbf, 1, 7, 0, 0),      // r1 = the listener
         instruction(0x85, 0, 0, 0, release), // call
-        instruction(0xb7, 0, 0, 0, 1),       // pass: r0 = SK_PASS
-        instruction(0x95, 0, 0, 0, 0),       // exit
+        instruction(0xb7, 0, 0, 0, 1),      // pass: r0 = SK_PASS
+        instruction(0x95, 0, 0, 0, 0),      // exit
     ]
 }
