@@ -81,14 +81,13 @@ const PARTS: [(&str, &str, &[&str]); 8] = [
     (
         "Clients outside",
         "A client outside of the nodes dials node ports: connect, 64 bytes to the server, 64 bytes back, \
-         close. *local*: the endpoint is on the node that is dialled; *remote*: on another one. A ratio \
+         close. It takes its own ports in sequence: if the kernel chose them, dialling many targets would \
+         take longer than dialling one, with any proxy or none. *local*: the endpoint is on the node that is dialled; *remote*: on another one. A ratio \
          (*than=nothing*) is by the same way, with as many hops, through a node where nothing \
          translates and the kernel tracks no connection; *than=connection tracking* is by a node \
          that does track, as nodes of most clusters do for their network plugin. \
          *external_other_ratio* is traffic to a pod that is no endpoint. *external_noise_ratio* is \
-         plain forwarding by itself. A client that dials any of many ports takes longer than with one \
-         port, without any proxy, too (*external_ports_ratio*): so a ratio for *any Service* is by the \
-         same way to any of as many ports of a pod. Datagrams have 64 bytes and go in bursts of 64, of which the \
+         plain forwarding by itself. Datagrams have 64 bytes and go in bursts of 64, of which the \
          server answers the last one: *external_udp_pps_ratio* is their rate by that of plain \
          forwarding. The peers are those of the connect path; every proxy has a node of its own \
          with the same Services, half of them local and half remote. *external_remote_ratio* is \
@@ -103,7 +102,6 @@ const PARTS: [(&str, &str, &[&str]); 8] = [
             "external_other_ratio",
             "external_udp_pps_ratio",
             "external_noise_ratio",
-            "external_ports_ratio",
             "xdp_drop_ratio",
             "xdp_drop_own_ratio",
             "external_us",

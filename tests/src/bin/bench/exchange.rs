@@ -6,6 +6,7 @@
 
 use std::io::{self, Read as _, Write as _, stdin, stdout};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::ops::Range;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,7 +18,6 @@ use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
 use topo_lb_tests::process::{Running, Worker};
 
-use crate::many_ports::ManyPorts;
 use crate::queries::{self, Asked};
 
 /// The port of the servers, TCP and UDP.
@@ -33,6 +33,10 @@ pub(crate) const BYTES: usize = 64;
 pub(crate) const BURST: u8 = 64;
 /// The first byte of a datagram that is counted, and not answered.
 const COUNTED: u8 = 0;
+/// The client's ports of exchanges, one after the other. If the kernel chose them, a client of many targets
+/// would take longer than one of a single target, with any proxy or none: the kernel begins its search at another
+/// port for each target (`__inet_hash_connect`, net/ipv4/inet_hashtables.c).
+const CLIENT_PORTS: Range<u16> = 32_768..61_000;
 /// How long to wait for one answer.
 const SILENCE: Duration = Duration::from_secs(5);
 
@@ -157,7 +161,6 @@ pub(crate) fn serve() -> Result<()> {
     stay()?;
     let everywhere = SocketAddr::from((Ipv6Addr::UNSPECIFIED, PORT));
     let listener = TcpListener::bind(everywhere).context("cannot listen")?;
-    let _many_ports = ManyPorts::give_to(&listener)?;
     let datagrams = UdpSocket::bind(everywhere).context("cannot listen for datagrams")?;
     let mut _held = Vec::new();
     for port in HELD_PORTS {
@@ -197,21 +200,27 @@ pub(crate) fn serve() -> Result<()> {
 pub(crate) fn dial() -> Result<()> {
     stay()?;
     let mut random = fastrand::Rng::with_seed(1);
-    let mut held = Vec::new();
+    let (mut ports, mut held) = (CLIENT_PORTS.cycle(), Vec::new());
     for line in stdin().lines() {
         let order: Order = serde_json::from_str(&line?)?;
-        let answer = carry_out(order, &mut random, &mut held).map_err(|error| format!("{error:#}"));
+        let answer = carry_out(order, &mut random, &mut ports, &mut held)
+            .map_err(|error| format!("{error:#}"));
         println!("{}", serde_json::to_string(&answer)?);
         stdout().flush()?;
     }
     Ok(())
 }
 
-fn carry_out(order: Order, random: &mut fastrand::Rng, held: &mut Vec<Socket>) -> Result<Vec<u64>> {
+fn carry_out(
+    order: Order,
+    random: &mut fastrand::Rng,
+    ports: &mut impl Iterator<Item = u16>,
+    held: &mut Vec<Socket>,
+) -> Result<Vec<u64>> {
     let Order { act, targets, times } = order;
     let first = targets.at(random.u32(..));
     let mut work: Box<dyn FnMut(SocketAddr) -> io::Result<()>> = match act {
-        Act::Exchange => Box::new(exchange),
+        Act::Exchange => Box::new(|to| exchange(to, ports)),
         Act::Knock => Box::new(knock),
         Act::Datagram => {
             let socket = datagram(first)?;
@@ -268,17 +277,30 @@ fn carry_out(order: Order, random: &mut fastrand::Rng, held: &mut Vec<Socket>) -
         .collect()
 }
 
-fn exchange(to: SocketAddr) -> io::Result<()> {
-    let mut stream = connect(to)?;
+fn exchange(to: SocketAddr, ports: &mut impl Iterator<Item = u16>) -> io::Result<()> {
+    let mut stream = socket(to)?;
+    let mut bind = |port| stream.bind(&SocketAddr::new(any_like(to), port).into());
+    let is_free = |bound: &io::Result<()>| {
+        !bound.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
+    };
+    let bound = ports.take(CLIENT_PORTS.len()).map(&mut bind).find(is_free);
+    bound.unwrap_or_else(|| Err(io::ErrorKind::AddrInUse.into()))?;
+    stream.connect(&to.into())?;
     request(&mut stream)
 }
 
-/// A connection that ends with a reset: connections in TIME_WAIT would use up all ports, and fill
-/// the connection tables of proxies that keep one.
+/// A connection that ends as that of [`socket`].
 fn connect(to: SocketAddr) -> io::Result<Socket> {
+    let socket = socket(to)?;
+    socket.connect(&to.into())?;
+    Ok(socket)
+}
+
+/// A socket whose connection ends with a reset: connections in TIME_WAIT would use up all ports, and
+/// fill the connection tables of proxies that keep one.
+fn socket(to: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_linger(Some(Duration::ZERO))?;
-    socket.connect(&to.into())?;
     Ok(socket)
 }
 
@@ -289,8 +311,7 @@ fn request(stream: &mut Socket) -> io::Result<()> {
 }
 
 fn knock(to: SocketAddr) -> io::Result<()> {
-    let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_linger(Some(Duration::ZERO))?;
+    let socket = socket(to)?;
     socket.set_nonblocking(true)?;
     // In progress, refused, or unreachable: the hook has run in any case.
     let _ = socket.connect(&to.into());
@@ -298,13 +319,17 @@ fn knock(to: SocketAddr) -> io::Result<()> {
 }
 
 fn datagram(like: SocketAddr) -> Result<UdpSocket> {
-    let any: IpAddr = match like {
-        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    let socket = UdpSocket::bind((any, 0)).context("cannot make a socket")?;
+    let socket = UdpSocket::bind((any_like(like), 0)).context("cannot make a socket")?;
     socket.set_read_timeout(Some(SILENCE)).context("a socket has a timeout")?;
     Ok(socket)
+}
+
+/// No address, of the same family.
+fn any_like(address: SocketAddr) -> IpAddr {
+    match address {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    }
 }
 
 fn connected(to: SocketAddr) -> Result<UdpSocket> {

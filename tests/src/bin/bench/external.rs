@@ -17,7 +17,6 @@ use crate::ground::{
     NFTABLES_NUMBER, PLAIN, PLAIN_NUMBER, TRACKED, TRACKED_NUMBER,
 };
 use crate::kube_proxy::{self, KubeProxy};
-use crate::many_ports::MANY_PORTS;
 use crate::nftables;
 use crate::result::Figure;
 use crate::sample::Sample;
@@ -44,28 +43,22 @@ enum Traffic {
     Again,
     /// A pod on a second node.
     PlainRemote,
-    /// A Service, with endpoints on the node that is dialled.
-    Local,
-    /// A Service, with endpoints on another node.
-    Remote,
+    Local {
+        any: bool,
+    },
+    Remote {
+        any: bool,
+    },
     /// A pod that is no endpoint: on the proxy's node, or beyond it.
     Other,
     OtherRemote,
 }
 
-/// How many targets are dialled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Spread {
-    One,
-    /// The node ports of half of the Services, or as many ports of one pod.
-    Any,
-}
-
 impl Traffic {
     fn base(self) -> Self {
         match self {
-            Self::Plain | Self::Again | Self::Local | Self::Other => Self::Plain,
-            Self::PlainRemote | Self::Remote | Self::OtherRemote => Self::PlainRemote,
+            Self::Plain | Self::Again | Self::Local { .. } | Self::Other => Self::Plain,
+            Self::PlainRemote | Self::Remote { .. } | Self::OtherRemote => Self::PlainRemote,
         }
     }
 
@@ -79,7 +72,6 @@ impl Traffic {
 struct Path {
     proxy: &'static str,
     traffic: Traffic,
-    spread: Spread,
     act: Act,
     targets: Targets,
     times: Sample,
@@ -91,15 +83,14 @@ struct Path {
 impl Path {
     fn new(proxy: &'static str, traffic: Traffic, act: Act, targets: Targets) -> Self {
         let [times, ratios, tracked] = [const { Sample::EMPTY }; 3];
-        let spread = if targets.count > 1 { Spread::Any } else { Spread::One };
-        Self { proxy, traffic, spread, act, targets, times, ratios, tracked }
+        Self { proxy, traffic, act, targets, times, ratios, tracked }
     }
 
     /// Where the server is.
     fn place(&self) -> &'static str {
         match self.traffic {
-            Traffic::Plain | Traffic::Again | Traffic::Local => "local",
-            Traffic::PlainRemote | Traffic::Remote => "remote",
+            Traffic::Plain | Traffic::Again | Traffic::Local { .. } => "local",
+            Traffic::PlainRemote | Traffic::Remote { .. } => "remote",
             Traffic::Other => "local, no Service",
             Traffic::OtherRemote => "remote, no Service",
         }
@@ -171,32 +162,26 @@ fn one_size(
         Ok(Targets::one((ground.cluster.pod(name)?.ipv4, PORT).into()))
     };
     let mut paths = Vec::new();
-    for (proxy, traffic, name) in [
-        (NOTHING, Traffic::Plain, "b4"),
-        (NOTHING, Traffic::PlainRemote, "b5"),
-        (NOTHING, Traffic::Again, "b4"),
-        (CONNTRACK, Traffic::Other, "b6"),
-        (CONNTRACK, Traffic::OtherRemote, "c5"),
-    ] {
+    for (traffic, name) in [(Traffic::Plain, "b4"), (Traffic::PlainRemote, "b5")] {
         for act in [Act::Exchange, Act::Burst] {
-            paths.push(Path::new(proxy, traffic, act, pod(name)?));
+            paths.push(Path::new(NOTHING, traffic, act, pod(name)?));
         }
-        if traffic != Traffic::Again {
-            let first = (ground.cluster.pod(name)?.ipv4, MANY_PORTS.start).into();
-            let ports = Targets::ports(first, count / 2);
-            paths.push(Path::new(proxy, traffic, Act::Exchange, ports));
-        }
+    }
+    for act in [Act::Exchange, Act::Burst] {
+        paths.push(Path::new(NOTHING, Traffic::Again, act, pod("b4")?));
+        paths.push(Path::new(CONNTRACK, Traffic::Other, act, pod("b6")?));
+        paths.push(Path::new(CONNTRACK, Traffic::OtherRemote, act, pod("c5")?));
     }
     let mut add = |proxy, services: &Services, other: &str| -> Result<()> {
         let mut add = |traffic, act, targets| paths.push(Path::new(proxy, traffic, act, targets));
         let (local, remote) = (Endpoint::Local, Endpoint::Remote);
         for act in [Act::Exchange, Act::Burst] {
-            add(Traffic::Local, act, services.first(local));
-            add(Traffic::Remote, act, services.first(remote));
+            add(Traffic::Local { any: false }, act, services.first(local));
+            add(Traffic::Remote { any: false }, act, services.first(remote));
             add(Traffic::Other, act, pod(other)?);
         }
-        add(Traffic::Local, Act::Exchange, services.node_ports(local));
-        add(Traffic::Remote, Act::Exchange, services.node_ports(remote));
+        add(Traffic::Local { any: true }, Act::Exchange, services.node_ports(local));
+        add(Traffic::Remote { any: true }, Act::Exchange, services.node_ports(remote));
         Ok(())
     };
 
@@ -257,11 +242,9 @@ fn rounds(paths: &mut [Path], client: &mut Dialler, rounds: u32) -> Result<()> {
             batch.extend(times.iter().map(|&nanoseconds| nanoseconds as f64 / 1e3));
             let is_burst = path.act == Act::Burst;
             if matches!(path.proxy, NOTHING | CONNTRACK) {
-                bases.insert((is_burst, path.spread, path.traffic), batch.median());
+                bases.insert((is_burst, path.traffic), batch.median());
             }
-            let spread = if path.proxy == NOTHING { Spread::One } else { path.spread };
-            let base = |traffic| bases.get(&(is_burst, spread, traffic));
-            let by = |traffic| base(traffic).map(|base| batch.median() / base);
+            let by = |traffic| bases.get(&(is_burst, traffic)).map(|base| batch.median() / base);
             let ratio = by(path.traffic.base()).context("plain ways come first")?;
             // The first round warms the caches.
             if round > 0 {
@@ -277,8 +260,9 @@ fn rounds(paths: &mut [Path], client: &mut Dialler, rounds: u32) -> Result<()> {
 fn tell(all: &[(u16, Vec<Path>)]) -> Vec<Figure> {
     // The promise about remote endpoints: the rules of kube-proxy's shape with the fewest Services.
     let shape = all.first().and_then(|(_, paths)| {
-        let one = (NFTABLES, Traffic::Remote, Spread::One, Act::Exchange);
-        let is = |path: &&Path| (path.proxy, path.traffic, path.spread, path.act) == one;
+        let one = Traffic::Remote { any: false };
+        let is =
+            |path: &&Path| (path.proxy, path.traffic, path.act) == (NFTABLES, one, Act::Exchange);
         paths.iter().find(is).map(|path| Figure::new("", "", &path.ratios).median)
     });
     let each = all.iter().flat_map(|(count, paths)| paths.iter().map(move |path| (*count, path)));
@@ -288,12 +272,11 @@ fn tell(all: &[(u16, Vec<Path>)]) -> Vec<Figure> {
 fn figures(services: u16, path: &Path, shape: Option<f64>) -> Vec<Figure> {
     let with = |figure: Figure| {
         let figure = figure.with("services", services).with("proxy", path.proxy);
-        let is_service = matches!(path.traffic, Traffic::Local | Traffic::Remote);
-        match (is_service, path.spread) {
-            (true, Spread::One) => figure.with("traffic", "one Service"),
-            (true, Spread::Any) => figure.with("traffic", "any Service"),
-            (false, Spread::Any) => figure.with("traffic", "any port"),
-            (false, Spread::One) => figure,
+        match path.traffic {
+            Traffic::Local { any } | Traffic::Remote { any } => {
+                figure.with("traffic", if any { "any Service" } else { "one Service" })
+            }
+            _ => figure,
         }
     };
     if path.act == Act::Burst {
@@ -305,21 +288,14 @@ fn figures(services: u16, path: &Path, shape: Option<f64>) -> Vec<Figure> {
         figures.push(with(time).with("endpoint", path.place()));
     }
     let (name, target) = match path.traffic {
-        Traffic::Plain | Traffic::PlainRemote if path.spread == Spread::One => return figures,
-        Traffic::Plain | Traffic::PlainRemote => ("external_ports_ratio", None),
+        Traffic::Plain | Traffic::PlainRemote => return figures,
         Traffic::Again => ("external_noise_ratio", None),
-        Traffic::Local => ("external_local_ratio", Some(1.10)),
-        Traffic::Remote => ("external_remote_ratio", shape),
+        Traffic::Local { .. } => ("external_local_ratio", Some(1.10)),
+        Traffic::Remote { .. } => ("external_remote_ratio", shape),
         Traffic::Other => ("external_other_ratio", Some(1.02)),
         Traffic::OtherRemote => ("external_other_ratio", None),
     };
-    let ratio = |than, sample| {
-        let figure = with(Figure::new(name, "ratio", sample)).with("than", than);
-        match path.traffic {
-            Traffic::Local | Traffic::Remote => figure,
-            _ => figure.with("endpoint", path.place()),
-        }
-    };
+    let ratio = |than, sample| with(Figure::new(name, "ratio", sample)).with("than", than);
     let promised = |figure: Figure, target: Option<f64>| match target {
         Some(target) => figure.at_most(target),
         None => figure,
@@ -328,7 +304,7 @@ fn figures(services: u16, path: &Path, shape: Option<f64>) -> Vec<Figure> {
     if path.proxy == TOPO_LB {
         figures.push(promised(plain, target));
         // Rules of kube-proxy's shape track connections, too: their ratio is by the plain way.
-        let target = target.filter(|_| !matches!(path.traffic, Traffic::Remote));
+        let target = target.filter(|_| !matches!(path.traffic, Traffic::Remote { .. }));
         figures.push(promised(ratio(CONNTRACK, &path.tracked), target));
     } else {
         figures.push(plain);
@@ -347,7 +323,7 @@ fn bursts(path: &Path) -> Vec<Figure> {
     let ratio = Figure::new("external_udp_pps_ratio", "ratio", &ratios).with("endpoint", endpoint);
     match path.traffic {
         Traffic::Plain | Traffic::PlainRemote => vec![rate],
-        Traffic::Local if path.proxy == TOPO_LB => vec![rate, ratio.at_least(0.90)],
+        Traffic::Local { .. } if path.proxy == TOPO_LB => vec![rate, ratio.at_least(0.90)],
         _ => vec![rate, ratio],
     }
 }

@@ -9,12 +9,11 @@ use topo_lb_tests::population::{Population, SERVICE_PORT};
 
 use crate::exchange::{PORT, Targets};
 use crate::ground::Ground;
-use crate::many_ports::MANY_PORTS;
 use crate::nftables::Translated;
 
 /// The node port of the first Service. Those of 10,000 are outside of the range of clients
 /// (`net.ipv4.ip_local_port_range`).
-const FIRST_NODE_PORT: u16 = MANY_PORTS.start;
+const FIRST_NODE_PORT: u16 = 20_000;
 
 /// Where the endpoint of a Service is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,7 +15,6 @@ mod ground;
 mod kernel;
 mod kube_proxy;
 mod machine;
-mod many_ports;
 mod nftables;
 mod policies;
 mod probes;
