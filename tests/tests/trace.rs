@@ -18,6 +18,7 @@ use topo_lb_common::maps;
 use topo_lb_tests::cgroup::Cgroup;
 use topo_lb_tests::client::Client;
 use topo_lb_tests::manifest::service;
+use topo_lb_tests::pod::PORT;
 use topo_lb_tests::process::{Running, enter};
 use topo_lb_tests::scene::{
     ECHO4, EMPTY4, EMPTY6, FOLLOWS, HERE, KEYS, NOBODY4, Scene, WEB4, WEB6, ZONE, at, idle, mapped,
@@ -352,18 +353,28 @@ fn a_connection_from_outside_without_a_route_to_its_endpoint_is_told_as_dropped(
             let connected = || Ok(TcpStream::connect_timeout(&node_port, patient(SECOND)));
             Ok(cluster.fabric().run(connected)?.map(drop))
         })?;
-        cluster.ip_on(HERE, &[format!("route add unreachable {}/32", cluster.pod("c")?.ipv4)])?;
         let tracer = Tracer::start(scene, &[])?;
-        // One SYN: the socket is closed before it sends another one.
-        cluster.fabric().run(|| {
-            let client = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-            client.set_nonblocking(true)?;
-            let begun = client.connect(&node_port.into());
-            ensure!(begun.is_err_and(|error| error.raw_os_error() == Some(libc::EINPROGRESS)));
-            Ok(())
-        })?;
-        let row = tracer.take(1)?.remove(0);
-        has(&row, &json!({ "outcome": "dropped", "service": "default/web:http", "tier": null }))
+        let endpoint = cluster.pod("c")?.ipv4;
+        let route =
+            |command| cluster.ip_on(HERE, &[format!("route {command} unreachable {endpoint}")]);
+        let told = || {
+            // One SYN: the socket is closed before it sends another one.
+            cluster.fabric().run(|| {
+                let client = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+                client.set_nonblocking(true)?;
+                let begun = client.connect(&node_port.into());
+                ensure!(begun.is_err_and(|error| error.raw_os_error() == Some(libc::EINPROGRESS)));
+                Ok(())
+            })?;
+            Ok::<_, anyhow::Error>(tracer.take(1)?.remove(0))
+        };
+        let wanted = |outcome| json!({ "hook": "outside", "outcome": outcome, "service": "default/web:http" });
+        route("add")?;
+        has(&told()?, &wanted("dropped"))?;
+        route("delete")?;
+        let row = told()?;
+        has(&row, &wanted("routed"))?;
+        has(&row, &json!({ "endpoint": SocketAddr::from((endpoint, PORT)) }))
     })
 }
 

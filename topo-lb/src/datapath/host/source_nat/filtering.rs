@@ -6,7 +6,10 @@ use std::fs::read_to_string;
 use std::io;
 use std::time::Instant;
 
-use libc::{NF_DROP, NF_INET_FORWARD, NF_INET_INGRESS, NF_INET_POST_ROUTING, NF_INET_PRE_ROUTING};
+use libc::{
+    NF_DROP, NF_INET_FORWARD, NF_INET_INGRESS, NF_INET_POST_ROUTING, NF_INET_PRE_ROUTING,
+    NFPROTO_INET, NFPROTO_IPV4, NFPROTO_IPV6, NFPROTO_NETDEV, c_int,
+};
 use netlink_bindings::nftables::{ChainAttrs, Nfgenmsg};
 use rustix::net::netlink::NETFILTER;
 
@@ -25,7 +28,7 @@ pub(super) struct Filters {
 }
 
 impl Filters {
-    /// A sentence about the first ones.
+    /// A sentence about the first that are found, if any.
     pub(super) fn find(&mut self) -> Option<String> {
         let mut legacy = ["/proc/net/ip_tables_names", "/proc/net/ip6_tables_names"].into_iter();
         legacy.find_map(of_names).or_else(|| {
@@ -52,11 +55,15 @@ impl Filters {
             return Ok(None);
         }
         let mut found = None;
-        nftables::list(
-            &netlink,
-            |all| drop(all.op_getchain_dump(&Nfgenmsg::new())),
-            |attributes| found = found.take().or_else(|| of_chain(attributes)),
-        )?;
+        for family in FAMILIES {
+            let mut header = Nfgenmsg::new();
+            header.nfgen_family = family as u8;
+            nftables::list(
+                &netlink,
+                |all| drop(all.op_getchain_dump(&header)),
+                |attributes| found = found.take().or_else(|| of_chain(attributes)),
+            )?;
+        }
         self.generation = found.is_none().then_some(generation);
         Ok(found)
     }
@@ -81,17 +88,20 @@ fn has_no_tables(error: &io::Error) -> bool {
     matches!(number, Some(libc::EINVAL | libc::EOPNOTSUPP | libc::EPROTONOSUPPORT))
 }
 
-/// Where packets pass that this node forwards. A chain of the family netdev has zero at ingress, too.
-const HOOKS: [i32; 4] =
+/// The families whose chains packets pass that this node forwards.
+const FAMILIES: [c_int; 4] = [NFPROTO_INET, NFPROTO_IPV4, NFPROTO_IPV6, NFPROTO_NETDEV];
+/// The hooks there. At ingress, the family netdev has the number of prerouting.
+const HOOKS: [c_int; 4] =
     [NF_INET_INGRESS, NF_INET_PRE_ROUTING, NF_INET_FORWARD, NF_INET_POST_ROUTING];
 
-/// A chain of somebody else that packets pass which this node forwards, with a rule, or that drops all.
+/// A sentence about a chain of somebody else at these hooks, if it has a rule or drops all.
 fn of_chain(attributes: &[u8]) -> Option<String> {
     let chain = ChainAttrs::new(attributes);
     let hook = chain.get_hook().ok()?.get_num().ok()?.cast_signed();
     let drops = chain.get_policy().is_ok_and(|policy| policy == NF_DROP.cast_unsigned());
-    let has_rules = chain.get_use().ok()? != 0;
-    let (table, name) = (chain.get_table().ok()?, chain.get_name().ok()?);
+    let has_rules = chain.get_use().is_ok_and(|rules| rules != 0);
+    let (table, name) =
+        (chain.get_table().unwrap_or_default(), chain.get_name().unwrap_or_default());
     (HOOKS.contains(&hook) && (has_rules || drops) && table != TABLE).then(|| {
         let (name, table) = (text(name.to_bytes()), text(table.to_bytes()));
         format!("the chain {name} of the nftables table {table} is for them, too")
