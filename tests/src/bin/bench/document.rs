@@ -81,8 +81,9 @@ const PARTS: [(&str, &str, &[&str]); 8] = [
     (
         "Clients outside",
         "A client outside of the nodes dials node ports: connect, 64 bytes to the server, 64 bytes back, \
-         close. It takes its own ports in sequence: if the kernel chose them, dialling many targets would \
-         take longer than dialling one, with any proxy or none. *local*: the endpoint is on the node that is dialled; *remote*: on another one. A ratio \
+         close. It takes ports of its own at random, as the kernel does for a client of many targets: if the \
+         kernel chose them for a client of a single one, too, the plain way would be dialled from ports in sequence, \
+         which takes less time. *local*: the endpoint is on the node that is dialled; *remote*: on another one. A ratio \
          (*than=nothing*) is by the same way, with as many hops, through a node where nothing \
          translates and the kernel tracks no connection; *than=connection tracking* is by a node \
          that does track, as nodes of most clusters do for their network plugin. \

@@ -33,10 +33,12 @@ pub(crate) const BYTES: usize = 64;
 pub(crate) const BURST: u8 = 64;
 /// The first byte of a datagram that is counted, and not answered.
 const COUNTED: u8 = 0;
-/// The client's ports of exchanges, one after the other. If the kernel chose them, a client of many targets
-/// would take longer than one of a single target, with any proxy or none: the kernel begins its search at another
-/// port for each target (`__inet_hash_connect`, net/ipv4/inet_hashtables.c).
+/// The client's ports of exchanges, at random. The kernel would begin its search for one at another port for each
+/// target (`__inet_hash_connect`, net/ipv4/inet_hashtables.c): so a client of many targets would use ports
+/// all over this range, one of a single target one after the other, which takes less time.
 const CLIENT_PORTS: Range<u16> = 32_768..61_000;
+/// How many of them may be in use before a free one is found.
+const BINDS: usize = 1_000;
 /// How long to wait for one answer.
 const SILENCE: Duration = Duration::from_secs(5);
 
@@ -200,7 +202,9 @@ pub(crate) fn serve() -> Result<()> {
 pub(crate) fn dial() -> Result<()> {
     stay()?;
     let mut random = fastrand::Rng::with_seed(1);
-    let (mut ports, mut held) = (CLIENT_PORTS.cycle(), Vec::new());
+    let mut random_port = fastrand::Rng::with_seed(2);
+    let mut ports = std::iter::repeat_with(|| random_port.u16(CLIENT_PORTS));
+    let mut held = Vec::new();
     for line in stdin().lines() {
         let order: Order = serde_json::from_str(&line?)?;
         let answer = carry_out(order, &mut random, &mut ports, &mut held)
@@ -283,7 +287,7 @@ fn exchange(to: SocketAddr, ports: &mut impl Iterator<Item = u16>) -> io::Result
     let is_free = |bound: &io::Result<()>| {
         !bound.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
     };
-    let bound = ports.take(CLIENT_PORTS.len()).map(&mut bind).find(is_free);
+    let bound = ports.take(BINDS).map(&mut bind).find(is_free);
     bound.unwrap_or_else(|| Err(io::ErrorKind::AddrInUse.into()))?;
     stream.connect(&to.into())?;
     request(&mut stream)
