@@ -283,11 +283,12 @@ fn carry_out(
 
 fn exchange(to: SocketAddr, ports: &mut impl Iterator<Item = u16>) -> io::Result<()> {
     let mut stream = socket(to)?;
-    let mut bind = |port| stream.bind(&SocketAddr::new(any_like(to), port).into());
-    let is_free = |bound: &io::Result<()>| {
-        !bound.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
-    };
-    let bound = ports.take(BINDS).map(&mut bind).find(is_free);
+    let bound = ports.take(BINDS).find_map(|port| {
+        match stream.bind(&SocketAddr::new(any_like(to), port).into()) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => None,
+            bound => Some(bound),
+        }
+    });
     bound.unwrap_or_else(|| Err(io::ErrorKind::AddrInUse.into()))?;
     stream.connect(&to.into())?;
     request(&mut stream)
@@ -328,7 +329,7 @@ fn datagram(like: SocketAddr) -> Result<UdpSocket> {
     Ok(socket)
 }
 
-/// No address, of the same family.
+/// The unspecified address of the same family.
 fn any_like(address: SocketAddr) -> IpAddr {
     match address {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
