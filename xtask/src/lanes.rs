@@ -31,7 +31,8 @@ pub(crate) struct Suite {
 /// that failed.
 ///
 /// # Errors
-/// Suites have failed: the error names them. The others have run all the same.
+/// Suites have failed: the error names them, and their tests with what these say. The others have run
+/// all the same.
 pub(crate) fn run(suites: Vec<Suite>, lanes: usize) -> Result<()> {
     let waiting = Mutex::new(VecDeque::from(suites));
     let failed = Mutex::new(Vec::new());
@@ -40,7 +41,7 @@ pub(crate) fn run(suites: Vec<Suite>, lanes: usize) -> Result<()> {
             scope.spawn(|| {
                 while let Some(mut suite) = next(&waiting) {
                     if !passes(&mut suite) {
-                        failed.lock().unwrap_or_else(PoisonError::into_inner).push(suite.name);
+                        failed.lock().unwrap_or_else(PoisonError::into_inner).push(suite);
                     }
                 }
             });
@@ -50,7 +51,40 @@ pub(crate) fn run(suites: Vec<Suite>, lanes: usize) -> Result<()> {
         bail!("interrupted");
     }
     let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
-    if failed.is_empty() { Ok(()) } else { bail!("failed: {}", failed.join(", ")) }
+    if failed.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<_> = failed.iter().map(|suite| suite.name.as_str()).collect();
+    let reasons = failed.iter().flat_map(|suite| reasons(&output(suite)));
+    let reasons: String = reasons.map(|reason| format!("\n  {reason}")).collect();
+    bail!("failed: {}{reasons}", names.join(", "))
+}
+
+/// What a suite has printed.
+fn output(suite: &Suite) -> String {
+    fs::read_to_string(&suite.log).unwrap_or_default()
+}
+
+/// The failed tests in what a suite has printed, each with the first line of its error. Logs of
+/// agents and backtraces are many pages.
+fn reasons(output: &str) -> Vec<String> {
+    const MOST: usize = 400;
+    let (mut reasons, mut test) = (Vec::new(), None);
+    let mut lines = output.lines();
+    while let Some(line) = lines.next() {
+        let begun = line.strip_prefix("---- ").and_then(|it| it.strip_suffix(" stdout ----"));
+        test = begun.or(test);
+        let error = match line.strip_prefix("Error: ") {
+            None if line.starts_with("thread '") && line.contains(" panicked at ") => lines.next(),
+            error => error,
+        };
+        if let Some(error) = error
+            && let Some(name) = test.take()
+        {
+            reasons.push(format!("{name}: {}", error.chars().take(MOST).collect::<String>()));
+        }
+    }
+    reasons
 }
 
 /// The next suite to run: none after a signal.
@@ -67,7 +101,7 @@ fn passes(suite: &mut Suite) -> bool {
     match &result {
         Ok(()) => line(&format!("{} {name}  {time}", paint(GREEN, "✓"))),
         Err(error) => {
-            let output = fs::read_to_string(&suite.log).unwrap_or_default();
+            let output = output(suite);
             // One call: the lines of two suites do not mix.
             line(&format!("{output}{} {name}  failed after {time}: {error}", paint(RED, "✗")));
         }
@@ -106,5 +140,41 @@ mod tests {
         let names = error.strip_prefix("failed: ").unwrap().split(", ");
         assert_eq!(names.collect::<std::collections::BTreeSet<_>>(), ["a", "d"].into());
         assert!(folder.path().join("ran").exists());
+    }
+
+    #[test]
+    fn a_failed_suite_says_which_tests_failed_and_why() {
+        let folder = tempfile::tempdir().unwrap();
+        // As libtest prints it: an error, a panic that is followed by an error, and one alone.
+        let output = "\
+test a ... FAILED
+
+failures:
+
+---- a stdout ----
+--- /tmp/agent.log
+a line of a log
+Error: six of seven
+
+Stack backtrace:
+   0: anyhow::error::<impl anyhow::Error>::msg
+---- b stdout ----
+
+thread 'b' (7) panicked at tests/b.rs:3:5:
+two lines
+the second
+Error: later
+
+---- c::d stdout ----
+thread 'c::d' panicked at tests/c.rs:1:1:
+gone
+
+failures:
+    a
+";
+        fs::write(folder.path().join("printed"), output).unwrap();
+        let script = "cat printed; exit 1";
+        let error = run(suites(folder.path(), &[("suite", script)]), 1).unwrap_err().to_string();
+        assert_eq!(error, "failed: suite\n  a: six of seven\n  b: two lines\n  c::d: gone");
     }
 }
