@@ -76,6 +76,9 @@ outcomes! {
     /// Dropped without an answer: its client may not dial the frontend (`loadBalancerSourceRanges`), or
     /// no endpoint may answer it (`externalTrafficPolicy: Local`).
     Denied denied "denied",
+    /// Dropped: it would have opened a connection, but each source port that was tried is taken at the
+    /// endpoint.
+    NoPort no_port "no-port",
     /// Dropped: the kernel refused to change the packet, or had no memory.
     Dropped dropped "dropped",
 }

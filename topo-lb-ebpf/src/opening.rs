@@ -160,6 +160,8 @@ pub(crate) enum Expected {
     Yes,
     /// The source port is taken at the endpoint; another one may be free.
     Taken,
+    /// All source ports that were tried are taken; the connection is forgotten.
+    NoPort,
     /// The connection is forgotten.
     Failed,
 }
@@ -223,7 +225,7 @@ pub(crate) fn expect_replies<F: FastPath>(
         return Expected::Taken;
     }
     remove::<F>(key);
-    Expected::Failed
+    Expected::NoPort
 }
 
 /// Writes the entry for replies. Returns whether there was room, and no other one with this key.

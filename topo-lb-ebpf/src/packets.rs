@@ -51,6 +51,13 @@ pub(crate) fn limited(hook: Hook) -> Verdict {
     Verdict::Drop
 }
 
+/// Drops a packet that would have opened a connection, for which no source port was free.
+#[inline(always)]
+pub(crate) fn no_port(hook: Hook) -> Verdict {
+    count(hook, Outcome::NoPort);
+    Verdict::Drop
+}
+
 /// Counts a packet that the kernel refused to change, or had no memory for.
 #[inline(always)]
 pub(crate) fn dropped(hook: Hook) -> Verdict {

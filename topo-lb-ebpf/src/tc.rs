@@ -23,7 +23,7 @@ use crate::fragment;
 use crate::header::{Header, PacketKind};
 use crate::opening::{self, Chosen, Expected};
 use crate::outside::{client_device, is_denied, is_outside, is_translated, set_stray};
-use crate::packets::{Hook, count, denied, dropped, limited, next};
+use crate::packets::{Hook, count, denied, dropped, limited, next, no_port};
 use crate::resolve::{Resolution, Resolved, look_up};
 use crate::rewrite::{Write, rewrite};
 use crate::snat::{self, Route, may_end_another};
@@ -310,6 +310,7 @@ pub(crate) fn expect_replies<F: Translate>(skb: *mut __sk_buff, attempt: u32) ->
                 return if is_first { Verdict::Note } else { Verdict::Translate };
             }
             Expected::Taken => return Verdict::ExpectReplies,
+            Expected::NoPort => return no_port(hook),
             Expected::Failed => {}
         }
     }

@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use topo_lb_common::address::{TCP, UDP};
 use topo_lb_common::backend::Locality;
 use topo_lb_common::connection::{ANSWERED, REPLY, RESET, SNAT, Tuple4};
+use topo_lb_common::packets::Packets;
 use topo_lb_common::snat::PORTS;
 use topo_lb_tests::frame::{self, Tcp, says};
 use topo_lb_tests::packets::{BACK, DROP, Hook, NEXT, Programs};
@@ -82,8 +83,11 @@ fn ports_of_idle_connections_go_to_other_clients_last() -> Result<()> {
                 programs.remember_as(hook, (former, at(port)), there, of(SNAT))?;
                 programs.remember_as(hook, back, (at(port), former), of(SNAT | REPLY))?;
             }
+            let before = programs.totals(hook)?;
             let (verdict, _) = programs.run_on(UPLINK, hook, &opens)?;
             ensure!(verdict == DROP, "{protocol}, {state}: verdict {verdict}");
+            let totals = programs.totals(hook)?;
+            ensure!(totals == Packets { no_port: before.no_port + 1, ..before }, "{totals:?}");
             programs.age(Duration::from_secs(11))?;
             let (source, _, _) = on_uplink(programs, "opens", &opens, BACK)?;
             // The other client's connection is over, also for its own packets.
