@@ -357,13 +357,21 @@ fn source_nat_of_others_brings_the_table_and_its_end_tc() -> Result<()> {
 
 #[test]
 fn a_firewall_for_forwarded_packets_brings_the_table_and_its_end_tc() -> Result<()> {
-    let begins = [
-        "nft add table inet wall",
-        "nft add chain inet wall out { type filter hook forward priority 0 ; }",
-        "nft add rule inet wall out ip saddr 198.51.100.0/24 drop",
-    ];
-    let says = "the chain out of the nftables table wall is for them, too";
-    changes_who_does_it(&begins, says, "nft delete table inet wall")
+    for hook in ["forward", "ingress device eth0"] {
+        let begins = [
+            "nft add table inet wall",
+            &format!("nft add chain inet wall out {{ type filter hook {hook} priority 0 ; }}"),
+            "nft add rule inet wall out ip saddr 198.51.100.0/24 drop",
+            // This one stays: packets that are routed do not pass it.
+            "nft add table bridge wall",
+            "nft add chain bridge wall out { type filter hook forward priority 0 ; }",
+            "nft add rule bridge wall out drop",
+        ];
+        let says = "the chain out of the nftables table wall is for them, too";
+        changes_who_does_it(&begins, says, "nft delete table inet wall")
+            .with_context(|| format!("hook {hook}"))?;
+    }
+    Ok(())
 }
 
 #[test]
