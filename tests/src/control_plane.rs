@@ -98,8 +98,7 @@ impl<'a> ControlPlane<'a> {
     /// # Errors
     /// `KUBEBUILDER_ASSETS` does not name these programs, or they do not get ready.
     pub fn on_loopback() -> Result<Self> {
-        let ports = [free_port()?, free_port()?, free_port()?];
-        Self::start(assets()?, Prefix::new().folder(), None, Ipv4Addr::LOCALHOST, ports)
+        Self::start(assets()?, Prefix::new().folder(), None, Ipv4Addr::LOCALHOST, free_ports()?)
     }
 
     /// Starts etcd and kube-apiserver on the fabric of a lab.
@@ -390,7 +389,10 @@ fn assets() -> Result<PathBuf> {
     Ok(programs.into())
 }
 
-fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind((IpAddr::from(Ipv4Addr::LOCALHOST), 0));
-    Ok(listener.context("no free port")?.local_addr().context("no free port")?.port())
+/// Three different ports: all are taken before one is given back.
+fn free_ports() -> Result<[u16; 3]> {
+    let listener = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port");
+    let taken = [listener()?, listener()?, listener()?];
+    let [a, b, c] = taken.each_ref().map(TcpListener::local_addr);
+    Ok([a?.port(), b?.port(), c?.port()])
 }

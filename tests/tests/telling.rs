@@ -136,7 +136,7 @@ fn a_service_shows_what_a_node_makes_of_it() -> Result<()> {
         ensure!(all.len() == 1, "a start tells of no closed loop: {all:?}");
 
         move_to(plane, "strict", "far")?;
-        let strict = wait_for(plane, "strict", "NodeRefused", Duration::from_secs(1))?;
+        let strict = wait_for(plane, "strict", "NodeRefused", SOON)?;
         let note = strict["note"].as_str().unwrap_or_default();
         ensure!(note.starts_with(&format!("on node {HERE} ({ZONE}=zone-1): ")), "{note}");
         ensure!(note.contains("connections to port http are refused: "), "{note}");
@@ -164,8 +164,7 @@ fn a_service_shows_what_a_node_makes_of_it() -> Result<()> {
         let all = told(plane)?;
         ensure!(all.len() == 3, "each has one Event: {all:?}");
         let sent = "topo_lb_kubernetes_events_total{outcome=\"sent\"} 4";
-        let text = agent.get("/metrics")?.body;
-        ensure!(text.contains(sent), "{text}");
+        agent.wait_for_answer("/metrics", SOON, |answer| answer.body.contains(sent))?;
 
         // A refusal from before a restart gets no second Event. The agent does not list Services
         // for Events, but still knows the UID.

@@ -128,7 +128,7 @@ spec:
     spec:
       containers:
         - name: agent
-          livenessProbe: {periodSeconds: 2, timeoutSeconds: 2}
+          livenessProbe: {periodSeconds: 2, timeoutSeconds: 5}
           readinessProbe: {periodSeconds: 1, timeoutSeconds: 2}
 ";
 

@@ -30,7 +30,7 @@ pub(crate) type Answers = BTreeMap<String, usize>;
 /// A shell's command that asks the Service, and prints who answers in a line.
 pub(crate) fn ask(address: &str) -> String {
     format!(
-        "answer=$(curl -sf -m 5 http://{address}/hostname) && echo ${{answer:-empty}} || echo {FAILED}"
+        "answer=$(curl -sf -m 15 http://{address}/hostname) && echo ${{answer:-empty}} || echo {FAILED}"
     )
 }
 

@@ -566,25 +566,23 @@ fn of_top(mut top: Terminal) -> Result<()> {
 /// Agents count bytes by Service and distance, and by zone. Both lead to the same sums.
 fn lines_and_services_agree(view: &View) -> Result<()> {
     let bytes = |line: &Value| line["bytes"].as_f64().unwrap_or_default();
-    // No zone is without clients and servers of other zones; not all of them connect at once.
+    let lines = |flows: &Value| flows["lines"].as_array().cloned().unwrap_or_default();
     let flows = until_is(
-        "bytes on six lines between zones",
+        "the same bytes on six lines between zones as of Services",
         PATIENCE,
         || Ok(view.picture("")?["now"]["flows"].take()),
         |flows| {
-            let lines = flows["lines"].as_array().into_iter().flatten();
-            lines.filter(|it| it["from"] != it["to"] && bytes(it) > 0.0).count() >= 6
+            let (lines, total) = (lines(flows), flows["total"]["bytes"].as_array());
+            let total: f64 = total.into_iter().flatten().filter_map(Value::as_f64).sum();
+            let all: f64 = lines.iter().map(bytes).sum();
+            // No zone is without clients and servers of other zones; not all of them connect at once.
+            let crossing = lines.iter().filter(|it| it["from"] != it["to"] && bytes(it) > 0.0);
+            // A connection may end between the readings of two maps.
+            crossing.count() >= 6 && (all / total - 1.0).abs() < 0.1
         },
     )?;
-    let sum = |values: &Value| {
-        values.as_array().into_iter().flatten().filter_map(Value::as_f64).sum::<f64>()
-    };
-    let total = sum(&flows["total"]["bytes"]);
-    let lines: Vec<_> = flows["lines"].as_array().into_iter().flatten().collect();
-    let all: f64 = lines.iter().map(|line| bytes(line)).sum();
-    // A connection may end between the readings of two maps.
-    ensure!((all / total - 1.0).abs() < 0.1, "{all} of {total}");
-    ensure!(lines.iter().all(|line| line["estimated"]["bytes"] == 0.0), "{flows}");
-    ensure!(lines.iter().all(|line| !line["to"].is_null() || bytes(line) == 0.0), "{flows}");
+    let is_measured = |it: &Value| it["estimated"]["bytes"] == 0.0;
+    let is_known = |it: &Value| !it["to"].is_null() || bytes(it) == 0.0;
+    ensure!(lines(&flows).iter().all(|it| is_measured(it) && is_known(it)), "{flows}");
     Ok(())
 }

@@ -9,6 +9,7 @@ use topo_lb_tests::kind::{
     WORKER2,
 };
 use topo_lb_tests::traffic::Via;
+use topo_lb_tests::wait::patient;
 use topo_lb_tests::wiring::node4;
 
 use crate::check::Question;
@@ -193,7 +194,7 @@ fn relabelling(stage: &mut Stage<'_>) -> Result<()> {
             let labels = [(POOL, "shanghai"), (DESIRED_POOL, "shanghai")];
             let took = stage.change_until(|world| world.relabel(CONTROL_PLANE, &labels), &after)?;
             stage.ask(&after)?;
-            stage.and_also(took <= FOLLOWS);
+            stage.and_also(took <= patient(FOLLOWS));
             Ok(format!("New connections followed {} ms after the label.", took.as_millis()))
         },
     )

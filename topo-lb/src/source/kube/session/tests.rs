@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt as _};
 use serde_json::{Value, json};
+use tokio::net::TcpSocket;
 use tokio::sync::watch;
 use tokio::time::timeout;
 use topo_lb_tests::fake_api::{FakeApi, NODES, SERVICES, SLICES};
@@ -42,11 +43,11 @@ async fn comes(events: &mut (impl Stream<Item = Event> + Unpin), name: &str) {
 #[tokio::test]
 async fn the_first_server_that_can_be_reached_is_followed_and_the_first_of_all_again_when_it_is_back()
  {
-    let own = || TcpListener::bind("127.0.0.1:0").expect("a port");
-    let place = own();
+    // Nobody listens at the port while this socket has it.
+    let place = TcpSocket::new_v4().expect("a socket");
+    place.bind("127.0.0.1:0".parse().expect("an address")).expect("a port");
     let first = place.local_addr().expect("an address");
-    drop(place);
-    let second = api(own());
+    let second = api(TcpListener::bind("127.0.0.1:0").expect("a port"));
     second.fill(SERVICES, [service("of-the-second")]);
     let servers = [format!("http://{first}"), second.url()].map(KubeTarget::Server);
     let target = KubeTarget::InOrder(servers.into());
@@ -56,7 +57,8 @@ async fn the_first_server_that_can_be_reached_is_followed_and_the_first_of_all_a
     let mut events = Box::pin(follow(server, Nodes::new("n1".into(), wanted)));
     comes(&mut events, "of-the-second").await;
 
-    let back = api(TcpListener::bind(first).expect("its port is free"));
+    let place = place.listen(16).and_then(tokio::net::TcpListener::into_std);
+    let back = api(place.expect("a listener"));
     back.fill(SERVICES, [service("of-the-first")]);
     // The servers have different objects, so that the test can tell them apart.
     second.forget(SERVICES, []);
