@@ -35,6 +35,9 @@ const FABRIC: [u8; 6] = [2, 0x54, 0x4c, 1, 254, 0];
 const PART: Duration = Duration::from_millis(500);
 /// Connections of the others, established before the flood.
 const HELD: usize = 60;
+/// Between the calls of the others, which are one client: it has a quota of a quarter of the connections,
+/// for which each counts until 2 s or more after its end.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// What became of the flood, and of the others.
 #[derive(Clone, Debug)]
@@ -94,6 +97,7 @@ pub fn run(syns: u64) -> Result<Flooded> {
         },
         |scene| {
             scene.agent.set("--kube-proxy-replacement", "");
+            // So few that the flood would evict the others, if it were in their table.
             scene.agent.set("--max-connections", "4096");
             scene.agent.resume()?;
             flooded = Some(within(scene, syns)?);
@@ -137,6 +141,7 @@ fn within(scene: &Scene<'_>, syns: u64) -> Result<Flooded> {
         });
         while !sender.is_finished() {
             kept += ask(&mut client, &held)?;
+            thread::sleep(PAUSE);
             for (via, address) in WEB {
                 new.add(&client.call(via, address.parse()?, 5)?);
             }
