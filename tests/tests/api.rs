@@ -33,8 +33,7 @@ const BY_KEYS: &str = "10.96.3.3";
 const APP: &str = "united-deployment1";
 const OPENYURT: &str = "openyurt.io/topologyKeys";
 
-/// The limit for a change of the cluster to reach a client, for a controller, or for an agent that waits
-/// before it retries.
+/// The limit for a controller, or for an agent that waits before it retries.
 const SOON: Duration = Duration::from_secs(60);
 
 /// Creates the nodes and Services of the tutorial.
@@ -120,12 +119,12 @@ fn policies_of_a_real_api_server_decide_report_and_outlive_their_definitions() -
         client.wait_for(Via::Http, at(UD1_WITHOUT_TOPOLOGY)?, &SERVERS, SOON)?;
         let default = json!({"metadata": {"annotations": {KEYS: POOL}}});
         plane.change("Namespace", "default", &default)?;
-        client.wait_for(Via::Http, at(UD1_WITHOUT_TOPOLOGY)?, &HANGZHOU, SOON)?;
+        client.wait_for(Via::Http, at(UD1_WITHOUT_TOPOLOGY)?, &HANGZHOU, FOLLOWS)?;
         // A Service's own annotation is stronger.
         plane.annotate("svc-ud1-without-topology", KEYS, Some("*"))?;
-        client.wait_for(Via::Http, at(UD1_WITHOUT_TOPOLOGY)?, &SERVERS, SOON)?;
+        client.wait_for(Via::Http, at(UD1_WITHOUT_TOPOLOGY)?, &SERVERS, FOLLOWS)?;
         plane.annotate("svc-ud1-without-topology", KEYS, None)?;
-        client.wait_for(Via::Http, at(UD1_WITHOUT_TOPOLOGY)?, &HANGZHOU, SOON)?;
+        client.wait_for(Via::Http, at(UD1_WITHOUT_TOPOLOGY)?, &HANGZHOU, FOLLOWS)?;
 
         define(&plane, &binary)?;
         // The agent looks for the new kinds once a minute.
@@ -229,15 +228,15 @@ fn topology_keys_are_obeyed(plane: &ControlPlane<'_>, clients: &mut Clients) -> 
     clients.hangzhou.wait_for(Via::Http, at(UD1)?, &HANGZHOU, FOLLOWS)?;
     clients.shanghai.wait_for(Via::Http, at(BY_KEYS)?, &SHANGHAI, FOLLOWS)?;
     clients.beijing.wait_for(Via::Http, at(BY_KEYS)?, &[], FOLLOWS)?;
-    // A node changes its pool: API request, watch, maps and client together take under a second.
+    // A node changes its pool.
     plane.relabel(CONTROL_PLANE, POOL, Some("shanghai"))?;
-    clients.beijing.wait_for(Via::Http, at(UD1)?, &SHANGHAI, SOON)?;
-    clients.beijing.wait_for(Via::Http, at(BY_KEYS)?, &SHANGHAI, SOON)?;
+    clients.beijing.wait_for(Via::Http, at(UD1)?, &SHANGHAI, FOLLOWS)?;
+    clients.beijing.wait_for(Via::Http, at(BY_KEYS)?, &SHANGHAI, FOLLOWS)?;
     // Without its annotation a Service has no policy.
     plane.annotate("svc-ud1", OPENYURT, None)?;
-    clients.hangzhou.wait_for(Via::Http, at(UD1)?, &SERVERS, SOON)?;
+    clients.hangzhou.wait_for(Via::Http, at(UD1)?, &SERVERS, FOLLOWS)?;
     plane.annotate("svc-ud1", OPENYURT, Some("openyurt.io/nodepool"))?;
-    clients.hangzhou.wait_for(Via::Http, at(UD1)?, &HANGZHOU, SOON)?;
+    clients.hangzhou.wait_for(Via::Http, at(UD1)?, &HANGZHOU, FOLLOWS)?;
     Ok(())
 }
 

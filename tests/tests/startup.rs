@@ -66,7 +66,7 @@ fn a_memory_limit_that_the_maps_do_not_fit_under() -> Result<()> {
         let limit = Limit::make(scene.cluster.prefix(), 192 << 20)?;
         let mut command = scene.agent.command_with(&[("--max-flows", "4000000")])?;
         limit.apply(&mut command)?;
-        let wanted = ["no memory for a map", "affinity", "memory limit", "--max-flows"];
+        let wanted = ["no memory for a map", "affinity", "memory limit", "--max-services"];
         refused(scene, command, &wanted)
     })
 }

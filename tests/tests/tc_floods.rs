@@ -255,7 +255,8 @@ fn connections_of_before_a_renewal_count_for_their_guest() -> Result<()> {
         // The first count of what was open before is over.
         until("a quota", FOLLOWS, || {
             let quota = scene.dump("quota")?;
-            let is_there = quota[0]["formatted"]["value"]["until"] != 0;
+            let until = quota[0]["formatted"]["value"]["until"].as_u64();
+            let is_there = until.context("a quota has an end")? != 0;
             Ok(if is_there { Ok(()) } else { Err(quota) })
         })?;
         let mut guest = scene.cluster.machine("a")?;

@@ -9,7 +9,6 @@ use topo_lb_tests::cluster::Cluster;
 use topo_lb_tests::kind::{CONTROL_PLANE, NEIGHBOUR, SVC_UD1};
 use topo_lb_tests::manifest::{KUBERNETES_1_36, Manifests, endpoint, slice};
 use topo_lb_tests::scene::KEYS;
-use topo_lb_tests::wait::patient;
 
 use crate::stage::FOLLOWS;
 use crate::story::SVC_UD1_IPV6;
@@ -34,7 +33,7 @@ impl World for Files {
     }
 
     fn patience(&self) -> Duration {
-        patient(FOLLOWS)
+        FOLLOWS
     }
 
     fn widen(&mut self) -> Result<()> {

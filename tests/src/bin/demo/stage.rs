@@ -21,6 +21,7 @@ use crate::server::Server;
 use crate::table;
 use crate::world::World;
 use topo_lb_tests::progress::Progress;
+use topo_lb_tests::wait::patient;
 
 /// How long traffic may take to follow a change of the objects.
 pub(crate) const FOLLOWS: Duration = Duration::from_secs(1);
@@ -179,7 +180,7 @@ impl Stage<'_> {
             // With four pods, 32 requests miss one with a probability of 1 in 2,500.
             let tally = self.call(question, 32)?;
             // `asked` is the time of the first of the 32 requests, which already went right.
-            if expected.fits(&tally) || asked > self.world.patience() {
+            if expected.fits(&tally) || asked > patient(self.world.patience()) {
                 return Ok(asked);
             }
         }
