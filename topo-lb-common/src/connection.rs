@@ -17,6 +17,10 @@ use crate::layout::layout;
 pub const FROM_CLIENT: u8 = 0;
 /// [`Tuple::way`]: a packet to a client, on egress.
 pub const TO_CLIENT: u8 = 1;
+/// [`Tuple::way`]: on ingress: a datagram from outside that answers one that this node has sent from a
+/// frontend's address and port. Its entry is in `half_open4/6` and has only [`Connection::last_used`]; it is
+/// never translated.
+pub const OWN: u8 = 2;
 
 /// [`Connection::kind`]: the entry for replies.
 pub const REPLY: u8 = 1;
@@ -31,6 +35,9 @@ pub const MASQUERADE: u8 = 8;
 /// [`Connection::kind`]: the same, but the programs give it that source ([`crate::snat`]). Packets of
 /// both directions come by an uplink and leave by it.
 pub const SNAT: u8 = 16;
+/// [`Connection::kind`]: to an endpoint itself, and not to a frontend. A connection through a frontend has
+/// this client's port at this endpoint, so the programs give this one another.
+pub const DIRECT: u8 = 32;
 /// [`Connection::kind`]: packets of both directions are translated on ingress, so both entries have
 /// [`FROM_CLIENT`].
 pub const TURNS: u8 = HAIRPIN | SNAT;
@@ -49,6 +56,9 @@ pub const RESET: u8 = 8;
 /// [`Connection::state`]: the client has sent a SYN although the endpoint has answered; a SYN-ACK
 /// of the endpoint begins the connection again.
 pub const REOPENS: u8 = 16;
+/// [`Connection::state`]: before any answer, the endpoint has sent a segment of another connection with this
+/// four-tuple, which goes directly to it. The next SYN gets another source port.
+pub const MET: u8 = 32;
 
 /// How far [`Connection::sent`] and [`Connection::acknowledged`] may be behind the packets, in
 /// bytes: they are written once per [`TICK`] and after this many bytes.
@@ -103,6 +113,13 @@ pub const fn is_closed(state: u8) -> bool {
 
 /// The shortest [`lifetime`], in nanoseconds: what was used since then is remembered in any state.
 pub const SHORTEST_LIFETIME: u64 = 10 * SECOND;
+
+/// How long an endpoint may remember a TCP connection that both sides have closed (TIME-WAIT), in
+/// nanoseconds: twice the time that a segment may live. Linux takes 60 s (`TCP_TIMEWAIT_LEN`,
+/// include/net/tcp.h).
+pub const TIME_WAIT: u64 = 60 * SECOND;
+/// The same by RFC 793 for a segment that lives for a minute; Linux's connection tracking waits so long, too.
+pub const LONGEST_TIME_WAIT: u64 = 120 * SECOND;
 
 /// How long a connection is remembered without a packet, in nanoseconds.
 ///

@@ -56,6 +56,14 @@ pub const fn place(address: u32, port: u16) -> ReplyFilterPlace {
     ReplyFilterPlace { entry: mixed >> 22, mark }
 }
 
+/// The place of the mark of an endpoint to which a [`DIRECT`](crate::connection::DIRECT) connection goes: its
+/// packets have to be looked up, too. It is another mark, so that all writers of a mark write the same.
+#[inline(always)]
+#[must_use]
+pub const fn direct_place(address: u32, port: u16) -> ReplyFilterPlace {
+    place(!address, port)
+}
+
 const _: () = assert!(size_of::<ReplyFilterEntry>() == 64);
 
 #[cfg(test)]

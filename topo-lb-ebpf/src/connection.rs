@@ -10,7 +10,8 @@ use core::sync::atomic::{Ordering, compiler_fence};
 
 use topo_lb_common::address::TCP;
 use topo_lb_common::connection::{
-    ANSWERED, ENDPOINT_GONE, REPLY, SHORTEST_LIFETIME, SILENCE, TICK, is_closed, lifetime,
+    ANSWERED, DIRECT, ENDPOINT_GONE, MET, REPLY, RESET, SHORTEST_LIFETIME, SILENCE, TICK,
+    is_closed, lifetime,
 };
 
 use crate::family::{ConnectionOf, Family, FrontendOf, TupleOf};
@@ -127,7 +128,7 @@ pub(crate) fn check_endpoint<F: Family>(
         return if is_other { EndpointCheck::Other } else { EndpointCheck::Goes };
     }
     // While a connection is open, its endpoint decides about a SYN (RFC 5961 §4).
-    if protocol == TCP && opens && is_closed(state) {
+    if protocol == TCP && opens && (is_closed(state) || state & MET != 0) {
         return EndpointCheck::Other;
     }
     // SAFETY: as above.
@@ -159,7 +160,11 @@ pub(crate) fn reconsider<F: Family>(
         (fields.revision.read_volatile(), fields.kind.read_volatile(), fields.state.read_volatile())
     };
     let mut is_gone = kind & ENDPOINT_GONE != 0;
-    if revision != current {
+    if kind & DIRECT != 0 {
+        // No Service has this endpoint.
+        // SAFETY: as in `check_endpoint`.
+        unsafe { fields.revision.write_volatile(current) };
+    } else if revision != current {
         // SAFETY: as in `check_endpoint`.
         let service = unsafe { fields.service.read_volatile() };
         let serves = {
@@ -221,19 +226,42 @@ pub(crate) fn other_key<F: Family>(
     unsafe { connection.as_ref() }.other_key(key)
 }
 
+/// Whose a packet to a client is, according to the entry for replies.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reply {
+    /// The connection's.
+    Its,
+    /// Another one's: the connection is over.
+    Over,
+    /// Another one's, with which the endpoint has answered the connection's SYN ([`crate::collision`]).
+    Foreign,
+}
+
 /// Whether a reply may belong to a connection. A SYN does not belong to a closed one: the client
-/// then has another connection, directly to the endpoint.
+/// then has another connection, directly to the endpoint. Nothing belongs to one that is not answered, but for
+/// the answer: that is noted before.
 #[inline(always)]
-pub(crate) fn is_reply<F: Family>(
+pub(crate) fn reply<F: Family>(
     connection: NonNull<ConnectionOf<F>>,
     protocol: u8,
     flags: u8,
     now: u64,
-) -> bool {
+) -> Reply {
     let fields = EntryFields::of(connection);
     // SAFETY: a field of a look-up's value.
     let state = unsafe { fields.state.read_volatile() };
-    is_alive(fields, protocol, now) && (protocol != TCP || flags & SYN == 0 || !is_closed(state))
+    if !is_alive(fields, protocol, now) {
+        Reply::Over
+    } else if protocol != TCP {
+        Reply::Its
+    } else if flags & SYN != 0 && is_closed(state) {
+        Reply::Over
+    } else if state & (ANSWERED | RESET) == 0 {
+        cold_path();
+        Reply::Foreign
+    } else {
+        Reply::Its
+    }
 }
 
 /// Removes both entries of a connection. `key` is that of `connection`.

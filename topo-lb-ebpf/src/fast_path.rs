@@ -6,6 +6,7 @@ use topo_lb_common::address::{TCP, UDP};
 use crate::access::{ETHERNET, direct, length, words};
 use crate::family::{V4, V6};
 use crate::header::Read;
+use crate::transport::{ACK, SYN};
 
 /// The packet summary: protocol, addresses and ports.
 pub(crate) struct PacketSummary<F: Read> {
@@ -21,6 +22,15 @@ pub(crate) trait FastPath: Read {
     /// The summary of an unfragmented TCP segment or UDP datagram whose ports follow directly after
     /// a plain IP header; `None` for any other packet.
     fn summary(skb: *mut __sk_buff) -> Option<PacketSummary<Self>>;
+
+    /// Whether a TCP segment with a [`summary`](Self::summary) has SYN and not ACK.
+    #[inline(always)]
+    fn is_syn(skb: *mut __sk_buff) -> bool {
+        // The fourth word of TCP's header begins with the offset of the data and the flags.
+        let flags =
+            direct::<1>(skb, ETHERNET + Self::BYTES + 12).map(|[word]| word.to_ne_bytes()[1]);
+        flags.is_some_and(|flags| flags & (SYN | ACK) == SYN)
+    }
 
     /// The destination; `None` if the packet ends before it.
     fn destination(skb: *mut __sk_buff) -> Option<Self::Address>;

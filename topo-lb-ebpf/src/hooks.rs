@@ -1,21 +1,20 @@
 //! The tc hooks: in which order the steps handle a packet of a client that has no socket on this node.
 
 use aya_ebpf::bindings::__sk_buff;
-use topo_lb_common::address::UDP;
 use topo_lb_common::packets::Outcome;
 use topo_lb_common::snat::is_source_port;
 
+use crate::collision::{Direct, sort};
 use crate::family::{V4, V6};
 use crate::frontend_filter::{has_bit, in_range};
 use crate::header::Read as _;
 use crate::maps::SERVES_ALL_FRONTENDS;
-use crate::opening::PORT_ATTEMPTS;
 use crate::outside::{Clients, enter, is_stray};
 use crate::packets::{Hook, dropped, next};
+use crate::port::PORT_ATTEMPTS;
 use crate::reply_filter::is_no_endpoint;
-use crate::snat::may_end_another;
 use crate::steps::Steps;
-use crate::tc::{Done, Translate};
+use crate::tc::{Done, Translate, may_be_own};
 use crate::trace::note;
 use crate::trace::ring::is_on;
 use crate::transport::split_ports;
@@ -37,12 +36,13 @@ pub(crate) fn ingress(skb: *mut __sk_buff, clients: Clients) -> i32 {
 
 #[inline(always)]
 fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Verdict {
-    match filter::<F>(skb, clients) {
-        Filtered::Service => {}
-        Filtered::Endpoint => return F::forget_translated(skb, Hook::Ingress),
+    let (is_direct, mut verdict) = match filter::<F>(skb, clients) {
+        Filtered::Service => (false, F::from_client(skb, Done::Nothing)),
+        Filtered::Direct(Direct::Known) => (true, F::from_client(skb, Done::Nothing)),
+        Filtered::Direct(Direct::Opens) => (true, Verdict::ChooseEndpoint),
+        Filtered::Direct(Direct::Unknown) => return next(Hook::Ingress, Outcome::Untouched),
         Filtered::Other(outcome) => return next(Hook::Ingress, outcome),
-    }
-    let mut verdict = F::from_client(skb, Done::Nothing);
+    };
     // The verdict on most packets: they pay for no comparison with the steps below.
     if verdict == Verdict::Next {
         return verdict;
@@ -66,19 +66,18 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ve
     } else if verdict == Verdict::Forget {
         verdict = F::forget(skb, Hook::Ingress);
     }
-    if verdict == Verdict::ChooseEndpoint {
+    let has_met = verdict == Verdict::ChooseAnother;
+    let opens = verdict == Verdict::ChooseEndpoint || has_met;
+    if opens && is_direct {
+        verdict = choose_port::<F>(skb, F::open_direct(skb), true);
+    } else if opens {
         note::begin(skb);
         verdict = F::open(skb);
         let opens = matches!(verdict, Verdict::ChooseSource | Verdict::ExpectReplies);
         if verdict == Verdict::ChooseSource {
             verdict = F::choose_source(skb);
         }
-        for attempt in 0..PORT_ATTEMPTS {
-            if verdict != Verdict::ExpectReplies {
-                break;
-            }
-            verdict = F::expect_replies(skb, attempt);
-        }
+        verdict = choose_port::<F>(skb, verdict, has_met);
         if is_on() && note::is_noted(skb) {
             if opens && verdict == Verdict::Drop {
                 note::drop(skb);
@@ -106,12 +105,25 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ve
     }
 }
 
+/// Writes the entry for the replies to a packet, if `verdict` says so. `is_taken`: the client's own port is
+/// taken at the endpoint, which is what the first attempt tries.
+#[inline(always)]
+fn choose_port<F: Steps>(skb: *mut __sk_buff, mut verdict: Verdict, is_taken: bool) -> Verdict {
+    for attempt in 0..PORT_ATTEMPTS {
+        if verdict != Verdict::ExpectReplies {
+            break;
+        }
+        verdict = F::expect_replies(skb, attempt | u32::from(is_taken));
+    }
+    verdict
+}
+
 /// What a packet's destination says.
 enum Filtered {
     /// Perhaps to a Service, about a connection to one, or a reply that turns.
     Service,
-    /// A datagram, perhaps to an endpoint of a translated connection.
-    Endpoint,
+    /// No Service, but perhaps an endpoint of a translated connection.
+    Direct(Direct),
     /// Neither.
     Other(Outcome),
 }
@@ -129,10 +141,8 @@ fn filter<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Filter
         };
         return if has_bit::<F>(destination, port) || is_reply() {
             Filtered::Service
-        } else if packet.protocol != UDP || is_no_endpoint::<F>(destination, port) {
-            Filtered::Other(Outcome::Untouched)
         } else {
-            Filtered::Endpoint
+            Filtered::Direct(sort::<F>(skb, &packet))
         };
     }
     // The destination suffices. Fragments and ICMP errors are sent to a Service's address, too.
@@ -167,8 +177,9 @@ fn egress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ver
     if let Some(packet) = F::summary(skb) {
         let (port, _) = split_ports(packet.ports);
         if is_no_endpoint::<F>(packet.source, port) {
-            return if clients == Clients::Outside && may_end_another(skb, packet.protocol, port) {
-                F::forget_translated(skb, Hook::Egress)
+            let (protocol, source) = (packet.protocol, packet.source);
+            return if clients == Clients::Outside && may_be_own::<F>(skb, protocol, source, port) {
+                F::leave_from_own(skb)
             } else {
                 next(Hook::Egress, Outcome::Untouched)
             };
@@ -178,14 +189,17 @@ fn egress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ver
     if verdict == Verdict::Next {
         return verdict;
     }
-    if verdict == Verdict::ForgetTranslated {
-        verdict = F::forget_translated(skb, Hook::Egress);
+    if verdict == Verdict::LeaveFromOwn {
+        verdict = F::leave_from_own(skb);
     }
     if verdict == Verdict::Note {
         verdict = F::note(skb, Hook::Egress);
         if verdict == Verdict::Translate {
             verdict = F::to_client(skb, true);
         }
+    }
+    if verdict == Verdict::Meet {
+        verdict = F::meet(skb);
     }
     // The client's port is that of another connection now, also for later packets.
     if verdict == Verdict::Forget {

@@ -11,8 +11,7 @@ use aya_ebpf::helpers::bpf_get_prandom_u32;
 use topo_lb_common::address::{SCTP, TCP};
 use topo_lb_common::backend::Locality;
 use topo_lb_common::connection::{
-    ANSWERED, FROM_CLIENT, HAIRPIN, MASQUERADE, REPLY, SHORTEST_LIFETIME, SNAT, TO_CLIENT, TURNS,
-    is_closed,
+    DIRECT, FROM_CLIENT, HAIRPIN, MASQUERADE, REPLY, SNAT, TO_CLIENT, TURNS,
 };
 use topo_lb_common::snat::source_port;
 use topo_lb_common::trace::Outcome;
@@ -20,26 +19,17 @@ use topo_lb_common::trace::Outcome;
 use crate::affinity::Client;
 use crate::budget;
 use crate::clock::now;
-use crate::connection::{
-    find, find_half_open, forget, holds, is_alive, other_key, remove, revision,
-};
+use crate::connection::{find_half_open, holds, other_key, remove, revision};
 use crate::family::{ConnectionOf, Family, FrontendOf, TupleOf};
 use crate::fast_path::FastPath;
 use crate::four_tuple::{EntryFields, FourTuple, NewEntry};
 use crate::maps::SERVES_ALL_FRONTENDS;
 use crate::outside::is_of_outside;
+use crate::port::{PORT_ATTEMPTS, Takes, may_take};
 use crate::reply_filter;
 use crate::resolve::{Resolution, resolve};
 use crate::snat::has_socket;
 use crate::trace::note::note;
-
-/// Source ports to try, if the client's own or another one is taken at the endpoint.
-pub(crate) const PORT_ATTEMPTS: u32 = 16;
-/// How many of them leave alone the ports of closed connections of other clients with the same source
-/// address: their endpoint may still know them (TIME-WAIT). Linux likewise takes these last
-/// (`nf_nat_used_tuple_harder`, net/netfilter/nf_nat_core.c). The others also take the ports of
-/// idle connections, so that packets with false sources do not use up all ports.
-const FREE_ATTEMPTS: u32 = 12;
 
 /// The result of choosing an endpoint.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -196,28 +186,25 @@ pub(crate) fn expect_replies<F: FastPath>(
     let is_snat = new.kind & SNAT != 0;
     if attempt != 0 {
         // The client has another connection from this port to this endpoint, through another
-        // Service; or another client has this source. The endpoint could not distinguish them.
+        // Service or directly; or another client has this source. The endpoint could not distinguish them.
         // SAFETY: the helper has no preconditions.
         let random = unsafe { bpf_get_prandom_u32() };
-        to.source_port =
-            if is_snat { source_port(random) } else { 32_768 | random as u16 & 0x7fff };
+        to.source_port = source_port(random);
     }
-    let takes = match is_snat {
-        true if attempt < FREE_ATTEMPTS => Takes::Over,
-        true => Takes::Idle,
-        false => Takes::Closed,
-    };
     let way = if new.kind & TURNS != 0 { FROM_CLIENT } else { TO_CLIENT };
     let mut reply = to.reversed().key(key.protocol, way, key.device);
     // A process of this node may have the port.
     if !(is_snat && has_socket::<F>(skb, &mut reply))
-        && may_take::<F>(&reply, key, takes, new.now)
+        && may_take::<F>(&reply, key, Takes::of(attempt), is_snat, new.now)
         && insert_reply::<F>(&reply, key, new, draft)
     {
         // SAFETY: a field of a look-up's value, which no packet uses yet.
         unsafe { fields.source_port.write_volatile(to.source_port) };
         if new.kind & HAIRPIN == 0 {
             reply_filter::expect::<F>(to.destination, to.destination_port);
+        }
+        if new.kind & DIRECT != 0 {
+            reply_filter::expect_direct::<F>(to.destination, to.destination_port);
         }
         return Expected::Yes;
     }
@@ -243,42 +230,6 @@ fn insert_reply<F: Family>(
         draft.as_ref()
     };
     F::half_open().insert(reply, entry, BPF_NOEXIST.into()).is_ok()
-}
-
-/// Which connections of other clients give up their reply's key. Each also has those of the former one.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Takes {
-    /// Those whose [`lifetime`](topo_lb_common::connection::lifetime) is over.
-    Over,
-    /// Closed ones of TCP.
-    Closed,
-    /// These, and those without a packet for [`SHORTEST_LIFETIME`] but for answered ones of TCP.
-    Idle,
-}
-
-/// Whether a connection with the key `key` may use a reply's key. Removes the connection that had it.
-#[inline(always)]
-fn may_take<F: Family>(reply: &TupleOf<F>, key: &TupleOf<F>, takes: Takes, now: u64) -> bool {
-    let Some(found) = find::<F>(reply) else {
-        return true;
-    };
-    if FourTuple::<F>::of_entry(found).is_reply_to(key) {
-        remove::<F>(reply);
-        return true;
-    }
-    let fields = EntryFields::of(found);
-    // SAFETY: fields of a look-up's value, each read separately.
-    let (state, last_used) =
-        unsafe { (fields.state.read_volatile(), fields.last_used.read_volatile()) };
-    let is_tcp = key.protocol == TCP;
-    let is_idle = now.wrapping_sub(last_used).cast_signed() > SHORTEST_LIFETIME.cast_signed();
-    let may_take = !is_alive(fields, key.protocol, now)
-        || takes >= Takes::Closed && is_tcp && is_closed(state)
-        || takes == Takes::Idle && is_idle && !(is_tcp && state & ANSWERED != 0);
-    if may_take {
-        forget::<F>(reply, found);
-    }
-    may_take
 }
 
 /// Moves both entries of a connection to the established ones. `key` is that of the client's

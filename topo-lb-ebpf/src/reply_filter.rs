@@ -1,7 +1,7 @@
 //! The reply filter: a packet from or to an unmarked address and port needs no look-up in the
 //! connection table.
 
-use topo_lb_common::reply_filter::{ReplyFilterEntry, ReplyFilterPlace, place};
+use topo_lb_common::reply_filter::{ReplyFilterEntry, ReplyFilterPlace, direct_place, place};
 
 use crate::fast_path::FastPath;
 use crate::maps::REPLY_FILTER;
@@ -9,7 +9,17 @@ use crate::maps::REPLY_FILTER;
 /// Whether certainly no translated connection has this endpoint. `port` in host order.
 #[inline(always)]
 pub(crate) fn is_no_endpoint<F: FastPath>(address: F::Address, port: u16) -> bool {
-    let ReplyFilterPlace { entry, mark } = place(F::folded(address), port);
+    is_unmarked(place(F::folded(address), port))
+}
+
+/// Whether certainly no direct connection is translated to this endpoint. `port` in host order.
+#[inline(always)]
+pub(crate) fn is_none_direct<F: FastPath>(address: F::Address, port: u16) -> bool {
+    is_unmarked(direct_place(F::folded(address), port))
+}
+
+#[inline(always)]
+fn is_unmarked(ReplyFilterPlace { entry, mark }: ReplyFilterPlace) -> bool {
     REPLY_FILTER.get_ptr_mut(entry).is_some_and(|entry| {
         // SAFETY: an array's element; each field is read separately.
         unsafe {
@@ -33,7 +43,17 @@ unsafe fn field(entry: *mut ReplyFilterEntry, mark: u32) -> *mut u8 {
 /// an agent that rebuilds the marks from the entries misses none. `port` in host order.
 #[inline(always)]
 pub(crate) fn expect<F: FastPath>(address: F::Address, port: u16) {
-    let ReplyFilterPlace { entry, mark } = place(F::folded(address), port);
+    set(place(F::folded(address), port));
+}
+
+/// Marks an endpoint that has a direct connection, as [`expect`] does.
+#[inline(always)]
+pub(crate) fn expect_direct<F: FastPath>(address: F::Address, port: u16) {
+    set(direct_place(F::folded(address), port));
+}
+
+#[inline(always)]
+fn set(ReplyFilterPlace { entry, mark }: ReplyFilterPlace) {
     if let Some(entry) = REPLY_FILTER.get_ptr_mut(entry) {
         // SAFETY: as above; every CPU writes the same.
         unsafe { field(entry, mark).write_volatile(1) };

@@ -12,7 +12,7 @@ use crate::packets::Hook;
 use crate::tc::Done;
 use crate::trace::packet;
 use crate::verdict::Verdict;
-use crate::{fragment, icmp, refuse, snat, tc};
+use crate::{collision, fragment, icmp, refuse, snat, tc};
 
 macro_rules! steps {
     ($(
@@ -58,8 +58,12 @@ steps! {
     note, note4, note6: tc::note, hook: Hook;
     /// Forgets a packet's connection, which is over.
     forget, forget4, forget6: tc::forget, hook: Hook;
-    /// Forgets the connection whose endpoint a datagram is sent to directly.
-    forget_translated, forget_translated4, forget_translated6: tc::forget_translated, hook: Hook;
+    /// Forgets the connection whose source a process of this node uses, or remembers whom it asks.
+    leave_from_own, leave_from_own4, leave_from_own6: tc::leave_from_own;
+    /// Opens a direct connection whose port another one has at the endpoint.
+    open_direct, open_direct4, open_direct6: collision::open;
+    /// Leaves a segment of a direct connection untouched.
+    meet, meet4, meet6: collision::meet;
     /// Handles a packet of a connection that may need another endpoint, or has lost its own.
     reconsider, reconsider4, reconsider6: tc::reconsider;
     /// Handles a packet that neither opens a connection nor belongs to a known one.

@@ -7,14 +7,14 @@
 use aya_ebpf::bindings::__sk_buff;
 use core::ptr::NonNull;
 use topo_lb_common::address::{SCTP, TCP, UDP};
-use topo_lb_common::connection::{FROM_CLIENT, REPLY, SNAT, TO_CLIENT};
+use topo_lb_common::connection::{FROM_CLIENT, MET, REPLY, SNAT, TO_CLIENT};
 use topo_lb_common::packets::Outcome;
 use topo_lb_common::trace::Outcome as Told;
 
 use crate::access::ETHERNET;
 use crate::affinity::Client;
 use crate::clock::now;
-use crate::connection::{self, EndpointCheck};
+use crate::connection::{self, EndpointCheck, Reply};
 use crate::family::{ConnectionOf, TupleOf, V4, V6};
 use crate::fast_path::FastPath;
 use crate::forward::forward;
@@ -23,6 +23,7 @@ use crate::fragment;
 use crate::header::{Header, PacketKind};
 use crate::opening::{self, Chosen, Expected};
 use crate::outside::{client_device, is_denied, is_outside, is_translated, set_stray};
+use crate::own;
 use crate::packets::{Hook, count, denied, dropped, limited, next, no_port};
 use crate::resolve::{Resolution, Resolved, look_up};
 use crate::rewrite::{Write, rewrite};
@@ -144,11 +145,16 @@ pub(crate) fn forget<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
     let transport = transport(skb, &header);
     let says = FourTuple::of_packet(&header, transport.ports);
     let key = says.key(header.protocol, hook as u8, client_device(skb));
+    let mut has_met = false;
     if let Some(found) = connection::find::<F>(&key) {
+        // SAFETY: a field of a look-up's value.
+        has_met = unsafe { EntryFields::of(found).state.read_volatile() } & MET != 0;
         connection::forget::<F>(&key, found);
     }
     if hook == Hook::Egress {
         fragment::leave(&header, hook)
+    } else if has_met {
+        Verdict::ChooseAnother
     } else if connection::opens(header.protocol, &transport) {
         Verdict::ChooseEndpoint
     } else {
@@ -156,30 +162,29 @@ pub(crate) fn forget<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
     }
 }
 
-/// Forgets the connection of a client that now sends a datagram to its endpoint directly, from the same
-/// port: the answers would have the frontend as their source. On egress, a process of this node has sent it
-/// from the address and the port that the connection has as its source. TCP has a handshake: see
-/// [`connection::is_reply`].
+/// Handles a datagram that leaves this node. A process may have sent it from the address and the port that a
+/// connection of source NAT has as its source: that connection is forgotten, or the answers would go to its
+/// client. TCP has a handshake: see [`connection::reply`]. With a frontend as its source, its
+/// answers are remembered as [`own`].
 #[inline(always)]
-pub(crate) fn forget_translated<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
-    let (way, kind) = match hook {
-        Hook::Ingress => (TO_CLIENT, REPLY),
-        Hook::Egress => (FROM_CLIENT, REPLY | SNAT),
-    };
+pub(crate) fn leave_from_own<F: Translate>(skb: *mut __sk_buff) -> Verdict {
+    const SOURCE: u8 = REPLY | SNAT;
     let header = F::header(skb, ETHERNET, false);
     if let Some(ports) = ports_of(skb, &header)
         && !is_translated(skb)
     {
-        let answer = FourTuple::of_packet(&header, ports).reversed();
-        let key = answer.key(header.protocol, way, client_device(skb));
-        if let Some(found) = connection::find::<F>(&key)
+        let says = FourTuple::of_packet(&header, ports);
+        let mut key = client_key(skb, &says.reversed(), header.protocol);
+        if own::may_be::<F>(header.protocol, says.source, says.source_port) {
+            own::remember::<F>(&mut key, now());
+        } else if let Some(found) = connection::find::<F>(&key)
             // SAFETY: a field of a look-up's value.
-            && unsafe { EntryFields::of(found).kind.read_volatile() } & kind == kind
+            && unsafe { EntryFields::of(found).kind.read_volatile() } & SOURCE == SOURCE
         {
             connection::forget::<F>(&key, found);
         }
     }
-    fragment::leave(&header, hook)
+    fragment::leave(&header, Hook::Egress)
 }
 
 /// Handles a packet of a connection that may need another endpoint, or has lost its own.
@@ -262,7 +267,10 @@ pub(crate) fn open<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let transport = transport(skb, &header);
     let says = FourTuple::of_packet(&header, transport.ports);
     let frontend = F::frontend(says.destination, says.destination_port, header.protocol);
-    let key = client_key(skb, &says, header.protocol);
+    let mut key = client_key(skb, &says, header.protocol);
+    if is_outside(skb) && header.protocol == UDP && own::is_own::<F>(&mut key, now()) {
+        return fragment::leave(&header, hook);
+    }
     if is_outside(skb) && is_denied::<F>(&frontend, says.source) {
         note::note::<F>(skb, &Resolved::unknown(Resolution::Drop), Told::Dropped);
         return denied(hook);
@@ -351,8 +359,9 @@ pub(crate) fn to_client<F: Translate>(skb: *mut __sk_buff, is_settled: bool) -> 
     let says = FourTuple::of_packet(&header, transport.ports);
     let key = says.key(header.protocol, TO_CLIENT, client_device(skb));
     let Some(found) = connection::find_of::<F>(&key, &transport) else {
-        return if is_outside(skb) && may_end_another(skb, header.protocol, says.source_port) {
-            Verdict::ForgetTranslated
+        let (source, port) = (says.source, says.source_port);
+        return if is_outside(skb) && may_be_own::<F>(skb, header.protocol, source, port) {
+            Verdict::LeaveFromOwn
         } else {
             fragment::leave(&header, hook)
         };
@@ -361,8 +370,10 @@ pub(crate) fn to_client<F: Translate>(skb: *mut __sk_buff, is_settled: bool) -> 
         return next(hook, Outcome::Malformed);
     }
     let now = now();
-    if !connection::is_reply::<F>(found, header.protocol, transport.flags, now) {
-        return Verdict::Forget;
+    match connection::reply::<F>(found, header.protocol, transport.flags, now) {
+        Reply::Its => {}
+        Reply::Over => return Verdict::Forget,
+        Reply::Foreign => return Verdict::Meet,
     }
     if !is_settled && must_note::<F>(found, &header, &transport, now) {
         return Verdict::Note;
@@ -371,6 +382,17 @@ pub(crate) fn to_client<F: Translate>(skb: *mut __sk_buff, is_settled: bool) -> 
         Some(_) => Verdict::Next,
         None => dropped(hook),
     }
+}
+
+/// Whether a packet that leaves may be a datagram for [`leave_from_own`]. `port` in host order.
+#[inline(always)]
+pub(crate) fn may_be_own<F: Translate>(
+    skb: *mut __sk_buff,
+    protocol: u8,
+    source: F::Address,
+    port: u16,
+) -> bool {
+    own::may_be::<F>(protocol, source, port) || may_end_another(skb, protocol, port)
 }
 
 /// The verdict on a packet without ports of a Service's protocol; `None` if it has such ports.

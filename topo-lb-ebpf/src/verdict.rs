@@ -42,6 +42,10 @@ pub(crate) enum Verdict {
     Forget = 111,
     /// Step: choose the source of a packet to another node.
     ChooseSource = 112,
-    /// Step: forget the connection whose endpoint the packet is sent to directly.
-    ForgetTranslated = 114,
+    /// Step: handle a datagram that this node sends from a port of the programs, or of a frontend.
+    LeaveFromOwn = 114,
+    /// Step: choose an endpoint; the client's own port is taken at the former one.
+    ChooseAnother = 115,
+    /// Step: leave the segment of another connection untouched.
+    Meet = 116,
 }

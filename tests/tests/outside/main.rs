@@ -1,6 +1,7 @@
 //! Clients outside of the node (`--kube-proxy-replacement`).
 
 mod clients;
+mod collisions;
 mod floods;
 mod guards;
 mod restarts;

@@ -1,12 +1,14 @@
 //! The tc programs, one packet at a time.
 
 mod checksums;
+mod collisions;
 mod extensions;
 mod fragments;
 mod icmp;
 mod malformed;
 mod neighbours;
 mod outside;
+mod own;
 mod refusals;
 mod scene;
 mod source_nat;

@@ -83,34 +83,6 @@ fn only_packets_to_another_node_are_marked_and_replies_have_the_frontend() -> Re
 }
 
 #[test]
-fn a_datagram_directly_to_the_endpoint_ends_the_connection_through_the_frontend() -> Result<()> {
-    for [client, port, a, b] in FAMILIES {
-        for (endpoint, row, mark) in [(a, here(a), 0), (b, elsewhere(b), MARK)] {
-            let mut programs = Programs::replacing()?;
-            programs.rely_on_marks(true)?;
-            programs.expose(1, at(port), UDP, &row)?;
-            let (ingress, egress) = (Hook::ExternalIngress, Hook::ExternalEgress);
-            let answer = udp(endpoint, client);
-            for _ in 0..2 {
-                let there = (NEXT, client, endpoint);
-                from_outside(&mut programs, "to the frontend", &udp(client, port), there, mark)?;
-                expect(&mut programs, "its answer", egress, &answer, (NEXT, port, client))?;
-                // TCP has connections of its own from this port.
-                let segment = tcp(client, endpoint, Tcp::Ack);
-                expect_untouched(&mut programs, "TCP", ingress, &segment)?;
-                expect(&mut programs, "an answer", egress, &answer, (NEXT, port, client))?;
-                let direct = udp(client, endpoint);
-                expect_untouched(&mut programs, "to the endpoint", ingress, &direct)?;
-                expect_untouched(&mut programs, "the direct answer", egress, &answer)?;
-            }
-            let left = (programs.connections4()?.len(), programs.connections6()?.len());
-            ensure!(left == (0, 0), "{left:?} entries are left");
-        }
-    }
-    Ok(())
-}
-
-#[test]
 fn later_fragments_have_the_mark_of_the_first() -> Result<()> {
     let mut programs = Programs::replacing()?;
     programs.expose(1, at(PORT4), UDP, &elsewhere(B4))?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use topo_lb_common::address::{TCP, UDP};
 use topo_lb_common::backend::Locality;
-use topo_lb_common::connection::{ANSWERED, REPLY, RESET, SNAT, Tuple4};
+use topo_lb_common::connection::{ANSWERED, CLIENT_FIN, ENDPOINT_FIN, REPLY, RESET, SNAT, Tuple4};
 use topo_lb_common::packets::Packets;
 use topo_lb_common::snat::PORTS;
 use topo_lb_tests::frame::{self, Tcp, says};
@@ -36,6 +36,51 @@ fn ports_of_connections_that_just_ended_go_to_other_clients_last() -> Result<()>
         }
         // Half of the ports are free: one of 4,096 clients finds none at twelve attempts.
         ensure!(taken < 32, "{taken} of 256 clients got the port of a connection that just ended");
+        Ok(())
+    })
+}
+
+#[test]
+fn ports_in_time_wait_at_the_endpoint_are_the_last_and_the_youngest_the_very_last() -> Result<()> {
+    const CLOSED: u8 = ANSWERED | CLIENT_FIN | ENDPOINT_FIN;
+    on_node_with(65_536, |programs| {
+        let Parts { node, port, there, .. } = FAMILIES[0];
+        programs.expose(1, at(port), TCP, &[(at(there), Locality::Zone)])?;
+        let (node, former) = (node.parse()?, at("198.51.100.1:40000"));
+        let close = |programs: &mut Programs, first| -> Result<()> {
+            for number in (PORTS.0 + first..=PORTS.1).step_by(4) {
+                let says = (at(there), SocketAddr::new(node, number));
+                let kind = (TCP, SNAT | REPLY, CLOSED);
+                programs.remember_as(Hook::ExternalIngress, says, (at(port), former), kind)?;
+            }
+            Ok(())
+        };
+        let mut clients = 0..;
+        // How many of 128 clients get each quarter of the ports.
+        let mut quarters = |programs: &mut Programs| -> Result<[u32; 4]> {
+            let mut taken = [0; 4];
+            for number in clients.by_ref().take(128) {
+                let client = format!("203.0.{}.{}:40000", 113 + number / 256, number % 256);
+                let syn = tcp(&client, port, Tcp::Syn(999));
+                let (source, _, _) = on_uplink(programs, "SYN", &syn, BACK)?;
+                taken[usize::from(source.port() - PORTS.0) % 4] += 1;
+            }
+            Ok(taken)
+        };
+        close(programs, 0)?;
+        close(programs, 1)?;
+        // Longer than tc needs the entries for itself, and half of the time that Linux waits.
+        programs.age(Duration::from_secs(30))?;
+        let taken = quarters(programs)?;
+        ensure!(taken[0] + taken[1] < 8, "{taken:?}: the first two quarters are in TIME-WAIT");
+
+        // All are closed now: the first half for 70 s, the second one for an instant.
+        programs.age(Duration::from_secs(40))?;
+        close(programs, 2)?;
+        close(programs, 3)?;
+        let taken = quarters(programs)?;
+        // Of three attempts each takes an old one by half; the last one takes any.
+        ensure!(taken[2] + taken[3] < 32, "{taken:?}: the last two quarters have just ended");
         Ok(())
     })
 }

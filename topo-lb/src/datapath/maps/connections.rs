@@ -7,8 +7,8 @@ use std::time::Duration;
 use aya::maps::Map;
 use topo_lb_common::address::TCP;
 use topo_lb_common::connection::{
-    ANSWERED, CLIENT_FIN, Connection4, Connection6, ENDPOINT_FIN, MASQUERADE, REPLY, Tuple4,
-    Tuple6, is_closed, lifetime,
+    ANSWERED, CLIENT_FIN, Connection4, Connection6, DIRECT, ENDPOINT_FIN, MASQUERADE, REPLY,
+    Tuple4, Tuple6, is_closed, lifetime,
 };
 use topo_lb_common::maps;
 
@@ -52,7 +52,9 @@ pub fn read(pin_dir: &Path) -> Result<Vec<Connection>, ReadError> {
                 let (key, value) = pair?;
                 let Some(protocol) = protocol_of(key.protocol) else { continue };
                 let idle = now.saturating_sub(value.last_used);
-                if value.kind & REPLY != 0 || idle >= lifetime(key.protocol, value.state) {
+                // A direct connection has no frontend.
+                if value.kind & (REPLY | DIRECT) != 0 || idle >= lifetime(key.protocol, value.state)
+                {
                     continue;
                 }
                 all.push(Connection {

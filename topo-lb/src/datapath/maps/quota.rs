@@ -15,8 +15,8 @@ use std::time::Duration;
 use aya::maps::{Array, Map, MapData, MapError};
 use topo_lb_common::address::TCP;
 use topo_lb_common::connection::{
-    Connection, Connection4, Connection6, OUTSIDE_DEVICE, REPLY, Tuple, Tuple4, Tuple6, is_closed,
-    lifetime,
+    Connection, Connection4, Connection6, LONGEST_TIME_WAIT, OUTSIDE_DEVICE, REPLY, SNAT, Tuple,
+    Tuple4, Tuple6, is_closed, lifetime,
 };
 use topo_lb_common::device::{Device, Quota, SHARE, outside};
 use topo_lb_common::maps;
@@ -220,6 +220,8 @@ fn device<A: bytemuck::Pod, K>(key: &Tuple<A>, value: &Connection<A, K>) -> u32 
 /// Whether the programs have no use for an entry any more, at `now`.
 fn is_over<A, K>(key: &Tuple<A>, value: &Connection<A, K>, now: u64) -> bool {
     let lifetime = match key.protocol {
+        // The endpoint may remember the port for so long.
+        TCP if is_closed(value.state) && value.kind & SNAT != 0 => LONGEST_TIME_WAIT,
         TCP if is_closed(value.state) => LAST_PACKETS,
         protocol => lifetime(protocol, value.state),
     };
@@ -228,7 +230,6 @@ fn is_over<A, K>(key: &Tuple<A>, value: &Connection<A, K>, now: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use topo_lb_common::connection::SNAT;
     use topo_lb_common::reply_filter::folded;
 
     use super::*;

@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 use aya::maps::{HashMap, Map, MapData, MapError};
 use memmap2::{MmapOptions, MmapRaw};
 use topo_lb_common::connection::{
-    Connection4, Connection6, HAIRPIN, REPLY, Tuple4, Tuple6, lifetime,
+    Connection4, Connection6, DIRECT, HAIRPIN, REPLY, Tuple4, Tuple6, lifetime,
 };
 use topo_lb_common::maps;
 use topo_lb_common::reply_filter::{
-    ENTRIES, MARKS, ReplyFilterEntry, ReplyFilterPlace, folded, place,
+    ENTRIES, MARKS, ReplyFilterEntry, ReplyFilterPlace, direct_place, folded, place,
 };
 use tracing::{info, warn};
 
@@ -168,16 +168,22 @@ impl Work {
         // Of an endpoint that is its own client, every packet is looked up.
         let is_reply = |kind| kind & (REPLY | HAIRPIN) == REPLY;
         let mut places = Vec::new();
+        let mut add = |address, port, kind| {
+            places.push(place(address, port));
+            if kind & DIRECT != 0 {
+                places.push(direct_place(address, port));
+            }
+        };
         for pair in self.four.iter().flat_map(|table| entries(table, maps::CONNECTIONS4)) {
             let (key, value) = pair?;
             if is_reply(value.kind) && !is_over(value.last_used, key.protocol, value.state) {
-                places.push(place(u32::from_ne_bytes(key.source), key.source_port));
+                add(u32::from_ne_bytes(key.source), key.source_port, value.kind);
             }
         }
         for pair in self.six.iter().flat_map(|table| entries(table, maps::CONNECTIONS6)) {
             let (key, value) = pair?;
             if is_reply(value.kind) && !is_over(value.last_used, key.protocol, value.state) {
-                places.push(place(folded(bytemuck::cast(key.source)), key.source_port));
+                add(folded(bytemuck::cast(key.source)), key.source_port, value.kind);
             }
         }
         places.sort_unstable();

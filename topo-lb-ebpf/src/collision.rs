@@ -1,0 +1,114 @@
+//! Two connections of one client port to one endpoint: one goes through a frontend, the other directly to the
+//! endpoint. The endpoint could not tell them apart, so the second one gets another source port there, as
+//! connection tracking does.
+//!
+//! * **The one through the frontend is first.** A SYN or a datagram to an endpoint that may have connections
+//!   is looked up. If its answers would be turned, the direct connection is opened like one to a frontend,
+//!   as [`DIRECT`].
+//! * **The direct one is first.** The programs do not follow it. Its endpoint answers the SYN through the
+//!   frontend by an acknowledgement of the connection that it knows (RFC 5961 §4), or by one of TIME-WAIT. That
+//!   segment passes untouched ([`MET`]): from the frontend's address, the client would answer it by a RST,
+//!   which ends the direct connection. The client's next SYN gets another source port. Datagrams have
+//!   no such answer: the direct flow's next datagram makes it the second one.
+
+use aya_ebpf::bindings::{__sk_buff, BPF_ANY};
+use topo_lb_common::address::{SCTP, UDP};
+use topo_lb_common::connection::{DIRECT, FROM_CLIENT, MET, REPLY, TO_CLIENT};
+use topo_lb_common::packets::Outcome;
+use topo_lb_common::trace::NO_SERVICE;
+
+use crate::access::ETHERNET;
+use crate::clock::now;
+use crate::connection::{find, find_half_open, holds, is_alive, opens, other_key, revision};
+use crate::fast_path::{FastPath, PacketSummary};
+use crate::four_tuple::{EntryFields, FourTuple, NewEntry};
+use crate::fragment;
+use crate::outside::{client_device, is_translated};
+use crate::packets::{Hook, next};
+use crate::reply_filter::{is_no_endpoint, is_none_direct};
+use crate::tc::Translate;
+use crate::transport::{split_ports, transport};
+use crate::verdict::Verdict;
+
+/// What a packet to no frontend may be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Direct {
+    /// Nothing that the programs know.
+    Unknown,
+    /// It may begin a connection to an endpoint that has others through a frontend.
+    Opens,
+    /// It may be of a [`DIRECT`] connection.
+    Known,
+}
+
+/// What a packet with this summary may be, which is not to a frontend.
+#[inline(always)]
+pub(crate) fn sort<F: FastPath>(skb: *mut __sk_buff, packet: &PacketSummary<F>) -> Direct {
+    let (destination, (_, port)) = (packet.destination, split_ports(packet.ports));
+    if !is_none_direct::<F>(destination, port) {
+        Direct::Known
+    } else if (packet.protocol == UDP || F::is_syn(skb)) && !is_no_endpoint::<F>(destination, port)
+    {
+        Direct::Opens
+    } else {
+        Direct::Unknown
+    }
+}
+
+/// Opens a direct connection whose answers a connection through a frontend would turn: then
+/// [`Verdict::ExpectReplies`], with another source port. Leaves any other packet untouched.
+#[inline(always)]
+pub(crate) fn open<F: Translate>(skb: *mut __sk_buff) -> Verdict {
+    let hook = Hook::Ingress;
+    let header = F::header(skb, ETHERNET, false);
+    let transport = transport(skb, &header);
+    let says = FourTuple::<F>::of_packet(&header, transport.ports);
+    let protocol = header.protocol;
+    let is_first = transport.is_sound && protocol != SCTP && opens(protocol, &transport);
+    if is_first && !is_translated(skb) {
+        let now = now();
+        let device = client_device(skb);
+        let answer = says.reversed().key(protocol, TO_CLIENT, device);
+        if let Some(found) = find::<F>(&answer)
+            // SAFETY: a field of a look-up's value.
+            && unsafe { EntryFields::of(found).kind.read_volatile() } & REPLY != 0
+            && is_alive(EntryFields::of(found), protocol, now)
+            && let Some(draft) = F::draft()
+        {
+            let key = says.key(protocol, FROM_CLIENT, device);
+            let (sequence, revision) = (transport.sequence, revision());
+            let new = NewEntry { now, service: NO_SERVICE, revision, sequence, kind: DIRECT };
+            // SAFETY: this CPU's element, which no other code uses meanwhile.
+            let entry = unsafe {
+                draft.write(says.entry(key, new));
+                draft.as_ref()
+            };
+            if F::half_open().insert(&key, entry, BPF_ANY.into()).is_ok() {
+                return Verdict::ExpectReplies;
+            }
+        }
+    }
+    fragment::leave(&header, hook)
+}
+
+/// Leaves a segment of an endpoint untouched, which is of another connection than the half-open one with its
+/// four-tuple. Has the client's next SYN take another source port.
+#[inline(always)]
+pub(crate) fn meet<F: Translate>(skb: *mut __sk_buff) -> Verdict {
+    let header = F::header(skb, ETHERNET, false);
+    let transport = transport(skb, &header);
+    let says = FourTuple::<F>::of_packet(&header, transport.ports);
+    let key = says.key(header.protocol, TO_CLIENT, client_device(skb));
+    if let Some(reply) = find_half_open::<F>(&key) {
+        let other = other_key::<F>(reply, &key);
+        if holds::<F>(reply, &key)
+            && let Some(client) = find_half_open::<F>(&other)
+        {
+            let state = EntryFields::of(client).state;
+            // SAFETY: a field of a look-up's value. If another CPU writes an answer at the same moment, the
+            // next packet with a flag sets it again.
+            unsafe { state.write_volatile(state.read_volatile() | MET) };
+        }
+    }
+    next(Hook::Egress, Outcome::Untouched)
+}

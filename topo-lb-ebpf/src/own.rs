@@ -1,0 +1,65 @@
+//! Datagrams that this node has sent from a frontend's address and port, by a process with a port that is a node
+//! port, too, or in place of a pod that it masquerades: their answers are not for the Service.
+//!
+//! Like connection tracking, the programs remember whom such a datagram was sent to: an answer comes from there.
+//! A socket that only listens at the port gets nothing that way, as before.
+
+use aya_ebpf::bindings::{__sk_buff, BPF_ANY};
+use topo_lb_common::address::UDP;
+use topo_lb_common::connection::{ANSWERED, DIRECT, FROM_CLIENT, OWN, TICK, lifetime};
+
+use crate::connection::find;
+use crate::family::{Family, TupleOf};
+use crate::four_tuple::{EntryFields, FourTuple, NewEntry};
+use crate::frontend_filter::has_bit;
+use crate::maps::SERVES_ALL_FRONTENDS;
+
+/// Whether a packet that leaves may have a frontend as its source, and may be answered. `port` in host order.
+#[inline(always)]
+pub(crate) fn may_be<F: Family>(protocol: u8, source: F::Address, port: u16) -> bool {
+    SERVES_ALL_FRONTENDS.load() != 0 && protocol == UDP && has_bit::<F>(source, port)
+}
+
+/// Remembers a datagram that leaves with a frontend as its source. `answer`: the key of its answers, as those of
+/// a client. An answer of the Service, which another device's program has translated, is none.
+#[inline(always)]
+pub(crate) fn remember<F: Family>(answer: &mut TupleOf<F>, now: u64) {
+    if is_own::<F>(answer, now) {
+        return;
+    }
+    let says = FourTuple::<F>::of_key(answer).reversed();
+    let frontend = F::frontend(says.source, says.source_port, answer.protocol);
+    if F::services().get_ptr(&frontend).is_none() || find::<F>(answer).is_some() {
+        return;
+    }
+    let Some(draft) = F::draft() else { return };
+    answer.way = OWN;
+    let new = NewEntry { now, service: 0, revision: 0, sequence: 0, kind: DIRECT };
+    // SAFETY: this CPU's element, which no other code uses meanwhile.
+    let entry = unsafe {
+        draft.write(says.entry(*answer, new));
+        draft.as_ref()
+    };
+    let _ = F::half_open().insert(&*answer, entry, BPF_ANY.into());
+    answer.way = FROM_CLIENT;
+}
+
+/// Whether a datagram with this key answers one of this node. Then the entry is used.
+#[inline(always)]
+pub(crate) fn is_own<F: Family>(key: &mut TupleOf<F>, now: u64) -> bool {
+    key.way = OWN;
+    let found = F::half_open().get_ptr_mut(&*key).and_then(core::ptr::NonNull::new);
+    key.way = FROM_CLIENT;
+    let Some(found) = found else { return false };
+    let last_used = EntryFields::of(found).last_used;
+    // SAFETY: a field of a look-up's value.
+    let before = unsafe { last_used.read_volatile() };
+    if now.wrapping_sub(before).cast_signed() > lifetime(UDP, ANSWERED).cast_signed() {
+        return false;
+    }
+    if (before ^ now) >> TICK != 0 {
+        // SAFETY: as above; another CPU writes a time that is close to this one.
+        unsafe { last_used.write_volatile(now) };
+    }
+    true
+}
