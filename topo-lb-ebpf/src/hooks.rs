@@ -10,7 +10,7 @@ use crate::frontend_filter::{has_bit, in_range};
 use crate::header::Read as _;
 use crate::maps::SERVES_ALL_FRONTENDS;
 use crate::opening::PORT_ATTEMPTS;
-use crate::outside::{Clients, enter, is_stray};
+use crate::outside::{Clients, enter, is_for_another_host, is_stray};
 use crate::packets::{Hook, dropped, next};
 use crate::reply_filter::is_no_endpoint;
 use crate::snat::may_end_another;
@@ -38,6 +38,12 @@ pub(crate) fn ingress(skb: *mut __sk_buff, clients: Clients) -> i32 {
 #[inline(always)]
 fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Verdict {
     match filter::<F>(skb, clients) {
+        // Nobody's, also if the address is a frontend: another host's programs handle it.
+        Filtered::Service | Filtered::Endpoint
+            if clients == Clients::Outside && is_for_another_host(skb) =>
+        {
+            return next(Hook::Ingress, Outcome::Untouched);
+        }
         Filtered::Service => {}
         Filtered::Endpoint => return F::forget_translated(skb, Hook::Ingress),
         Filtered::Other(outcome) => return next(Hook::Ingress, outcome),
