@@ -33,6 +33,7 @@ use topo_lb_common::record::NO_TIER;
 use topo_lb_common::selection::NO_SLOTS;
 
 use self::reuse::Purpose;
+use crate::frame::NODE_MAC;
 
 /// `TC_ACT_UNSPEC`: the hook's next program decides.
 pub const NEXT: i32 = -1;
@@ -43,6 +44,8 @@ pub const BACK: i32 = 7;
 
 /// Interface index of the loopback device.
 pub const LOOPBACK: u32 = 1;
+/// Its hardware address.
+const LOOPBACK_MAC: [u8; 6] = [0; 6];
 
 /// A tc hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,6 +200,7 @@ impl Programs {
         hook: Hook,
         packet: &[u8],
     ) -> Result<(i32, Vec<u8>, u32)> {
+        let frame = received_by(device, packet);
         let mut out = vec![0; packet.len() + 256];
         // The first eleven words of `struct __sk_buff` (include/uapi/linux/bpf.h): the third one is the
         // mark.
@@ -207,17 +211,22 @@ impl Programs {
         let mut options = TestRunOptions::new();
         options.ctx_in = Some(bytemuck::bytes_of(&context));
         options.ctx_out = Some(bytemuck::bytes_of_mut(&mut context_out));
-        options.data_in = Some(packet);
+        options.data_in = Some(&frame);
         options.data_out = Some(&mut out);
         let result = program(&mut self.ebpf, hook)?.test_run(options)?;
         out.truncate(result.data_size_out as usize);
+        // Where the programs answer, the two addresses change places.
+        for address in out.as_chunks_mut().0.iter_mut().take(2).filter(|it| **it == LOOPBACK_MAC) {
+            *address = NODE_MAC;
+        }
         Ok((result.return_value.cast_signed(), out, context_out[2]))
     }
 
     /// Runs a packet through a hook's program many times; each run gets the previous result.
     pub fn repeat(&mut self, hook: Hook, packet: &[u8], times: u32) -> Result<()> {
+        let frame = received_by(LOOPBACK, packet);
         let mut options = TestRunOptions::new();
-        options.data_in = Some(packet);
+        options.data_in = Some(&frame);
         options.repeat = times;
         program(&mut self.ebpf, hook)?.test_run(options)?;
         Ok(())
@@ -392,6 +401,16 @@ impl Drop for Programs {
             reuse::give_back(self.purpose, ebpf);
         }
     }
+}
+
+/// A frame as a device receives it. The kernel sees by the device's address whether a frame is for this
+/// host, and that of the loopback device is all zeros.
+fn received_by(device: u32, packet: &[u8]) -> Vec<u8> {
+    let mut frame = packet.to_vec();
+    if device == LOOPBACK && frame.starts_with(&NODE_MAC) {
+        frame[..LOOPBACK_MAC.len()].copy_from_slice(&LOOPBACK_MAC);
+    }
+    frame
 }
 
 fn load(constants: &Constants, (entries, hooks): Purpose) -> Result<Ebpf> {

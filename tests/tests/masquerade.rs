@@ -11,20 +11,20 @@ use topo_lb_tests::prefix::Prefix;
 use topo_lb_tests::process::{fed, printed};
 use topo_lb_tests::requirements;
 
-const BIT: u32 = 0x2000;
+const BIT: u32 = 0x1000;
 /// As `nft` prints it.
 const TABLE: &str = "\
 table inet topo-lb {
 	chain postrouting {
 		type nat hook postrouting priority srcnat; policy accept;
-		meta l4proto tcp meta mark & 0x00002000 != 0x00000000 masquerade to :32768-65535 fully-random
-		meta l4proto udp meta mark & 0x00002000 != 0x00000000 masquerade to :32768-65535 fully-random
-		meta l4proto sctp meta mark & 0x00002000 != 0x00000000 masquerade to :32768-65535 fully-random
+		meta l4proto tcp meta mark & 0x00001000 != 0x00000000 masquerade to :32768-65535 fully-random
+		meta l4proto udp meta mark & 0x00001000 != 0x00000000 masquerade to :32768-65535 fully-random
+		meta l4proto sctp meta mark & 0x00001000 != 0x00000000 masquerade to :32768-65535 fully-random
 	}
 
 	chain unmark {
 		type filter hook postrouting priority srcnat + 1; policy accept;
-		meta mark & 0x00002000 != 0x00000000 meta mark set meta mark & 0xffffdfff
+		meta mark & 0x00001000 != 0x00000000 meta mark set meta mark & 0xffffefff
 	}
 }
 ";
@@ -65,7 +65,7 @@ fn nft_lists_the_table_and_reads_what_it_lists() -> Result<()> {
         // Its author was another process.
         ensure!(!Masquerade::new(0x40).keep()?);
         let other = nft("list ruleset")?;
-        ensure!(other == TABLE.replace("00002000", "00000040").replace("dfff", "ffbf"), "{other}");
+        ensure!(other == TABLE.replace("00001000", "00000040").replace("efff", "ffbf"), "{other}");
         Ok(())
     })
 }
@@ -167,7 +167,7 @@ fn seen_by_server(mark: u32) -> Result<(SocketAddr, String)> {
                 }}
                 chain after {{
                     type filter hook postrouting priority 200
-                    meta mark & 0x2000 != 0 counter name left
+                    meta mark & 0x1000 != 0 counter name left
                 }}
             }}"
         ))
@@ -183,7 +183,7 @@ fn seen_by_server(mark: u32) -> Result<(SocketAddr, String)> {
 
 #[test]
 fn only_marked_connections_are_masqueraded_and_the_mark_is_cleared() -> Result<()> {
-    let (source, left) = seen_by_server(0x2001)?;
+    let (source, left) = seen_by_server(0x1001)?;
     ensure!(source.ip() == IpAddr::from([198, 51, 100, 1]), "{source}");
     ensure!(source.port() >= 32_768, "{source}");
     ensure!(left.contains("packets 0 "), "{left}");

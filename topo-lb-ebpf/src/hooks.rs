@@ -9,7 +9,7 @@ use crate::family::{V4, V6};
 use crate::frontend_filter::{has_bit, in_range};
 use crate::header::Read as _;
 use crate::maps::SERVES_ALL_FRONTENDS;
-use crate::outside::{Clients, enter, is_stray};
+use crate::outside::{Clients, enter, is_for_another_host, is_stray};
 use crate::packets::{Hook, dropped, next};
 use crate::port::PORT_ATTEMPTS;
 use crate::reply_filter::is_no_endpoint;
@@ -37,10 +37,16 @@ pub(crate) fn ingress(skb: *mut __sk_buff, clients: Clients) -> i32 {
 #[inline(always)]
 fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Verdict {
     let (is_direct, mut verdict) = match filter::<F>(skb, clients) {
+        Filtered::Direct(Direct::Unknown) => return next(Hook::Ingress, Outcome::Untouched),
+        // Nobody's, also if the address is a frontend: another host's programs handle it.
+        Filtered::Service | Filtered::Direct(_)
+            if clients == Clients::Outside && is_for_another_host(skb) =>
+        {
+            return next(Hook::Ingress, Outcome::Untouched);
+        }
         Filtered::Service => (false, F::from_client(skb, Done::Nothing)),
         Filtered::Direct(Direct::Known) => (true, F::from_client(skb, Done::Nothing)),
         Filtered::Direct(Direct::Opens) => (true, Verdict::ChooseEndpoint),
-        Filtered::Direct(Direct::Unknown) => return next(Hook::Ingress, Outcome::Untouched),
         Filtered::Other(outcome) => return next(Hook::Ingress, outcome),
     };
     // The verdict on most packets: they pay for no comparison with the steps below.

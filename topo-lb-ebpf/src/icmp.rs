@@ -113,8 +113,11 @@ fn quote<F: Write + Read>(
         }
     }
     let offset = outer.transport + CHECKSUM;
-    // The endpoint itself becomes the Service; a router in between keeps its address.
-    let source = if outer.source == inner.destination { to.destination } else { outer.source };
+    // As the kernel's own NAT (`nf_nat_icmp_reply_translation`, net/netfilter/nf_nat_proto.c): where answers
+    // get another source, an error gets the same, also of a router in between. Its own address is foreign on
+    // the way from here: networks that check sources would drop it, and with it path MTU discovery.
+    let is_kept = to.destination == inner.destination;
+    let source = if is_kept { outer.source } else { to.destination };
     let outside = (source, to.source);
     let around = F::change((outer.source, outer.destination), outside);
     store(skb, inner.transport, &ports)

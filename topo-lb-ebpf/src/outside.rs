@@ -41,6 +41,19 @@ pub(crate) fn is_outside(skb: *mut __sk_buff) -> bool {
         && unsafe { (&raw const (*skb).cb[0]).read_volatile() } == Clients::Outside as u32
 }
 
+/// `PACKET_HOST`, include/uapi/linux/if_packet.h: the frame has the address of the device that received it.
+const TO_THIS_HOST: u32 = 0;
+
+/// Whether a frame has the address of another host, as a switch floods them, or of many hosts. The kernel
+/// neither forwards such a packet (`ip_forward`, net/ipv4/ip_forward.c) nor gives it to a TCP socket.
+///
+/// Not for guests: at a port of a bridge, frames to the bridge are for another host.
+#[inline(always)]
+pub(crate) fn is_for_another_host(skb: *mut __sk_buff) -> bool {
+    // SAFETY: a field of the hook's context.
+    unsafe { (&raw const (*skb).pkt_type).read_volatile() != TO_THIS_HOST }
+}
+
 /// The device in the keys of a packet's connection.
 #[inline(always)]
 pub(crate) fn client_device(skb: *mut __sk_buff) -> u32 {

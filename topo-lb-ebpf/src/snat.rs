@@ -227,25 +227,13 @@ fn leads_to<F: Route>(
     }
 }
 
-/// `PACKET_OTHERHOST`, include/uapi/linux/if_packet.h: the frame's address is another host's.
-const TO_ANOTHER_HOST: u32 = 3;
-
 /// Sends a packet on to its new destination as a router does, out of the device that received it.
-/// `None`: it has made its last hop, or cannot be written; or the kernel would drop it, too: a switch has
-/// flooded it here (`ip_rcv_core`, net/ipv4/ip_input.c), or it is of a VLAN without a device.
+/// `None`: it has made its last hop, or cannot be written; or the kernel would drop it, too: it is of a VLAN
+/// without a device.
 #[inline(always)]
 pub(crate) fn send_on<F: Write>(skb: *mut __sk_buff) -> Option<Verdict> {
-    // SAFETY: fields of the hook's context.
-    let (packet_type, is_tagged) = unsafe {
-        (
-            (&raw const (*skb).pkt_type).read_volatile(),
-            (&raw const (*skb).vlan_present).read_volatile(),
-        )
-    };
-    if packet_type == TO_ANOTHER_HOST {
-        return None;
-    }
-    if is_tagged != 0 {
+    // SAFETY: a field of the hook's context.
+    if unsafe { (&raw const (*skb).vlan_present).read_volatile() } != 0 {
         cold_path();
         // SAFETY: a context of this hook.
         if vlan(skb) != 0 || unsafe { bpf_skb_vlan_pop(skb) } != 0 {

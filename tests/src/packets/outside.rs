@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{Array, MapData};
 use topo_lb::datapath::maps::encode::{V4, V6};
-use topo_lb::datapath::programs::object::{AllFrontends, Constants, TcpPeer};
+use topo_lb::datapath::programs::object::{AllFrontends, Constants, MASQUERADE_MARK, TcpPeer};
 use topo_lb_common::address::OUTSIDE;
 use topo_lb_common::backend::Locality;
 use topo_lb_common::frontend_filter::{ANY_OUTSIDE, FrontendBit, bit};
@@ -19,7 +19,7 @@ use topo_lb_common::sources::{ALLOWED, DENIED, FRONTEND_BITS4, FRONTEND_BITS6, S
 use super::{Hook, Programs, Raw, octets};
 
 /// The mark of packets to endpoints of other nodes.
-pub const MARK: u32 = 0x2000;
+pub const MARK: u32 = MASQUERADE_MARK;
 
 impl Programs {
     /// Like [`load`](Self::load), with the programs for guests and for clients outside, as with

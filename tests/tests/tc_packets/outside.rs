@@ -7,7 +7,7 @@ use topo_lb_common::address::{TCP, UDP};
 use topo_lb_common::backend::Locality;
 use topo_lb_common::connection::OUTSIDE_DEVICE;
 use topo_lb_common::device::OPENINGS;
-use topo_lb_tests::frame::{self, Tcp};
+use topo_lb_tests::frame::{self, Tcp, VM_MAC};
 use topo_lb_tests::packets::{BACK, DROP, Hook, LOOPBACK, MARK, NEXT, Programs};
 
 use super::fragments::fragments;
@@ -156,6 +156,45 @@ fn a_frontend_without_any_endpoint_is_refused() -> Result<()> {
         let syn = tcp(outside, port, Tcp::Syn(1));
         from_outside(&mut programs, "SYN", &syn, (BACK, port, outside), 0)?;
         ensure!(programs.totals(Hook::ExternalIngress)?.refused == 1);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_frame_for_another_host_or_for_many_is_left_alone() -> Result<()> {
+    for [client, port, a, b] in FAMILIES {
+        let mut programs = Programs::replacing()?;
+        programs.rely_on_marks(true)?;
+        let rows: [&[_]; 3] = [&here(a), &elsewhere(b), &[]];
+        for destination in [VM_MAC, [0xff; 6], [1, 0, 0x5e, 0, 0, 1]] {
+            let addressed = |mut packet: Vec<u8>| {
+                packet[..6].copy_from_slice(&destination);
+                packet
+            };
+            for row in rows {
+                for (index, protocol) in [(1, TCP), (2, UDP)] {
+                    programs.expose(index, at(port), protocol, row)?;
+                }
+                for packet in [
+                    tcp(client, port, Tcp::Syn(999)),
+                    tcp(client, port, Tcp::Ack),
+                    udp(client, port),
+                ] {
+                    let ingress = Hook::ExternalIngress;
+                    expect_untouched(&mut programs, "flooded", ingress, &addressed(packet))?;
+                }
+            }
+            let left = (programs.connections4()?.len(), programs.connections6()?.len());
+            ensure!(left == (0, 0), "{left:?} entries after frames to {destination:02x?}");
+        }
+        // Nor does one end a connection of this node.
+        programs.expose(2, at(port), UDP, &here(a))?;
+        from_outside(&mut programs, "asks", &udp(client, port), (NEXT, client, a), 0)?;
+        let mut direct = udp(client, a);
+        direct[..6].copy_from_slice(&VM_MAC);
+        expect_untouched(&mut programs, "flooded", Hook::ExternalIngress, &direct)?;
+        let answer = udp(a, client);
+        expect(&mut programs, "answer", Hook::ExternalEgress, &answer, (NEXT, port, client))?;
     }
     Ok(())
 }

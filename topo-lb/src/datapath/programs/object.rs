@@ -41,9 +41,8 @@ pub struct Constants {
     tcp_fields: TcpFields,
 }
 
-/// The bit of `skb->mark` for packets to masquerade. kube-proxy has 0x4000 and 0x8000, Cilium 0x0f00,
-/// Calico 0xffff0000 by default, Istio 0x539.
-pub const MASQUERADE_MARK: u32 = 0x2000;
+/// The bit of `skb->mark` for packets to masquerade. docs/kube-proxy-free.md has who uses which others.
+pub const MASQUERADE_MARK: u32 = 0x1000;
 
 /// What the programs need to serve frontends of all kinds (`--frontends all`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,4 +162,28 @@ pub(crate) fn loader<'a>(
         loader.map_max_entries(maps::FRONTENDS, 1);
     }
     loader
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_masquerade_mark_is_no_bit_that_others_use_by_default() {
+        for (who, bits) in [
+            ("kube-proxy", 0xc000),
+            // `DefaultMarkBit`, plugins/meta/portmap/main.go.
+            ("the CNI plugin portmap", 0x2000),
+            // `MARK_MAGIC_HOST_MASK`, bpf/lib/common.h.
+            ("Cilium", 0x0f00),
+            ("Calico", 0xffff_0000_u32),
+            ("the AWS VPC CNI", 0x80),
+            ("Weave Net", 0x6_0000),
+            ("Tailscale", 0xff_0000),
+            ("Istio", 0x539),
+        ] {
+            assert_eq!(MASQUERADE_MARK & bits, 0, "{who}");
+        }
+        assert!(MASQUERADE_MARK.is_power_of_two());
+    }
 }
