@@ -2,11 +2,15 @@
 //!
 //! A connection has two entries, one for each direction ([`way`](Tuple::way)). The key has a
 //! packet's fields before translation and the client's device, the value the fields after it. The
-//! key of the other entry is the value's four-tuple reversed. The maps are LRU.
+//! key of the other entry is the value's four-tuple reversed.
 //!
-//! A new connection is in `half_open4/6`. It moves to `connections4/6` when the client has
-//! completed TCP's handshake, or sends another datagram after an answer. So packets that nobody
-//! answers evict no connection in use.
+//! A new connection is in `half_open4/6`, which is LRU. It moves to `connections4/6` when the client has
+//! completed TCP's handshake, or sends another datagram after an answer. From there nothing is evicted.
+//! So packets that nobody answers end no connection in use.
+//!
+//! What is over leaves first: `closed4/6` has the keys of closed connections of `connections4/6` in the
+//! order of their end, and `settled4/6` those of `half_open4/6` that are closed, or whose datagram has its
+//! answer. Each is a queue of a limited length; what is pushed out of it is removed.
 //!
 //! `fragments4` and `fragments6` hold a first fragment's translation for later ones without ports.
 
@@ -49,6 +53,11 @@ pub const RESET: u8 = 8;
 /// [`Connection::state`]: the client has sent a SYN although the endpoint has answered; a SYN-ACK
 /// of the endpoint begins the connection again.
 pub const REOPENS: u8 = 16;
+
+/// [`Connection::affinity`]: the client keeps its endpoint once the connection is established.
+pub const KEEPS: u8 = 1;
+/// [`Connection::affinity`]: the same, for frontends that have other endpoints for clients outside.
+pub const KEEPS_OUTSIDE: u8 = 2;
 
 /// How far [`Connection::sent`] and [`Connection::acknowledged`] may be behind the packets, in
 /// bytes: they are written once per [`TICK`] and after this many bytes.
@@ -94,6 +103,12 @@ pub const fn must_record(number: u32, recorded: u32, most: u32, is_due: bool) ->
     ahead != 0 && ahead <= most && (is_due || ahead >= LAG)
 }
 
+/// Whether a connection that is not established is over: a closed one of TCP, or an answered datagram.
+#[inline(always)]
+pub const fn is_settled(protocol: u8, state: u8) -> bool {
+    if protocol == TCP { is_closed(state) } else { state & ANSWERED != 0 }
+}
+
 /// Whether a TCP connection is over.
 #[inline(always)]
 pub const fn is_closed(state: u8) -> bool {
@@ -103,6 +118,10 @@ pub const fn is_closed(state: u8) -> bool {
 
 /// The shortest [`lifetime`], in nanoseconds: what was used since then is remembered in any state.
 pub const SHORTEST_LIFETIME: u64 = 10 * SECOND;
+
+/// How long the agent leaves a closed connection of [`SNAT`] in the table if there is room, in
+/// nanoseconds: the endpoint may remember its source port so long (TIME-WAIT; Linux: 60 s).
+pub const CLOSED_SNAT: u64 = 120 * SECOND;
 
 /// How long a connection is remembered without a packet, in nanoseconds.
 ///
@@ -190,8 +209,12 @@ layout! {
         pub state: u8,
         /// [`REPLY`], [`HAIRPIN`], [`ENDPOINT_GONE`], [`MASQUERADE`], [`SNAT`].
         pub kind: u8,
+        /// Zero, [`KEEPS`] or [`KEEPS_OUTSIDE`].
+        pub affinity: u8,
+        /// The endpoint's [`Locality`](crate::backend::Locality).
+        pub locality: u8,
         /// Zero.
-        pub reserved: [u8; 6],
+        pub reserved: [u8; 4],
     }
 }
 

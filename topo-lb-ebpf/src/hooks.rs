@@ -48,7 +48,7 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ve
         return verdict;
     }
     if verdict == Verdict::NoteFirst {
-        F::note(skb, Hook::Ingress);
+        note_state::<F>(skb, Hook::Ingress);
         verdict = F::from_client(skb, Done::Note);
         if verdict == Verdict::Next {
             return verdict;
@@ -70,6 +70,9 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ve
         note::begin(skb);
         verdict = F::open(skb);
         let opens = matches!(verdict, Verdict::ChooseSource | Verdict::ExpectReplies);
+        if opens {
+            F::replace_oldest(skb);
+        }
         if verdict == Verdict::ChooseSource {
             verdict = F::choose_source(skb);
         }
@@ -87,7 +90,7 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ve
         }
     }
     if verdict == Verdict::Note {
-        verdict = F::note(skb, Hook::Ingress);
+        verdict = note_state::<F>(skb, Hook::Ingress);
     }
     if verdict == Verdict::Translate {
         verdict = F::from_client(skb, Done::All);
@@ -102,6 +105,15 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ve
         Verdict::IcmpError => F::error_from_client(skb),
         Verdict::Reset => F::reset(skb, Hook::Ingress),
         Verdict::Unreachable => F::unreachable(skb),
+        verdict => verdict,
+    }
+}
+
+/// Records what a packet changes in the state of its connection.
+#[inline(always)]
+fn note_state<F: Steps>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
+    match F::note(skb, hook) {
+        Verdict::Leave => F::leave(skb, hook),
         verdict => verdict,
     }
 }
@@ -182,7 +194,7 @@ fn egress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ver
         verdict = F::forget_translated(skb, Hook::Egress);
     }
     if verdict == Verdict::Note {
-        verdict = F::note(skb, Hook::Egress);
+        verdict = note_state::<F>(skb, Hook::Egress);
         if verdict == Verdict::Translate {
             verdict = F::to_client(skb, true);
         }

@@ -35,6 +35,7 @@ mod maps;
 mod object;
 mod opening;
 mod outside;
+mod over;
 mod packets;
 mod place;
 mod records;
