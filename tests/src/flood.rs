@@ -8,6 +8,7 @@ use fs_err as fs;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::netns::NetNs;
+use crate::wait::{PATIENCE, until};
 
 /// Sends frames out of a device of a network namespace, again and again until `time` is over.
 /// Returns how many were sent.
@@ -29,6 +30,23 @@ pub fn flood(netns: &NetNs, device: &str, frames: &[Vec<u8>], time: Duration) ->
         }
         ensure!(sent > 0, "{device} takes no frame");
         Ok(sent)
+    })
+}
+
+/// Sends each frame out of a device of a network namespace once.
+///
+/// # Errors
+/// There is no such device, or it takes no frame.
+pub fn send_each(netns: &NetNs, device: &str, frames: &[Vec<u8>]) -> Result<()> {
+    netns.run(|| {
+        let socket = raw(device)?;
+        frames.iter().try_for_each(|frame| {
+            // A full queue refuses a frame.
+            until("a device that takes a frame", PATIENCE, || {
+                Ok(socket.send(frame).map(drop).map_err(|error| error.to_string()))
+            })
+            .map(drop)
+        })
     })
 }
 

@@ -90,6 +90,8 @@ pub struct Programs {
     ebpf: ManuallyDrop<Ebpf>,
     /// Records in use, of both families.
     records: u32,
+    /// Of new records.
+    affinity_seconds: u32,
 }
 
 /// A layout as aya needs it.
@@ -104,7 +106,7 @@ const IN_SOCKETS: [&str; 2] = ["connected", "flows"];
 
 /// Maps of one entry, that programs index by constants, or with a size that matters: tests keep
 /// their sizes.
-const FIXED: [&str; 18] = [
+const FIXED: [&str; 23] = [
     maps::RANGE,
     maps::EXCLUSION,
     maps::REVISION,
@@ -122,6 +124,11 @@ const FIXED: [&str; 18] = [
     maps::HALF_OPEN6,
     maps::FRAGMENTS4,
     maps::FRAGMENTS6,
+    maps::SETTLED4,
+    maps::SETTLED6,
+    maps::OPENINGS4,
+    maps::OPENINGS6,
+    maps::USAGE,
     maps::FRONTENDS,
 ];
 
@@ -150,7 +157,9 @@ pub(crate) fn load_object<'a>(
     constants.put(loader);
     for name in maps::ALL {
         if !FIXED.contains(&name) && !IN_SOCKETS.iter().any(|prefix| name.starts_with(prefix)) {
-            loader.map_max_entries(name, entries);
+            let is_queue = [maps::CLOSED4, maps::CLOSED6].contains(&name);
+            loader
+                .map_max_entries(name, if is_queue { maps::closed(entries / 2) } else { entries });
         }
     }
     loader.load(object).context("the object cannot be loaded")
@@ -176,7 +185,8 @@ impl Programs {
             Some(ebpf) => ebpf,
             None => load(&constants(), purpose)?,
         };
-        let mut programs = Self { purpose, ebpf: ManuallyDrop::new(ebpf), records: 0 };
+        let mut programs =
+            Self { purpose, ebpf: ManuallyDrop::new(ebpf), records: 0, affinity_seconds: 0 };
         programs.write_range(Range::EMPTY)?;
         programs.rely_on_marks(true)?;
         Ok(programs)
@@ -263,7 +273,8 @@ impl Programs {
         endpoints: &[(SocketAddr, Locality)],
         wider: u16,
     ) -> Result<()> {
-        let (slot_base, count, affinity_seconds) = (NO_SLOTS, endpoints.len() as u16, 0);
+        let (slot_base, count) = (NO_SLOTS, endpoints.len() as u16);
+        let affinity_seconds = self.affinity_seconds;
         let (tier, spill) = (NO_TIER, 0);
         let failures = 0;
         let head =
@@ -343,21 +354,21 @@ impl Programs {
         )?)
     }
 
-    /// Lets clients of the loopback device open as many connections as at first.
-    pub fn refill(&mut self) -> Result<()> {
-        self.insert(maps::DEVICES, LOOPBACK, Device::default())
-    }
-
     /// Lets each device have so many established connections.
     pub fn limit(&mut self, connections: u32) -> Result<()> {
         self.set_quota(Quota { until: u64::MAX, connections, half_open_until: 0 })
     }
 
-    /// The established connections of a device or client, as in `devices`.
-    pub fn connections_of(&self, device: u32) -> Result<u32> {
-        let map = self.ebpf.map(maps::DEVICES).context("a map")?;
-        let map = HashMap::<&MapData, u32, Raw<Device>>::try_from(map)?;
-        Ok(map.get(&device, 0)?.0.connections)
+    /// The open connections of all clients outside, as in `devices`.
+    pub fn connections_outside(&self) -> Result<u32> {
+        let devices = self.entries::<u32, Device>(maps::DEVICES)?.into_iter();
+        let outside = devices.filter(|(device, _)| device >> 31 != 0);
+        Ok(outside.map(|(_, device)| device.connections).sum())
+    }
+
+    /// Lets clients of the Services that are written from now on keep their endpoints so long, in seconds.
+    pub fn keep_clients_for(&mut self, seconds: u32) {
+        self.affinity_seconds = seconds;
     }
 
     /// Lets connections stay half-open for ever, or not any more.

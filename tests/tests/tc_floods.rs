@@ -126,12 +126,12 @@ fn floods() -> Result<Vec<Flood>> {
     let syn = |from, to| Ok(tcp(from, to, Tcp::Syn(random())));
     let reset = |from, to| Ok(segment((from, to), RST | ACK, random(), random(), b""));
     Ok(vec![
-        ("SYNs that nobody completes", each(From::Nobody, web, syn)?, &[Outcome::Limited]),
-        ("half-open handshakes", each(From::Own, web, syn)?, &[Outcome::Limited]),
+        ("SYNs that nobody completes", each(From::Nobody, web, syn)?, &[Outcome::Translated]),
+        ("half-open handshakes", each(From::Own, web, syn)?, &[Outcome::Translated]),
         (
             "datagrams",
             each(From::Nobody, web, |from, to| Ok(udp(from, to, b"who?")))?,
-            &[Outcome::Limited],
+            &[Outcome::Translated],
         ),
         (
             "refused SYNs",
@@ -143,7 +143,7 @@ fn floods() -> Result<Vec<Flood>> {
         (
             "fragments",
             each(From::Nobody, [WEB4, WEB4], fragment)?,
-            &[Outcome::Limited, Outcome::Unknown],
+            &[Outcome::Translated, Outcome::Unknown],
         ),
     ])
 }

@@ -1,17 +1,19 @@
-//! `affinity4` and `affinity6`: session affinity of a client to an endpoint.
+//! `affinity4/6` and `clients4/6`: session affinity of a client to an endpoint.
 //!
-//! At connect time there is no source address yet, so a client is a network namespace, which is one
-//! Pod. An entry counts only while its endpoint is in the Service's chosen set.
+//! At connect time there is no source address yet, so in `affinity4/6` a client is a network namespace,
+//! which is one Pod. `clients4/6` are tc's: there a client is an address, and has an entry once a
+//! connection of its is established, so packets with a false source write none. An entry counts only while
+//! its endpoint is in the Service's chosen set.
 
 use crate::backend::{Backend4, Backend6};
 
-/// Key of both.
+/// Key of all.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
 pub struct AffinityKey {
-    /// The client: for sockets, `bpf_get_netns_cookie`; for tc, a number with the highest bit set
-    /// that is computed from the source address.
+    /// The client: for sockets, `bpf_get_netns_cookie`; for tc, a number that is computed from
+    /// the source address, with the highest bit set or the second one.
     pub netns_cookie: u64,
     /// Index of the Service port.
     pub service: u32,
@@ -19,7 +21,7 @@ pub struct AffinityKey {
     pub reserved: u32,
 }
 
-/// Value of `affinity4`.
+/// Value of `affinity4` and `clients4`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
@@ -30,7 +32,7 @@ pub struct Affinity4 {
     pub endpoint: Backend4,
 }
 
-/// Value of `affinity6`.
+/// Value of `affinity6` and `clients6`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]

@@ -2,11 +2,15 @@
 //!
 //! A connection has two entries, one for each direction ([`way`](Tuple::way)). The key has a
 //! packet's fields before translation and the client's device, the value the fields after it. The
-//! key of the other entry is the value's four-tuple reversed. The maps are LRU.
+//! key of the other entry is the value's four-tuple reversed.
 //!
-//! A new connection is in `half_open4/6`. It moves to `connections4/6` when the client has
-//! completed TCP's handshake, or sends another datagram after an answer. So packets that nobody
-//! answers evict no connection in use.
+//! A new connection is in `half_open4/6`, which is LRU. It moves to `connections4/6` when the client has
+//! completed TCP's handshake, or sends another datagram after an answer. From there nothing is evicted.
+//! So packets that nobody answers end no connection in use.
+//!
+//! What is over leaves first: `closed4/6` has the keys of closed connections of `connections4/6` in the
+//! order of their end, and `settled4/6` those of `half_open4/6` that are closed, or whose datagram has its
+//! answer. Each is a queue of a limited length; what is pushed out of it is removed.
 //!
 //! `fragments4` and `fragments6` hold a first fragment's translation for later ones without ports.
 
@@ -60,6 +64,11 @@ pub const REOPENS: u8 = 16;
 /// four-tuple, which goes directly to it. The next SYN gets another source port.
 pub const MET: u8 = 32;
 
+/// [`Connection::affinity`]: the client keeps its endpoint once the connection is established.
+pub const KEEPS: u8 = 1;
+/// [`Connection::affinity`]: the same, for frontends that have other endpoints for clients outside.
+pub const KEEPS_OUTSIDE: u8 = 2;
+
 /// How far [`Connection::sent`] and [`Connection::acknowledged`] may be behind the packets, in
 /// bytes: they are written once per [`TICK`] and after this many bytes.
 pub const LAG: u32 = 1 << 15;
@@ -102,6 +111,12 @@ pub const fn is_in_window(sequence: u32, acknowledged: u32, sent: u32) -> bool {
 pub const fn must_record(number: u32, recorded: u32, most: u32, is_due: bool) -> bool {
     let ahead = number.wrapping_sub(recorded);
     ahead != 0 && ahead <= most && (is_due || ahead >= LAG)
+}
+
+/// Whether a connection that is not established is over: a closed one of TCP, or an answered datagram.
+#[inline(always)]
+pub const fn is_settled(protocol: u8, state: u8) -> bool {
+    if protocol == TCP { is_closed(state) } else { state & ANSWERED != 0 }
 }
 
 /// Whether a TCP connection is over.
@@ -207,8 +222,12 @@ layout! {
         pub state: u8,
         /// [`REPLY`], [`HAIRPIN`], [`ENDPOINT_GONE`], [`MASQUERADE`], [`SNAT`].
         pub kind: u8,
+        /// Zero, [`KEEPS`] or [`KEEPS_OUTSIDE`].
+        pub affinity: u8,
+        /// The endpoint's [`Locality`](crate::backend::Locality).
+        pub locality: u8,
         /// Zero.
-        pub reserved: [u8; 6],
+        pub reserved: [u8; 4],
     }
 }
 

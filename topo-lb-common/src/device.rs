@@ -11,22 +11,13 @@ pub struct Limit {
     pub burst: u64,
 }
 
-/// Connections that a device may open before they are answered: 1,024 at once and 256 a second.
-///
-/// An opening takes two entries of `half_open4/6`. These hold 8,192 openings, and at least half of
-/// them where many CPUs keep free entries for themselves. A device that opens as much as it may
-/// evicts the opening of another device after (8,192 - 1,024) / 256 = 28 s, or 12 s in the worst
-/// case; a client gives up waiting for a SYN-ACK or sends the SYN again before.
-pub const OPENINGS: Limit = Limit { interval: SECOND / 256, burst: 1_024 };
-
 /// Refused packets of a device that are answered: 1,000 a second. The kernel's own limit for ICMP
 /// allows as many for all devices together (`icmp_msgs_per_sec`).
 pub const REFUSALS: Limit = Limit { interval: SECOND / 1_000, burst: 500 };
 
-/// A device may have this part of the established connections for which `connections4` has room: a
-/// quarter of 65,536 by default, 16,384, of both address families together. So three quarters are
-/// left to others in either map, whatever one device opens; four devices that do so at once can fill
-/// a map.
+/// A device may have this part of the open connections for which `connections4` has room, of both
+/// address families together. So three quarters are left to others in either map, whatever one device
+/// opens; four devices that do so at once can fill a map.
 pub const SHARE: u32 = 4;
 
 /// Value of `quota`, of which there is one. Only the agent writes it.
@@ -37,7 +28,7 @@ pub struct Quota {
     /// Time (`CLOCK_MONOTONIC`, nanoseconds) until which the quota holds. Without an agent nobody
     /// subtracts connections that are over: then there is no limit.
     pub until: u64,
-    /// Most established connections of a device.
+    /// Most open connections of a device: a [`SHARE`] of all.
     pub connections: u32,
     /// Time (`CLOCK_MONOTONIC`, units of 2^30 ns = 1.07 s) until which connections stay half-open: an
     /// agent replaces the tables of established ones, and programs of both sets find only half-open
@@ -56,11 +47,18 @@ impl Quota {
         now >> HALF_OPEN_UNIT < self.half_open_until as u64
     }
 
-    /// Whether a device with so many established connections may open another one at `now`.
+    /// Whether a device with so many open connections may open another one at `now`.
     #[inline(always)]
     #[must_use]
     pub const fn allows(&self, connections: u32, now: u64) -> bool {
         connections < self.connections || now >= self.until
+    }
+
+    /// Whether a table with so many open connections is full at `now`.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_full(&self, open: i64, now: u64) -> bool {
+        open >= self.connections as i64 * SHARE as i64 && now < self.until
     }
 }
 
@@ -84,21 +82,43 @@ impl Bucket {
         self.full_at = full_at + limit.interval;
         true
     }
-
-    /// Gives a token back.
-    #[inline(always)]
-    pub const fn give_back(&mut self, limit: Limit) {
-        self.full_at = self.full_at.saturating_sub(limit.interval);
-    }
 }
 
-/// The key in `devices` of a client outside of this node with this address (network order, IPv6
-/// [`folded`](crate::reply_filter::folded)): above every interface index. Of the clients outside, one in
-/// 1,024 shares it.
+/// A number that nobody can tell who does not know the seed. The steps are those that end MurmurHash3
+/// (fmix64); the seed comes in twice.
 #[inline(always)]
 #[must_use]
-pub const fn outside(address: u32) -> u32 {
-    1 << 31 | crate::reply_filter::mixed(address, 0) >> 22
+pub const fn seeded(seed: u64, number: u64) -> u64 {
+    let mut hash = number ^ seed;
+    hash = (hash ^ hash >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    hash = (hash ^ hash >> 33).wrapping_add(seed.rotate_left(32));
+    hash = hash.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    hash ^ hash >> 33
+}
+
+/// What tells clients outside apart: an IPv4 address, or the first half of an IPv6 address, of which a
+/// host has the other half for itself (/64). The first byte is the lowest.
+#[inline(always)]
+#[must_use]
+pub const fn word(address: &[u8]) -> u64 {
+    let mut word = 0;
+    let mut at = 0;
+    while at < address.len() && at < 8 {
+        word |= (address[at] as u64) << (8 * at);
+        at += 1;
+    }
+    word
+}
+
+/// Keys in `devices` that clients outside share by a hash.
+pub const CLIENTS: u32 = 1 << 10;
+
+/// The key in `devices` of a client outside of this node with this [`word`]: above every interface index.
+/// Of the clients outside, one in [`CLIENTS`] shares it.
+#[inline(always)]
+#[must_use]
+pub const fn outside(seed: u64, word: u64) -> u32 {
+    1 << 31 | (seeded(seed, word) >> 32) as u32 & (CLIENTS - 1)
 }
 
 /// Value of `devices`; the key is the device's interface index, or [`outside`]. An entry that is missing means full
@@ -107,13 +127,11 @@ pub const fn outside(address: u32) -> u32 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
 pub struct Device {
-    /// [`OPENINGS`].
-    pub openings: Bucket,
     /// [`REFUSALS`].
     pub refusals: Bucket,
-    /// Established connections, of both address families. The programs add those that they
-    /// establish, and CPUs that do so at the same moment may add one together; the agent subtracts
-    /// those that are over, and may count those twice that are established meanwhile.
+    /// Open connections, of both address families. The programs add those that they establish and
+    /// subtract those that close, and CPUs that do so at the same moment may count one together; the
+    /// agent subtracts those that expire, and may count those twice that are established meanwhile.
     pub connections: u32,
     /// Zero.
     pub reserved: u32,
@@ -122,7 +140,6 @@ pub struct Device {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::maps::HALF_OPEN;
 
     const NOW: u64 = 5_000 * SECOND;
 
@@ -153,21 +170,27 @@ mod tests {
     }
 
     #[test]
-    fn openings_that_are_answered_are_not_limited() {
-        let mut bucket = Bucket::default();
-        for _ in 0..100_000 {
-            assert!(bucket.take(OPENINGS, NOW));
-            bucket.give_back(OPENINGS);
-        }
-        bucket.give_back(OPENINGS);
-        let taken = (0..10_000).filter(|_| bucket.take(OPENINGS, NOW)).count() as u64;
-        assert_eq!(taken, OPENINGS.burst);
+    fn a_table_is_full_while_an_agent_counts() {
+        let quota = Quota { until: NOW, connections: 3, half_open_until: 0 };
+        assert!(!quota.is_full(11, NOW - 1));
+        assert!(quota.is_full(12, NOW - 1));
+        assert!(!quota.is_full(12, NOW));
+        assert!(!quota.is_full(-1, NOW - 1));
     }
 
     #[test]
-    fn an_opening_outlives_what_another_device_can_open() {
-        let patience = 10 * SECOND;
-        let others = OPENINGS.burst + patience / OPENINGS.interval;
-        assert!(2 * others < u64::from(HALF_OPEN) / 2, "{others} openings of another device");
+    fn a_host_has_one_word_and_the_seed_decides_with_whom_it_shares_a_key() {
+        let mut host = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1];
+        let first = word(&host);
+        host[15] = 9;
+        assert_eq!(word(&host), first);
+        host[7] = 2;
+        assert_ne!(word(&host), first);
+        assert_eq!(word(&[1, 2, 3, 4]), 0x0403_0201);
+        let together =
+            |seed| (1..100_000).filter(|other| outside(seed, *other) == outside(seed, 0)).collect();
+        let [one, other]: [Vec<u64>; 2] = [together(1), together(2)];
+        assert!((50..200).contains(&one.len()), "{}", one.len());
+        assert!(one.iter().filter(|client| other.contains(client)).count() < 10);
     }
 }

@@ -81,8 +81,26 @@ pub const REPLY_FILTER: &str = "reply_filter";
 pub const PACKETS: &str = "packets";
 /// tc: what each device may still do.
 pub const DEVICES: &str = "devices";
-/// tc: how many established connections a device may have.
+/// tc: how many open connections a device may have.
 pub const QUOTA: &str = "quota";
+/// tc: closed connections of `connections4`, a queue of their clients' keys.
+pub const CLOSED4: &str = "closed4";
+/// The same for IPv6.
+pub const CLOSED6: &str = "closed6";
+/// tc: connections of `half_open4` that have their answer, a queue of their clients' keys.
+pub const SETTLED4: &str = "settled4";
+/// The same for IPv6.
+pub const SETTLED6: &str = "settled6";
+/// tc: the last openings of each client at each frontend.
+pub const OPENINGS4: &str = "openings4";
+/// The same for IPv6.
+pub const OPENINGS6: &str = "openings6";
+/// tc: how full the tables of connections are.
+pub const USAGE: &str = "usage";
+/// tc: session affinity of clients without a socket on this node.
+pub const CLIENTS4: &str = "clients4";
+/// The same for IPv6.
+pub const CLIENTS6: &str = "clients6";
 
 /// Bits of frontends, in place of `range`: with `--frontends all`.
 pub const FRONTENDS: &str = "frontends";
@@ -94,7 +112,7 @@ pub const SOURCES6: &str = "sources6";
 pub const SNAT: &str = "snat";
 
 /// Every pinned map, in the order of creation.
-pub const ALL: [&str; 41] = [
+pub const ALL: [&str; 50] = [
     RANGE,
     SERVICES4,
     SERVICES6,
@@ -132,15 +150,24 @@ pub const ALL: [&str; 41] = [
     PACKETS,
     DEVICES,
     QUOTA,
+    CLOSED4,
+    CLOSED6,
+    SETTLED4,
+    SETTLED6,
+    OPENINGS4,
+    OPENINGS6,
+    USAGE,
+    CLIENTS4,
+    CLIENTS6,
     FRONTENDS,
     SOURCES4,
     SOURCES6,
     SNAT,
 ];
 /// Maps that only tc needs, and that are pinned only with tc: those of [`ALL`] from `connections4` on.
-pub const TC: &[&str] = ALL.split_at(28).1.split_at(9).0;
+pub const TC: &[&str] = ALL.split_at(28).1.split_at(18).0;
 /// Maps that are pinned only with `--frontends all`, beside those of [`TC`].
-pub const ALL_FRONTENDS: &[&str] = ALL.split_at(37).1;
+pub const ALL_FRONTENDS: &[&str] = ALL.split_at(46).1;
 
 /// Default: frontends per address family, and Service ports of both together.
 pub const DEFAULT_SERVICES: u32 = 65_536;
@@ -150,14 +177,31 @@ pub const DEFAULT_SLOTS: u32 = 262_144;
 pub const DEFAULT_MEMBERS: u32 = 262_144;
 /// Default: affinity entries per address family.
 pub const DEFAULT_FLOWS: u32 = 65_536;
-/// Default: tc connections per address family; each takes two entries.
-pub const DEFAULT_CONNECTIONS: u32 = 65_536;
+/// Open tc connections per address family, unless the agent sets another number.
+pub const DEFAULT_CONNECTIONS: u32 = 131_072;
 /// Entries of `half_open4` and of `half_open6`, two for each connection.
 pub const HALF_OPEN: u32 = 16_384;
+/// Entries of `settled4` and of `settled6`: a quarter of the connections of `half_open4/6`.
+pub const SETTLED: u32 = HALF_OPEN / 2 / 4;
+
+/// Entries of `closed4` and of `closed6`. `connections`: open ones for which there is room.
+#[must_use]
+pub const fn closed(connections: u32) -> u32 {
+    let quarter = connections / 4;
+    if quarter == 0 { 1 } else { quarter }
+}
+
+/// Entries of `connections4` and of `connections6`, two for each connection: closed ones have room of
+/// their own, so that they take none from open ones. `connections`: as for [`closed`].
+#[must_use]
+pub const fn entries(connections: u32) -> u32 {
+    connections.saturating_add(closed(connections)).saturating_mul(2)
+}
 /// Fragmented datagrams per address family that are stored at once: room for the places of 16
 /// devices at least.
 pub const FRAGMENTS: u32 = 16 * 2 * FRAGMENT_PLACES;
-/// Most entries of `devices`; the least recently used one is replaced.
+/// Most entries of `devices`; the least recently used one is replaced. Clients outside have
+/// [`CLIENTS`](crate::device::CLIENTS) of them, whatever they send: the others are for devices.
 pub const MOST_DEVICES: u32 = 4_096;
 /// Most entries of `unprogrammed`; each takes memory only while it exists.
 pub const MOST_UNPROGRAMMED: u32 = 16_384;

@@ -70,9 +70,10 @@ outcomes! {
     Malformed malformed "malformed",
     /// An ICMP error that was translated.
     Errors errors "icmp-error",
-    /// Dropped: it would have opened a connection, but too many of its device's are unanswered, or
-    /// its device has too many.
+    /// Dropped: it would have opened a connection, but its device has too many.
     Limited limited "limited",
+    /// Dropped: it would have opened a connection, but the table is full of open ones.
+    TableFull table_full "table-full",
     /// Dropped without an answer: its client may not dial the frontend (`loadBalancerSourceRanges`), or
     /// no endpoint may answer it (`externalTrafficPolicy: Local`).
     Denied denied "denied",

@@ -45,13 +45,15 @@ bytes! {
         Routed = 0,
         /// No endpoint may be used, and the client is told.
         Refused = 1,
-        /// No endpoint may be used, and the client gets no answer; or its address is not allowed, or the
-        /// connection tables are full.
+        /// No endpoint may be used, and the client gets no answer; or its address is not allowed, or no
+        /// source port is free.
         Dropped = 2,
-        /// The device, or the client outside of this node, has opened too many connections.
+        /// The device, or the client outside of this node, has too many open connections.
         Limited = 3,
         /// It cannot be translated: kube-proxy decides.
         Bypassed = 4,
+        /// The table of connections is full of open ones.
+        TableFull = 5,
     }
 }
 
@@ -121,7 +123,7 @@ mod tests {
     #[test]
     fn a_byte_of_no_meaning_is_none() {
         for byte in 0..=255 {
-            assert_eq!(Outcome::from_byte(byte).map(|it| it as u8), (byte < 5).then_some(byte));
+            assert_eq!(Outcome::from_byte(byte).map(|it| it as u8), (byte < 6).then_some(byte));
             assert_eq!(Hook::from_byte(byte).map(|it| it as u8), (byte < 4).then_some(byte));
         }
     }

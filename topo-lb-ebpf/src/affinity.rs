@@ -2,39 +2,67 @@
 
 use aya_ebpf::bindings::BPF_ANY;
 use topo_lb_common::affinity::AffinityKey;
+use topo_lb_common::connection::Connection;
 use topo_lb_common::members::CHOSEN;
 
 use crate::clock::now;
-use crate::family::{Family, V4, V6};
+use crate::family::{ConnectionOf, Family, TupleOf, V4, V6};
+use crate::maps::Recent;
+use crate::resolve::Fresh;
 use crate::words::words;
 
 const NANOSECONDS: u64 = 1_000_000_000;
 
-/// The endpoint that `client` used last, if that is less than `seconds` ago and the endpoint is
-/// still chosen; otherwise `fresh`. Stores it as the client's endpoint.
+/// The endpoint that the network namespace `client` used last, if that is not too long ago and the endpoint
+/// is still chosen; otherwise the fresh one. Stores it as the client's endpoint.
 #[inline(always)]
-pub(crate) fn keep<F: Family>(
-    client: u64,
-    service: u32,
-    seconds: u32,
-    fresh: F::Endpoint,
-) -> F::Endpoint {
-    let key = AffinityKey { netns_cookie: client, service, reserved: 0 };
+pub(crate) fn keep<F: Family>(client: u64, fresh: Fresh<F>) -> F::Endpoint {
+    let key = AffinityKey { netns_cookie: client, service: fresh.service, reserved: 0 };
     let now = now();
-    if let Some(entry) = F::affinity().get_ptr(key) {
-        // SAFETY: a look-up's pointer. An entry that was just found is the last to be evicted, so
-        // the kernel does not reuse it meanwhile.
-        let (last_used, endpoint) = F::affinity_parts(unsafe { words(entry) });
-        if now.saturating_sub(last_used) < u64::from(seconds) * NANOSECONDS
-            && is_chosen::<F>(service, &endpoint)
-        {
-            let _ = F::affinity().insert(key, F::affinity_entry(now, endpoint), BPF_ANY.into());
-            return endpoint;
-        }
-    }
+    // An entry that was just found is the last to be evicted, so the kernel does not reuse it meanwhile.
+    let endpoint = stored::<F>(F::affinity(), key, fresh.seconds, now).unwrap_or(fresh.endpoint);
     // A full map evicts an entry. If memory is short, the next connection chooses again.
-    let _ = F::affinity().insert(key, F::affinity_entry(now, fresh), BPF_ANY.into());
-    fresh
+    let _ = F::affinity().insert(key, F::affinity_entry(now, endpoint), BPF_ANY.into());
+    endpoint
+}
+
+/// The same for a client without a socket on this node, by its address. Stores nothing: a packet's source
+/// may be false.
+#[inline(always)]
+pub(crate) fn look<F: Client>(client: F::Address, fresh: Fresh<F>) -> F::Endpoint {
+    let netns_cookie = F::client(client, fresh.affinity);
+    let key = AffinityKey { netns_cookie, service: fresh.service, reserved: 0 };
+    stored::<F>(F::clients(), key, fresh.seconds, now()).unwrap_or(fresh.endpoint)
+}
+
+/// Stores the endpoint of an established connection as its client's. `key` is that of the client's entry
+/// `connection`.
+#[inline(always)]
+pub(crate) fn remember<F: Client>(key: &TupleOf<F>, connection: &ConnectionOf<F>) {
+    if connection.affinity == 0 {
+        return;
+    }
+    let netns_cookie = F::client(F::words(key.source), connection.affinity);
+    let key = AffinityKey { netns_cookie, service: connection.service, reserved: 0 };
+    let Connection { destination, destination_port, locality, .. } = *connection;
+    let endpoint = F::endpoint(destination, destination_port, locality);
+    let _ = F::clients().insert(key, F::affinity_entry(now(), endpoint), BPF_ANY.into());
+}
+
+/// A client's entry, if it is not older than `seconds` and its endpoint is still chosen.
+#[inline(always)]
+fn stored<F: Family>(
+    map: &Recent<AffinityKey, F::Affinity>,
+    key: AffinityKey,
+    seconds: u32,
+    now: u64,
+) -> Option<F::Endpoint> {
+    let entry = map.get_ptr(key)?;
+    // SAFETY: a look-up's pointer.
+    let (last_used, endpoint) = F::affinity_parts(unsafe { words(entry) });
+    let is_kept = now.saturating_sub(last_used) < u64::from(seconds) * NANOSECONDS
+        && is_chosen::<F>(key.service, &endpoint);
+    is_kept.then_some(endpoint)
 }
 
 /// Whether new connections of this node may use an endpoint.
@@ -47,22 +75,28 @@ fn is_chosen<F: Family>(service: u32, endpoint: &F::Endpoint) -> bool {
         .is_some_and(|member| unsafe { (&raw const (*member).state).read_volatile() } & CHOSEN != 0)
 }
 
-/// The number of a packet's client for session affinity. Unlike a network namespace's cookie, which
-/// counts from one, it has its highest bit set.
+/// The highest bits of a client's number: which of the frontends it has dialled.
+#[inline(always)]
+const fn kind(affinity: u8) -> u64 {
+    (affinity as u64) << 62
+}
+
+/// The number of a packet's client for session affinity.
 pub(crate) trait Client: Family {
-    fn client(address: Self::Address) -> u64;
+    /// `affinity`: as [`Connection::affinity`].
+    fn client(address: Self::Address, affinity: u8) -> u64;
 }
 
 impl Client for V4 {
     #[inline(always)]
-    fn client(address: u32) -> u64 {
-        1 << 63 | address as u64
+    fn client(address: u32, affinity: u8) -> u64 {
+        kind(affinity) | address as u64
     }
 }
 
 impl Client for V6 {
     #[inline(always)]
-    fn client(address: [u32; 4]) -> u64 {
+    fn client(address: [u32; 4], affinity: u8) -> u64 {
         let [head, tail] = {
             let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = Self::bytes(address);
             [
@@ -70,6 +104,7 @@ impl Client for V6 {
                 u64::from_ne_bytes([i, j, k, l, m, n, o, p]),
             ]
         };
-        1 << 63 | head.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29) ^ tail
+        let mixed = head.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29) ^ tail;
+        mixed & !(3 << 62) | kind(affinity)
     }
 }

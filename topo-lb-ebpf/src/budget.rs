@@ -1,20 +1,44 @@
 //! What a device may still do: it cannot use up what the clients of other devices need. Clients outside
 //! of this node share devices, so each has an entry like a device's.
 
-use aya_ebpf::bindings::BPF_NOEXIST;
-use topo_lb_common::device::{Device, OPENINGS, REFUSALS, outside};
+use core::ptr::NonNull;
 
-use crate::family::{Family, TupleOf};
-use crate::maps::{DEVICES, QUOTA};
+use aya_ebpf::bindings::BPF_NOEXIST;
+use topo_lb_common::connection::REPLY;
+use topo_lb_common::device::{Device, REFUSALS, outside};
+use topo_lb_common::usage::Usage;
+
+use crate::atomic::add;
+use crate::family::{ConnectionOf, Family, TupleOf};
+use crate::maps::{DEVICES, QUOTA, SEED, USAGE};
 use crate::outside::is_of_outside;
 
 /// The key in `devices` of the client of a connection. `key`: that of the client's packets.
 #[inline(always)]
 pub(crate) fn of<F: Family>(key: &TupleOf<F>) -> u32 {
+    if is_of_outside::<F>(key) { of_address::<F>(F::words(key.source)) } else { key.device }
+}
+
+/// The same of an entry of either direction. `key` is that of `connection`.
+#[inline(always)]
+fn of_entry<F: Family>(connection: NonNull<ConnectionOf<F>>, key: &TupleOf<F>) -> u32 {
     if !is_of_outside::<F>(key) {
         return key.device;
     }
-    outside(F::folded(F::words(key.source)))
+    let connection = connection.as_ptr();
+    // SAFETY: fields of a look-up's value, each read separately.
+    let (kind, destination) = unsafe {
+        let kind = (&raw const (*connection).kind).read_volatile();
+        (kind, F::words((*connection).destination))
+    };
+    of_address::<F>(if kind & REPLY == 0 { F::words(key.source) } else { destination })
+}
+
+/// The key in `devices` of a client outside with this address.
+#[inline(always)]
+pub(crate) fn of_address<F: Family>(address: F::Address) -> u32 {
+    let [word, _] = F::halves(address);
+    outside(SEED.load(), word)
 }
 
 /// The entry of a device; a new one has full buckets.
@@ -26,14 +50,33 @@ fn entry(device: u32) -> Option<*mut Device> {
     })
 }
 
+/// Whether a client may open another connection.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Permit {
+    Granted,
+    /// Its device has too many connections.
+    Limited,
+    /// The table is full of open connections.
+    Full,
+}
+
 /// Whether a client of the device may open another connection at `now`.
 #[inline(always)]
-pub(crate) fn may_open(device: u32, now: u64) -> bool {
-    let (Some(entry), Some(quota)) = (entry(device), QUOTA.get_ptr(0)) else {
-        return false;
+pub(crate) fn may_open<F: Family>(device: u32, now: u64) -> Permit {
+    let (Some(entry), Some(quota), Some(usage)) = (entry(device), QUOTA.get_ptr(0), usage::<F>())
+    else {
+        return Permit::Limited;
     };
-    // SAFETY: look-ups' pointers; at worst two CPUs take one token together.
-    unsafe { (*quota).allows((*entry).connections, now) && (*entry).openings.take(OPENINGS, now) }
+    // SAFETY: look-ups' pointers; numbers that other CPUs change meanwhile are a few too small.
+    unsafe {
+        if (*quota).is_full((&raw const (*usage).open).read_volatile(), now) {
+            Permit::Full
+        } else if (*quota).allows((*entry).connections, now) {
+            Permit::Granted
+        } else {
+            Permit::Limited
+        }
+    }
 }
 
 /// Whether no connection may be moved to the established ones at `now`.
@@ -43,26 +86,58 @@ pub(crate) fn keeps_half_open(now: u64) -> bool {
     QUOTA.get_ptr(0).is_some_and(|quota| unsafe { (*quota).keeps_half_open(now) })
 }
 
-/// A connection of the device is established, and perhaps answered by that ([`answered`]).
 #[inline(always)]
-pub(crate) fn established(device: u32, is_answered: bool) {
-    if let Some(entry) = DEVICES.get_ptr_mut(device) {
-        // SAFETY: as above; at worst two CPUs count one connection together.
-        unsafe {
-            (*entry).connections += 1;
-            if is_answered {
-                (*entry).openings.give_back(OPENINGS);
-            }
-        }
+fn usage<F: Family>() -> Option<*mut Usage> {
+    USAGE.get_ptr_mut(F::IS_V6.into())
+}
+
+/// A connection is in the table of half-open ones. Returns whether openings are to replace others.
+#[inline(always)]
+pub(crate) fn opened<F: Family>() -> bool {
+    usage::<F>().is_some_and(|usage| {
+        // SAFETY: an array's element, whose fields all programs change by atomic additions.
+        let half_open = unsafe {
+            let half_open = &raw mut (*usage).half_open;
+            add(half_open.cast(), 1);
+            half_open.read_volatile()
+        };
+        Usage::is_under_pressure(half_open)
+    })
+}
+
+/// A connection has left the table of half-open ones.
+#[inline(always)]
+pub(crate) fn left_half_open<F: Family>() {
+    if let Some(usage) = usage::<F>() {
+        // SAFETY: as above.
+        unsafe { add((&raw mut (*usage).half_open).cast(), -1_i64 as u64) };
     }
 }
 
-/// A connection of the device was answered: it does not count any more.
+/// A connection of the device is established.
 #[inline(always)]
-pub(crate) fn answered(device: u32) {
-    if let Some(entry) = DEVICES.get_ptr_mut(device) {
+pub(crate) fn established<F: Family>(device: u32) {
+    left_half_open::<F>();
+    if let Some(usage) = usage::<F>() {
         // SAFETY: as above.
-        unsafe { (*entry).openings.give_back(OPENINGS) };
+        unsafe { add((&raw mut (*usage).open).cast(), 1) };
+    }
+    if let Some(entry) = DEVICES.get_ptr_mut(device) {
+        // SAFETY: a look-up's pointer; at worst two CPUs count one connection together.
+        unsafe { (*entry).connections += 1 };
+    }
+}
+
+/// An established connection is not open any more. `key` is that of its entry `connection`.
+#[inline(always)]
+pub(crate) fn closed<F: Family>(connection: NonNull<ConnectionOf<F>>, key: &TupleOf<F>) {
+    if let Some(usage) = usage::<F>() {
+        // SAFETY: as above.
+        unsafe { add((&raw mut (*usage).open).cast(), -1_i64 as u64) };
+    }
+    if let Some(entry) = DEVICES.get_ptr_mut(of_entry::<F>(connection, key)) {
+        // SAFETY: as above.
+        unsafe { (*entry).connections = (*entry).connections.saturating_sub(1) };
     }
 }
 

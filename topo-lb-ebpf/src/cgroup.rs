@@ -10,6 +10,7 @@ use topo_lb_common::address::{TCP, UDP};
 use topo_lb_common::backend::Locality;
 use topo_lb_common::trace::{Hook, Outcome};
 
+use crate::affinity::keep;
 use crate::family::{Family, FrontendOf, V4};
 use crate::flow::Sent;
 use crate::frontend_filter::may_be_frontend;
@@ -42,7 +43,7 @@ pub(crate) fn connect<P: TellSocket>(ctx: &SockAddrContext) -> i32 {
         return miss::<P>(ctx, protocol);
     }
     let frontend = P::Family::frontend(address, port, protocol);
-    let resolved = resolve::<P::Family>(&frontend, false, || netns(ctx));
+    let resolved = resolve::<P::Family>(&frontend, false, |fresh| keep(netns(ctx), fresh));
     let Some(outcome) = outcome::<P>(ctx, address, &resolved) else {
         return miss::<P>(ctx, protocol);
     };

@@ -77,7 +77,15 @@ pub(crate) fn open<F: Translate>(skb: *mut __sk_buff) -> Verdict {
         {
             let key = says.key(protocol, FROM_CLIENT, device);
             let (sequence, revision) = (transport.sequence, revision());
-            let new = NewEntry { now, service: NO_SERVICE, revision, sequence, kind: DIRECT };
+            let new = NewEntry {
+                now,
+                service: NO_SERVICE,
+                revision,
+                sequence,
+                kind: DIRECT,
+                affinity: 0,
+                locality: 0,
+            };
             // SAFETY: this CPU's element, which no other code uses meanwhile.
             let entry = unsafe {
                 draft.write(says.entry(key, new));

@@ -14,6 +14,7 @@ use topo_lb_common::connection::{
     is_closed, lifetime,
 };
 
+use crate::budget;
 use crate::family::{ConnectionOf, Family, FrontendOf, TupleOf};
 use crate::four_tuple::{EntryFields, FourTuple};
 use crate::maps::REVISION;
@@ -77,7 +78,7 @@ pub(crate) fn find<F: Family>(key: &TupleOf<F>) -> Option<NonNull<ConnectionOf<F
     find_established::<F>(key).or_else(|| find_half_open::<F>(key))
 }
 
-/// Whether an entry still has this key. The kernel may evict an entry and give its memory to
+/// Whether an entry still has this key. The kernel may evict or remove an entry and give its memory to
 /// another connection while a program uses it: so a program checks this after reading the entry,
 /// and before it acts on what it has read.
 #[inline(always)]
@@ -268,10 +269,20 @@ pub(crate) fn reply<F: Family>(
 #[inline(always)]
 pub(crate) fn forget<F: Family>(key: &TupleOf<F>, connection: NonNull<ConnectionOf<F>>) {
     let other = other_key::<F>(connection, key);
+    // SAFETY: a field of a look-up's value.
+    let state = unsafe { EntryFields::of(connection).state.read_volatile() };
     if !holds::<F>(connection, key) {
         return;
     }
-    remove::<F>(key);
+    if F::half_open().remove(key).is_ok() {
+        budget::left_half_open::<F>();
+    }
+    if find_established::<F>(key).is_some() {
+        if !is_closed(state) {
+            budget::closed::<F>(connection, key);
+        }
+        let _ = F::connections().remove(key);
+    }
     // The key may be that of another connection's entry by now.
     if let Some(found) = find::<F>(&other)
         && FourTuple::<F>::of_entry(found).is_reply_to(key)
@@ -280,7 +291,7 @@ pub(crate) fn forget<F: Family>(key: &TupleOf<F>, connection: NonNull<Connection
     }
 }
 
-/// Removes an entry.
+/// Removes an entry for replies.
 #[inline(always)]
 pub(crate) fn remove<F: Family>(key: &TupleOf<F>) {
     let _ = F::connections().remove(key);

@@ -13,13 +13,15 @@ use topo_lb_common::connected::Connected;
 use topo_lb_common::connection::{Connection, Fragment, Translation, Tuple};
 use topo_lb_common::flow::{Flow, Flows};
 use topo_lb_common::members::MemberKey;
+use topo_lb_common::openings::Openings;
 use topo_lb_common::range::Range;
 use topo_lb_common::record::{Record4, Record6};
 use topo_lb_common::reply_filter::folded;
 use topo_lb_common::sources::Source;
 
 use crate::maps::{
-    self, Connections, Fragments, HalfOpen, Members, Recent, Records, Services, Slots, Sources,
+    self, Closed, Connections, Fragments, HalfOpen, LastOpenings, Members, Recent, Records,
+    Services, Settled, Slots, Sources,
 };
 
 /// A frontend of a family.
@@ -32,6 +34,8 @@ pub(crate) type FlowsOf<F> = Flows<Flow<FrontendOf<F>, <F as Family>::Endpoint>>
 pub(crate) type ConnectionOf<F> = Connection<<F as Family>::Bytes, TupleOf<F>>;
 /// The key of such an entry.
 pub(crate) type TupleOf<F> = Tuple<<F as Family>::Bytes>;
+/// The last openings of a bucket of a family.
+pub(crate) type OpeningsOf<F> = Openings<TupleOf<F>>;
 /// The translation of a fragmented datagram of a family.
 pub(crate) type TranslationOf<F> =
     Translation<<F as Family>::Bytes, Fragment<<F as Family>::Bytes>>;
@@ -92,8 +96,13 @@ pub(crate) trait Family: Sized + 'static {
     fn flows() -> &'static SkStorage<FlowsOf<Self>>;
     fn connected() -> &'static SkStorage<ConnectedOf<Self>>;
     fn affinity() -> &'static Recent<AffinityKey, Self::Affinity>;
+    /// As `affinity`, of clients without a socket on this node.
+    fn clients() -> &'static Recent<AffinityKey, Self::Affinity>;
     fn connections() -> &'static Connections<TupleOf<Self>, ConnectionOf<Self>>;
     fn half_open() -> &'static HalfOpen<TupleOf<Self>, ConnectionOf<Self>>;
+    fn closed() -> &'static Closed<TupleOf<Self>>;
+    fn settled() -> &'static Settled<TupleOf<Self>>;
+    fn openings() -> &'static LastOpenings<OpeningsOf<Self>>;
     fn fragments() -> &'static Fragments<TranslationOf<Self>>;
     fn sources() -> &'static Sources<SourceOf<Self>>;
     /// This CPU's place to build an entry of `connections`.
@@ -148,8 +157,8 @@ macro_rules! family {
         layouts: $endpoint:ident $record:ident $affinity:ident,
         inline: $inline:ident,
         maps: $services:ident $records:ident $slots:ident $members:ident $flows:ident
-            $connected:ident $affinities:ident $connections:ident $half_open:ident $fragments:ident
-            $sources:ident $draft:ident
+            $connected:ident $affinities:ident $clients:ident $connections:ident $half_open:ident
+            $closed:ident $settled:ident $openings:ident $fragments:ident $sources:ident $draft:ident
     ) => {
         type Endpoint = $endpoint;
         type Record = $record;
@@ -190,6 +199,26 @@ macro_rules! family {
         #[inline(always)]
         fn affinity() -> &'static Recent<AffinityKey, $affinity> {
             &maps::$affinities
+        }
+
+        #[inline(always)]
+        fn clients() -> &'static Recent<AffinityKey, $affinity> {
+            &maps::$clients
+        }
+
+        #[inline(always)]
+        fn closed() -> &'static Closed<TupleOf<Self>> {
+            &maps::$closed
+        }
+
+        #[inline(always)]
+        fn settled() -> &'static Settled<TupleOf<Self>> {
+            &maps::$settled
+        }
+
+        #[inline(always)]
+        fn openings() -> &'static LastOpenings<OpeningsOf<Self>> {
+            &maps::$openings
         }
 
         #[inline(always)]
@@ -273,8 +302,8 @@ impl Family for V4 {
         padding: [],
         layouts: Backend4 Record4 Affinity4,
         inline: INLINE4,
-        maps: SERVICES4 RECORDS4 SLOTS4 MEMBERS4 FLOWS4 CONNECTED4 AFFINITY4 CONNECTIONS4 HALF_OPEN4
-            FRAGMENTS4 SOURCES4 DRAFT4
+        maps: SERVICES4 RECORDS4 SLOTS4 MEMBERS4 FLOWS4 CONNECTED4 AFFINITY4 CLIENTS4
+            CONNECTIONS4 HALF_OPEN4 CLOSED4 SETTLED4 OPENINGS4 FRAGMENTS4 SOURCES4 DRAFT4
     }
 
     type Address = u32;
@@ -336,8 +365,8 @@ impl Family for V6 {
         padding: [reserved],
         layouts: Backend6 Record6 Affinity6,
         inline: INLINE6,
-        maps: SERVICES6 RECORDS6 SLOTS6 MEMBERS6 FLOWS6 CONNECTED6 AFFINITY6 CONNECTIONS6 HALF_OPEN6
-            FRAGMENTS6 SOURCES6 DRAFT6
+        maps: SERVICES6 RECORDS6 SLOTS6 MEMBERS6 FLOWS6 CONNECTED6 AFFINITY6 CLIENTS6
+            CONNECTIONS6 HALF_OPEN6 CLOSED6 SETTLED6 OPENINGS6 FRAGMENTS6 SOURCES6 DRAFT6
     }
 
     type Address = [u32; 4];

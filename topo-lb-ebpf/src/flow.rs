@@ -10,6 +10,7 @@ use aya_ebpf::helpers::bpf_get_netns_cookie;
 use aya_ebpf::programs::SockAddrContext;
 use topo_lb_common::flow::{FLOWS, Flow};
 
+use crate::affinity::keep;
 use crate::connection::revision;
 use crate::family::{Family, FlowsOf, FrontendOf};
 use crate::maps::OBSERVES;
@@ -55,7 +56,7 @@ pub(crate) fn send<F: Family>(ctx: &SockAddrContext, frontend: &FrontendOf<F>) -
     }
     // SAFETY: a context of this hook.
     let client = || unsafe { bpf_get_netns_cookie(ctx.as_ptr()) };
-    let resolved = resolve::<F>(frontend, false, client);
+    let resolved = resolve::<F>(frontend, false, |fresh| keep(client(), fresh));
     // While observing, the next datagram of this flow is not counted again. A revision that is not in
     // force makes programs that translate choose: no Service has an endpoint of zero.
     // So it is with a lease, which may end without a new revision.

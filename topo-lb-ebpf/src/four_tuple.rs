@@ -24,6 +24,8 @@ pub(crate) struct NewEntry {
     pub(crate) revision: u32,
     pub(crate) sequence: u32,
     pub(crate) kind: u8,
+    pub(crate) affinity: u8,
+    pub(crate) locality: u8,
 }
 
 impl<F: Family> FourTuple<F> {
@@ -114,7 +116,9 @@ impl<F: Family> FourTuple<F> {
             asked: 0,
             state: 0,
             kind: new.kind,
-            reserved: [0; 6],
+            affinity: new.affinity,
+            locality: new.locality,
+            reserved: [0; 4],
         }
     }
 }

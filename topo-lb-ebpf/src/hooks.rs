@@ -54,7 +54,7 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ve
         return verdict;
     }
     if verdict == Verdict::NoteFirst {
-        F::note(skb, Hook::Ingress);
+        note_state::<F>(skb, Hook::Ingress);
         verdict = F::from_client(skb, Done::Note);
         if verdict == Verdict::Next {
             return verdict;
@@ -75,11 +75,18 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ve
     let has_met = verdict == Verdict::ChooseAnother;
     let opens = verdict == Verdict::ChooseEndpoint || has_met;
     if opens && is_direct {
-        verdict = choose_port::<F>(skb, F::open_direct(skb), true);
+        verdict = F::open_direct(skb);
+        if verdict == Verdict::ExpectReplies {
+            F::replace_oldest(skb);
+        }
+        verdict = choose_port::<F>(skb, verdict, true);
     } else if opens {
         note::begin(skb);
         verdict = F::open(skb);
         let opens = matches!(verdict, Verdict::ChooseSource | Verdict::ExpectReplies);
+        if opens {
+            F::replace_oldest(skb);
+        }
         if verdict == Verdict::ChooseSource {
             verdict = F::choose_source(skb);
         }
@@ -92,7 +99,7 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ve
         }
     }
     if verdict == Verdict::Note {
-        verdict = F::note(skb, Hook::Ingress);
+        verdict = note_state::<F>(skb, Hook::Ingress);
     }
     if verdict == Verdict::Translate {
         verdict = F::from_client(skb, Done::All);
@@ -122,6 +129,15 @@ fn choose_port<F: Steps>(skb: *mut __sk_buff, mut verdict: Verdict, is_taken: bo
         verdict = F::expect_replies(skb, attempt | u32::from(is_taken));
     }
     verdict
+}
+
+/// Records what a packet changes in the state of its connection.
+#[inline(always)]
+fn note_state<F: Steps>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
+    match F::note(skb, hook) {
+        Verdict::Leave => F::leave(skb, hook),
+        verdict => verdict,
+    }
 }
 
 /// What a packet's destination says.
@@ -199,7 +215,7 @@ fn egress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ver
         verdict = F::leave_from_own(skb);
     }
     if verdict == Verdict::Note {
-        verdict = F::note(skb, Hook::Egress);
+        verdict = note_state::<F>(skb, Hook::Egress);
         if verdict == Verdict::Translate {
             verdict = F::to_client(skb, true);
         }

@@ -36,6 +36,7 @@ mod maps;
 mod object;
 mod opening;
 mod outside;
+mod over;
 mod own;
 mod packets;
 mod place;

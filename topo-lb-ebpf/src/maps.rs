@@ -6,7 +6,7 @@
 use aya_ebpf::Global;
 use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
 use aya_ebpf::btf_maps::{
-    Array, ArrayOfMaps, HashMap, LpmTrie, LruHashMap, PerCpuArray, RingBuf, SkStorage,
+    Array, ArrayOfMaps, HashMap, LpmTrie, LruHashMap, PerCpuArray, Queue, RingBuf, SkStorage,
 };
 use aya_ebpf::macros::btf_map;
 use topo_lb_common::address::{Frontend4, Frontend6};
@@ -26,9 +26,10 @@ use topo_lb_common::frontend_filter;
 use topo_lb_common::maps::{
     DEFAULT_CONNECTIONS, DEFAULT_FLOWS, DEFAULT_MEMBERS, DEFAULT_SERVICES, DEFAULT_SLOTS,
     FRAGMENTS as DATAGRAMS, HALF_OPEN, HOOKS, MOST_DEVICES, MOST_EXCLUDED, MOST_SOURCES,
-    MOST_UNPROGRAMMED,
+    MOST_UNPROGRAMMED, SETTLED, closed, entries,
 };
 use topo_lb_common::members::{Member, MemberKey4, MemberKey6};
+use topo_lb_common::openings::{BUCKETS, Openings4, Openings6};
 use topo_lb_common::packets::Packets;
 use topo_lb_common::range::Range;
 use topo_lb_common::record::{Record4, Record6, SPARE};
@@ -38,6 +39,7 @@ use topo_lb_common::sources::{Source4, Source6};
 use topo_lb_common::totals::{MOST_TOTALS, Totals, TotalsKey};
 use topo_lb_common::trace::RING_BYTES;
 use topo_lb_common::unprogrammed::Unprogrammed;
+use topo_lb_common::usage::Usage;
 
 const SERVICES: usize = DEFAULT_SERVICES as usize;
 const SLOTS: usize = DEFAULT_SLOTS as usize;
@@ -59,7 +61,14 @@ pub(crate) type Members<K> = HashMap<K, Member, MEMBERS, ON_DEMAND>;
 /// Map of what clients recently used.
 pub(crate) type Recent<K, V> = LruHashMap<K, V, FLOWS>;
 /// Map of established connections: two entries each.
-pub(crate) type Connections<K, V> = LruHashMap<K, V, { 2 * DEFAULT_CONNECTIONS as usize }>;
+pub(crate) type Connections<K, V> =
+    HashMap<K, V, { entries(DEFAULT_CONNECTIONS) as usize }, ON_DEMAND>;
+/// Queue of closed connections.
+pub(crate) type Closed<K> = Queue<K, { closed(DEFAULT_CONNECTIONS) as usize }>;
+/// Queue of half-open connections that have their answer.
+pub(crate) type Settled<K> = Queue<K, { SETTLED as usize }>;
+/// Map of the last openings.
+pub(crate) type LastOpenings<V> = Array<V, { BUCKETS as usize }>;
 /// Map of connections that are not established yet: two entries each.
 pub(crate) type HalfOpen<K, V> = LruHashMap<K, V, { HALF_OPEN as usize }>;
 /// Map of who may dial frontends with source ranges.
@@ -161,9 +170,9 @@ pub(crate) static REVISION: Array<u32, 1> = Array::new();
 pub(crate) static LEASE: Array<u64, 1, MMAPABLE> = Array::new();
 
 #[btf_map(name = "connections4")]
-pub(crate) static CONNECTIONS4: Connections<Tuple4, Connection4> = LruHashMap::new();
+pub(crate) static CONNECTIONS4: Connections<Tuple4, Connection4> = HashMap::new();
 #[btf_map(name = "connections6")]
-pub(crate) static CONNECTIONS6: Connections<Tuple6, Connection6> = LruHashMap::new();
+pub(crate) static CONNECTIONS6: Connections<Tuple6, Connection6> = HashMap::new();
 
 #[btf_map(name = "half_open4")]
 pub(crate) static HALF_OPEN4: HalfOpen<Tuple4, Connection4> = LruHashMap::new();
@@ -201,6 +210,29 @@ pub(crate) static DEVICES: LruHashMap<u32, Device, { MOST_DEVICES as usize }> = 
 #[btf_map(name = "quota")]
 pub(crate) static QUOTA: Array<Quota, 1> = Array::new();
 
+#[btf_map(name = "closed4")]
+pub(crate) static CLOSED4: Closed<Tuple4> = Queue::new();
+#[btf_map(name = "closed6")]
+pub(crate) static CLOSED6: Closed<Tuple6> = Queue::new();
+
+#[btf_map(name = "settled4")]
+pub(crate) static SETTLED4: Settled<Tuple4> = Queue::new();
+#[btf_map(name = "settled6")]
+pub(crate) static SETTLED6: Settled<Tuple6> = Queue::new();
+
+#[btf_map(name = "openings4")]
+pub(crate) static OPENINGS4: LastOpenings<Openings4> = Array::new();
+#[btf_map(name = "openings6")]
+pub(crate) static OPENINGS6: LastOpenings<Openings6> = Array::new();
+
+#[btf_map(name = "usage")]
+pub(crate) static USAGE: Array<Usage, 2> = Array::new();
+
+#[btf_map(name = "clients4")]
+pub(crate) static CLIENTS4: Recent<AffinityKey, Affinity4> = LruHashMap::new();
+#[btf_map(name = "clients6")]
+pub(crate) static CLIENTS6: Recent<AffinityKey, Affinity6> = LruHashMap::new();
+
 #[btf_map(name = "frontends")]
 pub(crate) static FRONTENDS: Array<u64, { frontend_filter::WORDS as usize }, MMAPABLE> =
     Array::new();
@@ -216,6 +248,10 @@ pub(crate) static SNAT: Array<Snat, 1> = Array::new();
 /// Service ports for which there is room: the length of a CPU's part of `counters`.
 #[unsafe(no_mangle)]
 pub(crate) static SERVICE_PORTS: Global<u32> = Global::new(DEFAULT_SERVICES);
+
+/// A random number, another one each time the programs are loaded: by it clients outside share entries.
+#[unsafe(no_mangle)]
+pub(crate) static SEED: Global<u64> = Global::new(0);
 
 /// Whether `getpeername` of a TCP socket returns the Service that was dialled. If zero, TCP
 /// connections have no reverse state, and the application sees the endpoint as its peer.

@@ -8,7 +8,7 @@ use core::ptr::NonNull;
 
 use aya_ebpf::bindings::{__sk_buff, BPF_ANY, BPF_NOEXIST};
 use aya_ebpf::helpers::bpf_get_prandom_u32;
-use topo_lb_common::address::{SCTP, TCP};
+use topo_lb_common::address::SCTP;
 use topo_lb_common::backend::Locality;
 use topo_lb_common::connection::{
     DIRECT, FROM_CLIENT, HAIRPIN, MASQUERADE, REPLY, SNAT, TO_CLIENT, TURNS,
@@ -16,10 +16,10 @@ use topo_lb_common::connection::{
 use topo_lb_common::snat::source_port;
 use topo_lb_common::trace::Outcome;
 
-use crate::affinity::Client;
-use crate::budget;
+use crate::affinity::{self, Client};
+use crate::budget::{self, Permit};
 use crate::clock::now;
-use crate::connection::{find_half_open, holds, other_key, remove, revision};
+use crate::connection::{find_half_open, holds, other_key, revision};
 use crate::family::{ConnectionOf, Family, FrontendOf, TupleOf};
 use crate::fast_path::FastPath;
 use crate::four_tuple::{EntryFields, FourTuple, NewEntry};
@@ -44,8 +44,10 @@ pub(crate) enum Chosen {
     Refused,
     /// No endpoint may be used, and the client gets no answer.
     Denied,
-    /// The device has too many connections, or has opened too many that are not answered.
+    /// The device has too many connections.
     Limited,
+    /// The table is full of open connections.
+    Full,
     /// There was no room for an entry.
     Failed,
 }
@@ -60,6 +62,7 @@ impl Chosen {
             Self::Refused => Outcome::Refused,
             Self::Denied | Self::Failed => Outcome::Dropped,
             Self::Limited => Outcome::Limited,
+            Self::Full => Outcome::TableFull,
         }
     }
 }
@@ -82,13 +85,21 @@ pub(crate) fn choose<F: Client>(
         return Chosen::Untouched;
     }
     let is_outside = is_of_outside::<F>(key);
-    let resolved = resolve::<F>(frontend, is_outside, || F::client(client));
+    let resolved = resolve::<F>(frontend, is_outside, |fresh| affinity::look(client, fresh));
     let chosen = match resolved.verdict {
         Resolution::Untouched => return Chosen::Untouched,
         Resolution::Refuse => Chosen::Refused,
         Resolution::Drop => Chosen::Denied,
         Resolution::Redirect => {
-            let new = NewEntry { now, service: resolved.service, revision, sequence, kind: 0 };
+            let new = NewEntry {
+                now,
+                service: resolved.service,
+                revision,
+                sequence,
+                kind: 0,
+                affinity: resolved.affinity,
+                locality: F::locality(&resolved.endpoint) as u8,
+            };
             open::<F>(says, key, &resolved.endpoint, new)
         }
     };
@@ -110,8 +121,10 @@ fn open<F: Client>(
     if key.protocol == SCTP && port != says.destination_port {
         return Chosen::Untouched;
     }
-    if !budget::may_open(budget::of::<F>(key), new.now) {
-        return Chosen::Limited;
+    match budget::may_open::<F>(budget::of::<F>(key), new.now) {
+        Permit::Granted => {}
+        Permit::Limited => return Chosen::Limited,
+        Permit::Full => return Chosen::Full,
     }
     // The kernel forwards a packet to its own sender with another source, out of any device.
     let is_hairpin = !is_outside && endpoint == says.source;
@@ -177,6 +190,8 @@ pub(crate) fn expect_replies<F: FastPath>(
             revision: fields.revision.read_volatile(),
             sequence: fields.sequence.read_volatile(),
             kind: fields.kind.read_volatile(),
+            affinity: 0,
+            locality: 0,
         }
     };
     let mut to = FourTuple::<F>::of_entry(found);
@@ -211,8 +226,16 @@ pub(crate) fn expect_replies<F: FastPath>(
     if key.protocol != SCTP && attempt + 1 < PORT_ATTEMPTS {
         return Expected::Taken;
     }
-    remove::<F>(key);
+    give_up::<F>(key);
     Expected::NoPort
+}
+
+/// Removes the client's entry of a connection that cannot be opened.
+#[inline(always)]
+pub(crate) fn give_up<F: Family>(key: &TupleOf<F>) {
+    if F::half_open().remove(key).is_ok() {
+        budget::left_half_open::<F>();
+    }
 }
 
 /// Writes the entry for replies. Returns whether there was room, and no other one with this key.
@@ -235,7 +258,7 @@ fn insert_reply<F: Family>(
 /// Moves both entries of a connection to the established ones. `key` is that of the client's
 /// packets. Without room there, or while an agent replaces the tables, the connection stays half-open.
 #[inline(always)]
-pub(crate) fn establish<F: Family>(key: &TupleOf<F>) {
+pub(crate) fn establish<F: Client>(key: &TupleOf<F>) {
     if budget::keeps_half_open(now()) {
         return;
     }
@@ -252,12 +275,13 @@ pub(crate) fn establish<F: Family>(key: &TupleOf<F>) {
     // SAFETY: look-ups' values. A packet on another CPU that changes them meanwhile may be missed:
     // the next one changes them again.
     let (client, reply) = unsafe { (client.as_ref(), reply.as_ref()) };
+    affinity::remember::<F>(key, client);
     // The copies are there before the entries are removed: each packet finds one or the other.
     if F::connections().insert(&other, reply, BPF_ANY.into()).is_ok()
         && F::connections().insert(key, client, BPF_ANY.into()).is_ok()
     {
         let _ = F::half_open().remove(key);
         let _ = F::half_open().remove(&other);
-        budget::established(budget::of::<F>(key), key.protocol == TCP);
+        budget::established::<F>(budget::of::<F>(key));
     }
 }

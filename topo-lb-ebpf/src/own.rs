@@ -4,7 +4,7 @@
 //! Like connection tracking, the programs remember whom such a datagram was sent to: an answer comes from there.
 //! A socket that only listens at the port gets nothing that way, as before.
 
-use aya_ebpf::bindings::{__sk_buff, BPF_ANY};
+use aya_ebpf::bindings::BPF_ANY;
 use topo_lb_common::address::UDP;
 use topo_lb_common::connection::{ANSWERED, DIRECT, FROM_CLIENT, OWN, TICK, lifetime};
 
@@ -34,7 +34,15 @@ pub(crate) fn remember<F: Family>(answer: &mut TupleOf<F>, now: u64) {
     }
     let Some(draft) = F::draft() else { return };
     answer.way = OWN;
-    let new = NewEntry { now, service: 0, revision: 0, sequence: 0, kind: DIRECT };
+    let new = NewEntry {
+        now,
+        service: 0,
+        revision: 0,
+        sequence: 0,
+        kind: DIRECT,
+        affinity: 0,
+        locality: 0,
+    };
     // SAFETY: this CPU's element, which no other code uses meanwhile.
     let entry = unsafe {
         draft.write(says.entry(*answer, new));

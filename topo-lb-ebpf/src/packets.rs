@@ -51,6 +51,13 @@ pub(crate) fn limited(hook: Hook) -> Verdict {
     Verdict::Drop
 }
 
+/// Drops a packet that would have opened a connection, for which the table has no room.
+#[inline(always)]
+pub(crate) fn table_full(hook: Hook) -> Verdict {
+    count(hook, Outcome::TableFull);
+    Verdict::Drop
+}
+
 /// Drops a packet that would have opened a connection, for which no source port was free.
 #[inline(always)]
 pub(crate) fn no_port(hook: Hook) -> Verdict {

@@ -4,7 +4,6 @@
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers::{bpf_skb_adjust_room, bpf_skb_change_tail};
 use topo_lb_common::address::{SCTP, TCP};
-use topo_lb_common::device::outside;
 use topo_lb_common::packets::Outcome;
 
 use crate::access::{ETHERNET, device, load, store};
@@ -30,7 +29,7 @@ const LONGEST_QUOTE: u32 = 80;
 /// Whether the device, or the client outside of this node, may get another answer now.
 #[inline(always)]
 fn may_answer<F: Family>(skb: *mut __sk_buff, client: F::Address) -> bool {
-    let payer = if is_outside(skb) { outside(F::folded(client)) } else { device(skb) };
+    let payer = if is_outside(skb) { budget::of_address::<F>(client) } else { device(skb) };
     budget::may_refuse(payer, now())
 }
 

@@ -3,6 +3,7 @@
 use aya_ebpf::helpers::{bpf_get_prandom_u32, bpf_get_smp_processor_id};
 use topo_lb_common::address::OUTSIDE;
 use topo_lb_common::backend::Locality;
+use topo_lb_common::connection::{KEEPS, KEEPS_OUTSIDE};
 use topo_lb_common::record::{DROPS, FAILURES_SHIFT, NO_TIER};
 use topo_lb_common::selection::{Choice, LEASED, SPILL_ONE, Selection};
 use topo_lb_common::trace::NO_SERVICE;
@@ -12,9 +13,8 @@ use crate::clock::now;
 use crate::family::{Family, FrontendOf, RecordFields};
 use crate::frontend_filter::has_outside;
 use crate::maps::{COUNTERS, LEASE, SERVES_ALL_FRONTENDS, SERVICE_PORTS};
-use crate::records::Found;
+use crate::records::{self, Found};
 use crate::words::words;
-use crate::{affinity, records};
 
 /// What to do with a new connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -42,6 +42,19 @@ pub(crate) struct Resolved<F: Family> {
     pub(crate) failures: u8,
     /// Whether the endpoint may serve only while a lease lasts, so that the next datagram asks again.
     pub(crate) is_leased: bool,
+    /// As [`Connection::affinity`](topo_lb_common::connection::Connection::affinity).
+    pub(crate) affinity: u8,
+}
+
+/// An endpoint that was chosen for a client of a Service with session affinity.
+pub(crate) struct Fresh<F: Family> {
+    pub(crate) endpoint: F::Endpoint,
+    /// Index of the Service port.
+    pub(crate) service: u32,
+    /// How long a client keeps its endpoint.
+    pub(crate) seconds: u32,
+    /// As [`Resolved::affinity`].
+    pub(crate) affinity: u8,
 }
 
 impl<F: Family> Resolved<F> {
@@ -49,18 +62,18 @@ impl<F: Family> Resolved<F> {
     #[inline(always)]
     pub(crate) fn unknown(verdict: Resolution) -> Self {
         let (endpoint, service, tier) = (F::Endpoint::default(), NO_SERVICE, NO_TIER);
-        Self { verdict, endpoint, service, tier, failures: 0, is_leased: false }
+        Self { verdict, endpoint, service, tier, failures: 0, is_leased: false, affinity: 0 }
     }
 }
 
 /// Chooses an endpoint for a new connection to `frontend`, and counts it. `is_outside`: the client is
-/// outside of this node. `client` returns the client's number; it is called only for Services with
-/// session affinity.
+/// outside of this node. `keep` returns the endpoint that the client keeps, or the fresh one that it gets;
+/// it is called only for Services with session affinity.
 #[inline(always)]
 pub(crate) fn resolve<F: Family>(
     frontend: &FrontendOf<F>,
     is_outside: bool,
-    client: impl FnOnce() -> u64,
+    keep: impl FnOnce(Fresh<F>) -> F::Endpoint,
 ) -> Resolved<F> {
     let record = match records::find::<F>(frontend, is_outside && has_outside()) {
         Found::Absent => return Resolved::unknown(Resolution::Untouched),
@@ -77,16 +90,18 @@ pub(crate) fn resolve<F: Family>(
         let verdict = if drops { Resolution::Drop } else { Resolution::Refuse };
         return Resolved { service, tier, ..Resolved::unknown(verdict) };
     };
+    let mut affinity = 0;
     if affinity_seconds != 0 {
         // Where clients outside get other endpoints than all others, they keep none of the others'.
-        let client = client() ^ u64::from(is_outside && is_for_outside(&fields)) << 62;
-        endpoint = affinity::keep::<F>(client, service, affinity_seconds, endpoint);
+        affinity = if is_outside && is_for_outside(&fields) { KEEPS_OUTSIDE } else { KEEPS };
+        endpoint = keep(Fresh { endpoint, service, seconds: affinity_seconds, affinity });
     }
     count(service, Some(F::locality(&endpoint)));
     // SAFETY: a field of a record.
     let failures = unsafe { *fields.localities >> FAILURES_SHIFT } as u8;
     let is_leased = is_leased(&fields);
-    Resolved { verdict: Resolution::Redirect, endpoint, service, tier, failures, is_leased }
+    let verdict = Resolution::Redirect;
+    Resolved { verdict, endpoint, service, tier, failures, is_leased, affinity }
 }
 
 /// Whether the endpoints of a record's chosen tier have a lease.

@@ -5,11 +5,10 @@ use core::ptr::NonNull;
 
 use topo_lb_common::address::TCP;
 use topo_lb_common::connection::{
-    ANSWERED, CLIENT_FIN, ENDPOINT_FIN, LAG, LONGEST_ACK, REOPENS, REPLY, RESET, TICK,
+    ANSWERED, CLIENT_FIN, ENDPOINT_FIN, LAG, LONGEST_ACK, REOPENS, REPLY, RESET, TICK, is_closed,
     is_in_window, is_near, must_record,
 };
 
-use crate::budget;
 use crate::connection::{find_of, holds, other_key};
 use crate::family::{ConnectionOf, Family, TupleOf};
 use crate::four_tuple::{EntryFields, FourTuple};
@@ -34,7 +33,9 @@ pub(crate) fn establishes<F: Family>(
     };
     let is_last =
         || transport.flags & (SYN | RST | ACK) == ACK && is_near(transport.acknowledged, expected);
-    state & ANSWERED != 0 && kind & REPLY == 0 && (protocol != TCP || is_last())
+    state & ANSWERED != 0
+        && kind & REPLY == 0
+        && (protocol != TCP || !is_closed(state) && is_last())
 }
 
 /// Records a packet of the connection: its time and its sequence numbers.
@@ -102,24 +103,24 @@ pub(crate) fn changes_state<F: Family>(
 }
 
 /// Records what a packet changes in both entries of the connection, if anything. `key` is that of
-/// `connection`.
+/// `connection`. Returns whether it ends the connection, or is the first answer to a datagram.
 #[inline(always)]
 pub(crate) fn note_state<F: Family>(
     connection: NonNull<ConnectionOf<F>>,
     key: &TupleOf<F>,
     transport: &Transport,
     now: u64,
-) {
+) -> bool {
     let other_key = other_key::<F>(connection, key);
     if !holds::<F>(connection, key) {
-        return;
+        return false;
     }
     let Some(other) = find_of::<F>(&other_key, transport) else {
-        return;
+        return false;
     };
     // The key may be that of another connection's entry by now.
     if !FourTuple::<F>::of_entry(other).is_reply_to(key) {
-        return;
+        return false;
     }
     let (own, other) = (EntryFields::of(connection), EntryFields::of(other));
     if key.protocol == TCP {
@@ -129,18 +130,19 @@ pub(crate) fn note_state<F: Family>(
     unsafe {
         other.last_used.write_volatile(now);
         let state = own.state.read_volatile();
-        if own.kind.read_volatile() & REPLY != 0 && state & ANSWERED == 0 {
-            budget::answered(budget::of::<F>(&other_key));
+        let is_first = own.kind.read_volatile() & REPLY != 0 && state & ANSWERED == 0;
+        if is_first {
             own.state.write_volatile(state | ANSWERED);
             other.state.write_volatile(state | ANSWERED);
         }
+        is_first
     }
 }
 
 /// Records a TCP segment with SYN, FIN or RST, if it belongs to the connection. `own` is the entry
-/// of its direction.
+/// of its direction. Returns whether the segment ends the connection.
 #[inline(always)]
-fn note_flags(own: EntryFields, other: EntryFields, transport: &Transport, now: u64) {
+fn note_flags(own: EntryFields, other: EntryFields, transport: &Transport, now: u64) -> bool {
     // SAFETY: a field of a look-up's value.
     let is_reply = unsafe { own.kind.read_volatile() } & REPLY != 0;
     let (client, reply) = if is_reply { (other, own) } else { (own, other) };
@@ -192,5 +194,6 @@ fn note_flags(own: EntryFields, other: EntryFields, transport: &Transport, now: 
             client.state.write_volatile(next);
             reply.state.write_volatile(next);
         }
+        is_closed(next) && !is_closed(state)
     }
 }

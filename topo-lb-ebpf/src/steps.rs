@@ -12,7 +12,7 @@ use crate::packets::Hook;
 use crate::tc::Done;
 use crate::trace::packet;
 use crate::verdict::Verdict;
-use crate::{collision, fragment, icmp, refuse, snat, tc};
+use crate::{collision, fragment, icmp, over, refuse, snat, tc};
 
 macro_rules! steps {
     ($(
@@ -56,6 +56,8 @@ steps! {
     to_client, to_client4, to_client6: tc::to_client, is_settled: bool;
     /// Records what a packet changes in the state of its connection, and a first fragment.
     note, note4, note6: tc::note, hook: Hook;
+    /// Lets the connection of a packet that has ended it, or has answered a datagram, leave the table.
+    leave, leave4, leave6: over::leave, hook: Hook;
     /// Forgets a packet's connection, which is over.
     forget, forget4, forget6: tc::forget, hook: Hook;
     /// Forgets the connection whose source a process of this node uses, or remembers whom it asks.
@@ -72,6 +74,8 @@ steps! {
     leave_stray, leave_stray4, leave_stray6: tc::leave_stray;
     /// Chooses an endpoint for a packet that opens a connection.
     open, open4, open6: tc::open;
+    /// Lets an opening take the place of the client's oldest one while there is little room.
+    replace_oldest, replace_oldest4, replace_oldest6: over::replace_oldest;
     /// Tells a tracer what was decided for a packet.
     tell, tell_packet4, tell_packet6: packet::of_packet;
     /// Chooses the source of a packet from outside whose endpoint is on another node.

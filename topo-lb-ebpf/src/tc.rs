@@ -24,7 +24,7 @@ use crate::header::{Header, PacketKind};
 use crate::opening::{self, Chosen, Expected};
 use crate::outside::{client_device, is_denied, is_outside, is_translated, set_stray};
 use crate::own;
-use crate::packets::{Hook, count, denied, dropped, limited, next, no_port};
+use crate::packets::{Hook, count, denied, dropped, limited, next, no_port, table_full};
 use crate::resolve::{Resolution, Resolved, look_up};
 use crate::rewrite::{Write, rewrite};
 use crate::snat::{self, Route, may_end_another};
@@ -116,16 +116,18 @@ fn must_note<F: Translate>(
         || state::changes_state::<F>(found, header.protocol, transport, now)
 }
 
-/// Records what a packet changes in the state of its connection, and a first fragment.
+/// Records what a packet changes in the state of its connection, and a first fragment. Then
+/// [`Verdict::Leave`] or [`Verdict::Translate`].
 #[inline(always)]
 pub(crate) fn note<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
     let header = F::header(skb, ETHERNET, false);
     let transport = transport(skb, &header);
     let says = FourTuple::of_packet(&header, transport.ports);
     let key = says.key(header.protocol, hook as u8, client_device(skb));
+    let mut is_over = false;
     if let Some(found) = connection::find_of::<F>(&key, &transport) {
         let now = now();
-        state::note_state::<F>(found, &key, &transport, now);
+        is_over = state::note_state::<F>(found, &key, &transport, now);
         if header.kind == PacketKind::First {
             let to = FourTuple::<F>::of_entry(found);
             // SAFETY: a field of a look-up's value.
@@ -135,7 +137,7 @@ pub(crate) fn note<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
             }
         }
     }
-    Verdict::Translate
+    if is_over { Verdict::Leave } else { Verdict::Translate }
 }
 
 /// Forgets a packet's connection, which is over.
@@ -280,6 +282,7 @@ pub(crate) fn open<F: Translate>(skb: *mut __sk_buff) -> Verdict {
         Chosen::Elsewhere => Verdict::ChooseSource,
         Chosen::Untouched => fragment::leave(&header, hook),
         Chosen::Limited => limited(hook),
+        Chosen::Full => table_full(hook),
         Chosen::Denied => denied(hook),
         Chosen::Failed => dropped(hook),
         Chosen::Refused if header.protocol == TCP => Verdict::Reset,
@@ -296,7 +299,7 @@ pub(crate) fn choose_source<F: Translate>(skb: *mut __sk_buff) -> Verdict {
         if let Some(found) = connection::find_half_open::<F>(&key)
             && !snat::choose::<F>(skb, found, header.protocol)
         {
-            connection::remove::<F>(&key);
+            opening::give_up::<F>(&key);
             return dropped(Hook::Ingress);
         }
     }
@@ -338,7 +341,11 @@ pub(crate) fn establish<F: Translate>(skb: *mut __sk_buff) -> Verdict {
 
 /// The key of a client's packet.
 #[inline(always)]
-fn client_key<F: Translate>(skb: *mut __sk_buff, says: &FourTuple<F>, protocol: u8) -> TupleOf<F> {
+pub(crate) fn client_key<F: Translate>(
+    skb: *mut __sk_buff,
+    says: &FourTuple<F>,
+    protocol: u8,
+) -> TupleOf<F> {
     says.key(protocol, FROM_CLIENT, client_device(skb))
 }
 

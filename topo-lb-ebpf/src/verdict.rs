@@ -38,6 +38,8 @@ pub(crate) enum Verdict {
     Note = 110,
     /// Step: record it before the packet's connection is looked up to translate.
     NoteFirst = 113,
+    /// Step: the packet has ended its connection, or answered a datagram; then translate.
+    Leave = 117,
     /// Step: forget the packet's connection.
     Forget = 111,
     /// Step: choose the source of a packet to another node.

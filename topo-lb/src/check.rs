@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::admin::Listen;
+use crate::connection_room;
 use crate::datapath::attach::mode;
 use crate::datapath::host::capability;
 use crate::datapath::host::conntrack::Conntrack;
@@ -25,6 +26,7 @@ use crate::datapath::inspect::self_probe;
 use crate::datapath::inspect::tolerated::Tolerated;
 use crate::datapath::masquerade;
 use crate::kube_proxy::Traces;
+use crate::magnitude::bytes;
 use crate::socket::terminator;
 
 pub use crate::datapath::inspect::self_probe::child as probe_child;
@@ -92,6 +94,7 @@ pub fn run(options: &Options) -> Report {
     if may_load {
         findings.push(masquerading());
         findings.extend(Conntrack::look().map(|it| conntrack(&it)));
+        findings.push(connections());
     }
     findings.push(mount("cgroup root", &options.cgroup_root, check_cgroup2(&options.cgroup_root)));
     findings.push(mount("bpffs", &options.pin_dir, check_bpffs(&options.pin_dir)));
@@ -235,6 +238,17 @@ fn masquerading() -> Finding {
 fn conntrack(now: &Conntrack) -> Finding {
     let Conntrack { count, limit, .. } = now;
     Finding::ok("conntrack", format!("{count} of at most {limit} connections are tracked"))
+}
+
+/// How many connections tc has room for here, unless `--max-connections` says another number.
+fn connections() -> Finding {
+    let room = connection_room::of_this_node();
+    let bytes = bytes(connection_room::bytes(room) as f64);
+    let sentence = format!(
+        "with --tc-devices or --kube-proxy-replacement there is room for {room} open ones of each \
+         address family, unless --max-connections says so; full tables take {bytes}"
+    );
+    Finding::ok("connections", sentence)
 }
 
 fn mount(name: &'static str, path: &Path, result: Result<(), MountError>) -> Finding {

@@ -15,6 +15,7 @@ pub mod called;
 pub mod check;
 pub mod cli;
 pub mod cluster;
+pub mod connection_room;
 pub mod crd;
 pub mod datapath;
 pub mod device;

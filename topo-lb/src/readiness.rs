@@ -29,6 +29,8 @@ pub struct Readiness {
     pub overridden: Option<String>,
     /// Why connections of clients outside fail although topo-lb is to serve them, if they do.
     pub outside: Option<String>,
+    /// Why new connections of guests and clients outside are refused, if their table is full.
+    pub full: Option<String>,
     /// Whether all Services, EndpointSlices and Nodes were listed.
     pub listed: bool,
     /// Whether the maps hold what was listed, and the programs are attached.
@@ -69,6 +71,8 @@ impl Readiness {
             None => Ok("the host lets connections from outside pass, if topo-lb serves them"),
             Some(why) => Err(why.as_str()),
         };
+        // What is open goes on, and no other node would help: the sentence warns people.
+        let connections = Ok(self.full.as_deref().unwrap_or("there is room for new connections"));
         let synced = match self.listed {
             true => Ok("Services, EndpointSlices and Nodes were listed"),
             false => Err("Services, EndpointSlices and Nodes were not all listed yet"),
@@ -89,6 +93,7 @@ impl Readiness {
             ("hooks", hooks),
             ("precedence", precedence),
             ("outside", outside),
+            ("connections", connections),
             ("synced", synced),
             ("programmed", programmed),
             ("fresh", fresh),
@@ -141,7 +146,12 @@ pub fn report(conditions: &[Condition], verbose: bool) -> (bool, String) {
 impl Condition {
     /// Whether it is met but its sentence should still be shown.
     fn is_told(&self) -> bool {
-        self.name == "mode" || self.name == "fresh" && self.sentence.starts_with("serving")
+        match self.name {
+            "mode" => true,
+            "fresh" => self.sentence.starts_with("serving"),
+            "connections" => self.sentence.starts_with("the table"),
+            _ => false,
+        }
     }
 }
 
@@ -192,6 +202,11 @@ mod tests {
                 Readiness { observes: true, ..ready() },
                 true,
                 "ready: topo-lb only observes, and translates nothing (--observe)\n",
+            ),
+            (
+                Readiness { full: Some("the table is full".to_owned()), ..ready() },
+                true,
+                "ready: the table is full\n",
             ),
             // An old state is ready.
             (

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use crate::cluster::{Change, Family, Update};
 use crate::datapath::inspect::in_front;
 use crate::datapath::inspect::overridden::{self, Precedence};
+use crate::datapath::maps::usage::{self, TableUse};
 use crate::events::concern::News;
 use crate::events::ledger::Ledger;
 use crate::events::publish::EventPublisher;
@@ -120,6 +121,13 @@ impl Telemetry {
             let differs = readiness.outside.as_ref() != why;
             readiness.outside = why.cloned();
             differs
+        });
+    }
+
+    /// Records how full the tables of connections are.
+    pub fn tables(&self, tables: &[TableUse; 2]) {
+        self.change(|readiness| {
+            readiness.full = usage::full(tables, readiness.full.is_some());
         });
     }
 

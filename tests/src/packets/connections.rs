@@ -142,6 +142,15 @@ impl Programs {
         })
     }
 
+    /// The number of entries of half-open connections of a family.
+    pub fn half_open(&self, is_v6: bool) -> Result<usize> {
+        Ok(if is_v6 {
+            self.entries::<Tuple6, Connection6>(maps::HALF_OPEN6)?.len()
+        } else {
+            self.entries::<Tuple4, Connection4>(maps::HALF_OPEN4)?.len()
+        })
+    }
+
     /// As [`connections4`](Self::connections4), for IPv6.
     pub fn connections6(&self) -> Result<Vec<(Tuple6, Connection6)>> {
         Ok([self.entries(maps::HALF_OPEN6)?, self.entries(maps::CONNECTIONS6)?].concat())
@@ -152,7 +161,7 @@ impl Programs {
         self.insert(maps::CONNECTIONS4, key, entry)
     }
 
-    fn entries<K: Pod, V: Pod>(&self, name: &str) -> Result<Vec<(K, V)>> {
+    pub(super) fn entries<K: Pod, V: Pod>(&self, name: &str) -> Result<Vec<(K, V)>> {
         let map = self.ebpf.map(name).context("a map")?;
         let map = HashMap::<&MapData, Raw<K>, Raw<V>>::try_from(map)?;
         map.iter()

@@ -49,6 +49,7 @@ fn clear(map: &Map) -> Result<()> {
             let keys: Vec<u32> = (0..data.info()?.max_entries()).collect();
             zero(data, &keys, data.info()?.value_size() as usize)
         }
+        Map::Queue(data) => empty(data),
         // Socket storage: the sockets of a test are gone.
         Map::SkStorage(_) => Ok(()),
         // No test of packets traces, and packets are no connects that fail.
@@ -74,6 +75,19 @@ fn zero(map: &MapData, keys: &[u32], size: usize) -> Result<()> {
         attribute.batch.values = values.as_ptr() as u64;
         attribute.batch.count = keys.len() as u32;
     })?;
+    Ok(())
+}
+
+/// Removes all elements of a queue.
+fn empty(map: &MapData) -> Result<()> {
+    let mut value = vec![0_u8; map.info()?.value_size() as usize];
+    let descriptor = map.fd().as_fd().as_raw_fd() as u32;
+    while bpf(bpf_cmd::BPF_MAP_LOOKUP_AND_DELETE_ELEM, |attribute| {
+        attribute.__bindgen_anon_2.map_fd = descriptor;
+        attribute.__bindgen_anon_2.__bindgen_anon_1.value = value.as_mut_ptr() as u64;
+    })
+    .is_ok()
+    {}
     Ok(())
 }
 

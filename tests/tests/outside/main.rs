@@ -1,5 +1,6 @@
 //! Clients outside of the node (`--kube-proxy-replacement`).
 
+mod budgets;
 mod clients;
 mod collisions;
 mod floods;

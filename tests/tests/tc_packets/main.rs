@@ -1,5 +1,6 @@
 //! The tc programs, one packet at a time.
 
+mod budgets;
 mod checksums;
 mod collisions;
 mod extensions;

@@ -110,7 +110,7 @@ fn the_end_of_a_connection_leaves_the_next_one_at_its_port_open() -> Result<()> 
 
 #[test]
 fn ports_of_idle_connections_go_to_other_clients_last() -> Result<()> {
-    on_node_with(65_536, |programs| {
+    on_node_with(131_072, |programs| {
         let Parts { client, node, port, there, .. } = FAMILIES[0];
         programs.expose(1, at(port), TCP, &[(at(there), Locality::Zone)])?;
         programs.expose(2, at(port), UDP, &[(at(there), Locality::Zone)])?;

@@ -24,6 +24,7 @@ use super::wanted::WantedNodes;
 use crate::admin::SocketFile;
 use crate::agent_state::AgentState;
 use crate::datapath::Datapath;
+use crate::datapath::maps::usage;
 use crate::heap;
 use crate::readiness::Proof;
 use crate::socket::terminator::SocketTerminator;
@@ -125,6 +126,7 @@ impl Running {
         self.ejector.probe(&self.state);
         self.devices.attach(&mut self.datapath);
         self.terminator.end(&[]);
+        self.look_at_tables();
         if self.datapath.forget_killed_tracer() {
             info!("a `topo-lb trace` was killed, and connections are not told to it any more");
         }
@@ -132,6 +134,13 @@ impl Running {
             observer.look(&self.state.reconciler);
         }
         self.resolver.as_mut().is_some_and(|resolver| resolver.look(&mut self.state))
+    }
+
+    /// Says whether a table of connections is full. What cannot be read now, the next inspection reads.
+    fn look_at_tables(&self) {
+        if let Ok(Some(tables)) = usage::read(self.datapath.maps_directory()) {
+            self.state.telemetry.tables(&tables);
+        }
     }
 
     fn settle(&mut self, retry: &mut Retry) {

@@ -20,7 +20,7 @@ use crate::device::Pattern;
 use crate::exclusion::{Namespace, Rules};
 use crate::plan::{Capacity, WhenFull};
 use crate::topology::Scope;
-use crate::{admin, health};
+use crate::{admin, connection_room, health};
 
 /// `topo-lb agent`.
 #[derive(Debug, Args)]
@@ -104,10 +104,12 @@ pub struct AgentArgs {
     /// How to attach programs to these devices
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_TC_ATTACH")]
     pub tc_attach: TcAttach,
-    /// Room in the maps, per address family: connections of such clients
-    #[arg(long, value_name = "N", env = "TOPO_LB_MAX_CONNECTIONS", default_value_t = maps::DEFAULT_CONNECTIONS,
+    /// Room in the maps, per address family: open connections of such clients, and of clients outside of the
+    /// node. Default: 131,072, or 32,768 for each CPU; less where full tables would take more than a
+    /// sixteenth of the node's memory
+    #[arg(long, value_name = "N", env = "TOPO_LB_MAX_CONNECTIONS",
           value_parser = clap::value_parser!(u32).range(1..=8_388_608))]
-    pub max_connections: u32,
+    pub max_connections: Option<u32>,
     /// Foreign programs that may run before topo-lb's, because they only filter: names as `bpftool
     /// prog` prints them, with * for any text, or ids such as id:42; separated by commas. Without
     /// CAP_SYS_ADMIN the kernel tells the agent no names: then only ids, and a lone `*` for all, have
@@ -142,7 +144,10 @@ impl AgentArgs {
     pub fn config(self) -> anyhow::Result<Config> {
         let serves_guests = !self.tc_devices.is_empty();
         let has_tc = serves_guests || self.frontends.kube_proxy_replacement;
-        let connections = if has_tc { self.max_connections } else { 0 };
+        let connections = match has_tc {
+            true => self.max_connections.unwrap_or_else(connection_room::of_this_node),
+            false => 0,
+        };
         let (exposing, replacement) = (self.frontends.exposing(), self.frontends.replacement());
         let masquerade_mark = replacement.as_ref().map_or(0, |it| it.masquerade_mark);
         let health = self.health();

@@ -94,6 +94,8 @@ pub struct Datapath {
     pub(crate) carried: Option<CarriedConnections>,
     /// Set once tc programs are attached.
     reply_filter: Option<ReplyFilter>,
+    /// [`Constants::seed`].
+    seed: u64,
     /// As `reply_filter`.
     quota: Option<QuotaKeeper>,
     /// Set if clients outside of this node are served.
@@ -197,6 +199,7 @@ impl Datapath {
             renewal,
             carried: None,
             reply_filter: None,
+            seed: constants.seed(),
             quota: None,
             masquerade,
             source: SourceNat::default(),
@@ -245,7 +248,7 @@ impl Datapath {
     fn start_quota(&mut self) {
         let Some(quota) = self.ebpf.take_map(names::QUOTA) else { return };
         let connections = self.options.capacity.connections;
-        match QuotaKeeper::start(quota, connections, |name| self.ebpf.map(name)) {
+        match QuotaKeeper::start(quota, (connections, self.seed), |name| self.ebpf.map(name)) {
             Ok(keeper) => self.quota = Some(keeper),
             Err(error) => warn!("{error}; the connections of a device are not limited"),
         }

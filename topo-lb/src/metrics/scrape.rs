@@ -26,7 +26,8 @@ use super::{dns, ejections, services, tcp};
 use crate::datapath::attach::walk;
 use crate::datapath::direction::Direction;
 use crate::datapath::maps::error::ReadError;
-use crate::datapath::maps::{counters, far_endpoints, packets, totals};
+use crate::datapath::maps::usage::TableUse;
+use crate::datapath::maps::{counters, far_endpoints, packets, totals, usage};
 use crate::refusal::Refusal;
 
 /// The `Content-Type` of the text.
@@ -43,6 +44,8 @@ pub struct Counted {
     pub torn: u64,
     /// Packets by tc hook, if there are any.
     pub packets: Vec<(Direction, Packets)>,
+    /// How full tc's tables are, of IPv4 and IPv6; `None` without tc.
+    pub tables: Option<[TableUse; 2]>,
 }
 
 impl Counted {
@@ -57,6 +60,7 @@ impl Counted {
             far_endpoints: far_endpoints::read(pin_dir)?,
             torn: counters::torn(pin_dir)?,
             packets: packets::read(pin_dir)?,
+            tables: usage::read(pin_dir)?,
         })
     }
 }
@@ -83,6 +87,8 @@ pub struct Scrape {
     pub torn: u64,
     /// Packets by tc hook, if there are any.
     pub packets: Vec<(Direction, Packets)>,
+    /// How full tc's tables are, of IPv4 and IPv6; `None` without tc.
+    pub tables: Option<[TableUse; 2]>,
     /// Whether the programs only observe.
     pub observes: bool,
     /// Service ports that refuse connections now, by reason.
@@ -105,7 +111,7 @@ impl Scrape {
         refusals: &mut Refusals,
         bounded: &mut Bounded,
     ) -> Self {
-        let Counted { services, torn, packets, .. } = counted;
+        let Counted { services, torn, packets, tables, .. } = counted;
         let refused = services.connections.iter().filter(|(_, counters)| counters.refused > 0);
         let refused =
             refused.map(|(name, counters)| (Arc::clone(name), counters.refused)).collect();
@@ -120,6 +126,7 @@ impl Scrape {
             services,
             torn,
             packets,
+            tables,
             observes: false,
             refusing,
             matrix: Matrix::default(),
@@ -209,6 +216,32 @@ impl Scrape {
                 let labels = [("direction", direction.into()), ("outcome", outcome.label())];
                 counter(&mut family, &labels, packets.of(outcome))?;
             }
+        }
+        self.tables(encoder)
+    }
+
+    fn tables(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let Some(tables) = &self.tables else { return Ok(()) };
+        let families = || ["IPv4", "IPv6"].into_iter().zip(tables);
+        let help =
+            "Connections of guests and of clients outside that are open, or not established yet";
+        let mut family =
+            encoder.encode_descriptor("tracked_connections", help, None, MetricType::Gauge)?;
+        for (name, table) in families() {
+            for (state, value) in [("open", table.open), ("half-open", table.half_open)] {
+                let labels = [("family", name), ("state", state)];
+                family.encode_family(&labels)?.encode_gauge(&value)?;
+            }
+        }
+        let help = "Open connections of guests and of clients outside that there is room for";
+        let mut family = encoder.encode_descriptor(
+            "tracked_connections_limit",
+            help,
+            None,
+            MetricType::Gauge,
+        )?;
+        for (name, table) in families() {
+            family.encode_family(&[("family", name)])?.encode_gauge(&table.room)?;
         }
         Ok(())
     }

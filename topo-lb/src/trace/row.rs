@@ -105,6 +105,7 @@ impl Row {
                 Some(Outcome::Refused) => "refused",
                 Some(Outcome::Dropped) => "dropped",
                 Some(Outcome::Limited) => "limited",
+                Some(Outcome::TableFull) => "table-full",
                 Some(Outcome::Bypassed) => "bypassed",
                 None => "unknown",
             },

@@ -122,7 +122,6 @@ pub(crate) fn measure(services: u32, effort: Effort) -> Result<Vec<Figure>> {
     for cast in &CASTS {
         let mut case = Case::new(Hook::Ingress, Some(cast.family), "first packet", Vec::new());
         for run in 0..runs {
-            programs.refill()?;
             let before = Runs::of(&programs.info(case.hook)?);
             for place in 0..FIRST {
                 let number = run * FIRST + place;

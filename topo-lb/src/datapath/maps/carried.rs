@@ -55,7 +55,8 @@ impl CarriedConnections {
         (old, new): (MapData, MapData),
     ) -> Result<(), MapError> {
         let old_key_size = old.info()?.key_size();
-        let (old, new) = (Map::LruHashMap(old), Map::LruHashMap(new));
+        // Earlier versions had LRU maps; both are read alike.
+        let (old, new) = (Map::HashMap(old), Map::HashMap(new));
         self.maps.push(Carried { name, old, new, old_key_size });
         Ok(())
     }

@@ -47,7 +47,7 @@ pub fn read(pin_dir: &Path) -> Result<Vec<Connection>, ReadError> {
     let now = now();
     macro_rules! read {
         ($tuple:ty, $connection:ty, $address:ty, $map:expr) => {
-            let table: Hash<$tuple, $connection> = open(pin_dir, $map, Map::LruHashMap)?;
+            let table: Hash<$tuple, $connection> = open(pin_dir, $map, Map::HashMap)?;
             for pair in entries(&table, $map) {
                 let (key, value) = pair?;
                 let Some(protocol) = protocol_of(key.protocol) else { continue };

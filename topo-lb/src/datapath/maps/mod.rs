@@ -32,3 +32,4 @@ pub mod store;
 pub mod totals;
 pub mod trace;
 pub mod unprogrammed;
+pub mod usage;

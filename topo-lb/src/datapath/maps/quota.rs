@@ -1,25 +1,27 @@
-//! The quota of established connections per device: `quota`, and the count in `devices`. A client
+//! The quota of open connections per device: `quota`, and the counts in `devices` and `usage`. A client
 //! outside of this node counts as a device of its own.
 //!
-//! The programs add the connections that they establish, and refuse openings beyond the quota. They
-//! do not see when an entry is evicted or expires, so this thread subtracts these. It reads the
-//! tables at its start, because connections stay where a renewal makes `devices` anew, and while a
-//! device has used half of its quota. It then removes what is over.
+//! The programs add the connections that they establish and subtract those that close, and refuse
+//! openings beyond the quota. They do not see when an entry expires, or is evicted from the half-open ones,
+//! so this thread subtracts these. It reads the tables at its start, because connections stay where a
+//! renewal makes `devices` anew, once a minute, and while a device has used half of its quota, or a table
+//! half of its room. It then removes what is over.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aya::maps::{Array, Map, MapData, MapError};
 use topo_lb_common::address::TCP;
 use topo_lb_common::connection::{
-    Connection, Connection4, Connection6, LONGEST_TIME_WAIT, OUTSIDE_DEVICE, REPLY, SNAT, Tuple,
-    Tuple4, Tuple6, is_closed, lifetime,
+    Connection, Connection4, Connection6, LONGEST_TIME_WAIT, OUTSIDE_DEVICE, OWN, REPLY, SNAT,
+    Tuple, Tuple4, Tuple6, is_closed, lifetime,
 };
-use topo_lb_common::device::{Device, Quota, SHARE, outside};
+use topo_lb_common::device::{Device, Quota, SHARE, outside, word};
 use topo_lb_common::maps;
+use topo_lb_common::usage::Usage;
 use tracing::warn;
 
 use super::connections::now;
@@ -34,9 +36,8 @@ const PERIOD: Duration = Duration::from_secs(1);
 const PART: u32 = 50;
 /// How long the quota holds after a pass.
 const HOLDS: Duration = Duration::from_secs(60);
-/// How long a closed connection is left for its last packets, in nanoseconds: less than its lifetime,
-/// because a client that opens and closes many needs the room.
-const LAST_PACKETS: u64 = 2_000_000_000;
+/// Longest time between two passes that read the tables: what is over takes memory until then.
+const IDLE: Duration = Duration::from_secs(60);
 /// Entries that are read at once. More than the kernel has of one hash.
 const BATCH: usize = 4_096;
 
@@ -47,21 +48,25 @@ pub(crate) struct QuotaKeeper {
 }
 
 impl QuotaKeeper {
-    /// Starts the thread. `connections`: room in each table; `table` finds the maps of the attached
-    /// programs by name.
+    /// Starts the thread. `connections`: room for open ones in each table; `seed`: that of the attached
+    /// programs, whose maps `table` finds by name.
     ///
     /// # Errors
     /// A map is missing or has another type, or the thread cannot start. No device is limited then.
     pub(crate) fn start<'a>(
         quota: Map,
-        connections: u32,
+        (connections, seed): (u32, u64),
         table: impl Fn(&str) -> Option<&'a Map>,
     ) -> Result<Self, StoreError> {
         let mut work = Work {
-            is_counted: false,
+            seed,
+            counted: None,
             most: (connections / SHARE).max(1),
             quota: Array::try_from(quota).map_err(failed(maps::QUOTA, "write"))?,
             devices: another(&table, maps::DEVICES)?,
+            usage: usage(&table)?,
+            half_open4: Table::open(&table, maps::HALF_OPEN4)?,
+            half_open6: Table::open(&table, maps::HALF_OPEN6)?,
             four: Table::open(&table, maps::CONNECTIONS4)?,
             six: Table::open(&table, maps::CONNECTIONS6)?,
         };
@@ -92,13 +97,32 @@ fn cpu_time() -> Duration {
     Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32)
 }
 
+/// Another handle to `usage`.
+fn usage<'a>(
+    table: impl Fn(&str) -> Option<&'a Map>,
+) -> Result<Array<MapData, Raw<Usage>>, StoreError> {
+    let open = || {
+        let Some(Map::Array(data)) = table(maps::USAGE) else {
+            return Err(MapError::IoError(std::io::ErrorKind::InvalidData.into()));
+        };
+        let fd = data.fd().as_fd().try_clone_to_owned().map_err(MapError::IoError)?;
+        Array::try_from(Map::Array(MapData::from_fd(fd)?))
+    };
+    open().map_err(failed(maps::USAGE, "read"))
+}
+
 struct Work {
-    /// Whether the connections that were there at the start count.
-    is_counted: bool,
-    /// Most connections of a device.
+    seed: u64,
+    /// When the tables were read last; `None`: the connections that were there at the start do not count
+    /// yet.
+    counted: Option<Instant>,
+    /// Most open connections of a device.
     most: u32,
     quota: Array<MapData, Raw<Quota>>,
     devices: Hash<u32, Device>,
+    usage: Array<MapData, Raw<Usage>>,
+    half_open4: Table<Tuple4, Connection4>,
+    half_open6: Table<Tuple6, Connection6>,
     four: Table<Tuple4, Connection4>,
     six: Table<Tuple6, Connection6>,
 }
@@ -107,28 +131,57 @@ impl Work {
     fn pass(&mut self) -> Result<(), StoreError> {
         let devices: HashMap<u32, Device> =
             entries(&self.devices, maps::DEVICES).collect::<Result<_, StoreError>>()?;
+        let before = [self.read_usage(0)?, self.read_usage(1)?];
         let is_half_used = |device: &Device| device.connections > self.most / 2;
-        if !self.is_counted || devices.values().any(is_half_used) {
+        let is_half_full = |usage: &Usage| {
+            Usage::is_under_pressure(usage.half_open)
+                || usage.open > i64::from(self.most) * i64::from(SHARE) / 2
+        };
+        if self.counted.is_none_or(|then| then.elapsed() > IDLE)
+            || devices.values().any(is_half_used)
+            || before.iter().any(is_half_full)
+        {
             let mut left = devices.keys().map(|&index| (index, 0)).collect();
-            self.four.sweep(&mut left)?;
-            self.six.sweep(&mut left)?;
-            for (index, entries) in left {
+            let counted = [
+                Usage {
+                    half_open: self.half_open4.sweep(self.seed, None)?,
+                    open: self.four.sweep(self.seed, Some(&mut left))?,
+                },
+                Usage {
+                    half_open: self.half_open6.sweep(self.seed, None)?,
+                    open: self.six.sweep(self.seed, Some(&mut left))?,
+                },
+            ];
+            for (index, connections) in left {
                 let before = devices.get(&index).map_or(0, |device| device.connections);
-                // Each connection has two entries, or one if the other is evicted.
-                self.correct(index, before, entries.div_ceil(2))?;
+                self.correct(index, before, connections)?;
             }
-            self.is_counted = true;
+            for (family, (before, counted)) in (0..).zip(before.into_iter().zip(counted)) {
+                let now = self.read_usage(family)?;
+                // What came or went meanwhile counts; at worst, the next pass corrects it.
+                let usage = Usage {
+                    half_open: counted.half_open + now.half_open - before.half_open,
+                    open: counted.open + now.open - before.open,
+                };
+                self.usage.set(family, Raw(usage), 0).map_err(failed(maps::USAGE, "write"))?;
+            }
+            self.counted = Some(Instant::now());
         }
         let until = now() + HOLDS.as_nanos() as u64;
         let quota = Quota { until, connections: self.most, half_open_until: 0 };
         self.quota.set(0, Raw(quota), 0).map_err(failed(maps::QUOTA, "write"))
     }
 
+    fn read_usage(&self, family: u32) -> Result<Usage, StoreError> {
+        let Raw(usage) = self.usage.get(&family, 0).map_err(failed(maps::USAGE, "read"))?;
+        Ok(usage)
+    }
+
     /// Corrects the count of a device. What it has established since `before` is added.
     fn correct(&mut self, index: u32, before: u32, counted: u32) -> Result<(), StoreError> {
         let now = found(maps::DEVICES, self.devices.get(&Raw(index), 0))?;
         // Later, an entry that is missing is of a device that has gone.
-        let Some(now) = now.or((!self.is_counted).then(Device::default)) else {
+        let Some(now) = now.or(self.counted.is_none().then(Device::default)) else {
             return Ok(());
         };
         let connections = counted + now.connections.saturating_sub(before);
@@ -139,7 +192,7 @@ impl Work {
     }
 }
 
-/// A table of established connections.
+/// A table of connections.
 struct Table<K, V> {
     name: &'static str,
     map: Hash<K, V>,
@@ -156,7 +209,7 @@ where
         table: impl Fn(&str) -> Option<&'a Map>,
         name: &'static str,
     ) -> Result<Self, StoreError> {
-        let Some(Map::LruHashMap(data)) = table(name) else {
+        let Some(Map::HashMap(data) | Map::LruHashMap(data)) = table(name) else {
             return Err(failed(name, "read")(MapError::IoError(
                 std::io::ErrorKind::InvalidData.into(),
             )));
@@ -166,8 +219,14 @@ where
         Ok(Self { name, map: another(table, name)?, batch })
     }
 
-    /// Removes entries of connections that are over. Adds the others to the sums of their devices.
-    fn sweep(&mut self, left: &mut HashMap<u32, u32>) -> Result<(), StoreError> {
+    /// Removes entries of connections that are over. Adds those that are open to the sums of their
+    /// devices, if given. Returns the number of the others.
+    fn sweep(
+        &mut self,
+        seed: u64,
+        mut left: Option<&mut HashMap<u32, u32>>,
+    ) -> Result<i64, StoreError> {
+        let mut sum = 0;
         let mut keys = vec![bytemuck::Zeroable::zeroed(); BATCH];
         let mut values = vec![bytemuck::Zeroable::zeroed(); BATCH];
         let mut place = None;
@@ -181,15 +240,26 @@ where
             .map_err(|error| failed(self.name, "read")(MapError::IoError(error)))?;
             let now = now();
             for (key, value) in keys.iter().zip(&values).take(read) {
+                // Entries of the node's own datagrams are neither.
+                if key.way == OWN {
+                    continue;
+                }
                 if is_over(key, value, now) {
                     self.remove(key)?;
-                } else {
-                    *left.entry(device(key, value)).or_default() += 1;
+                } else if value.kind & REPLY == 0 {
+                    let Some(left) = &mut left else {
+                        sum += 1;
+                        continue;
+                    };
+                    if key.protocol != TCP || !is_closed(value.state) {
+                        sum += 1;
+                        *left.entry(device(key, seed)).or_default() += 1;
+                    }
                 }
             }
             place = next;
             if place.is_none() {
-                return Ok(());
+                return Ok(sum);
             }
         }
     }
@@ -207,14 +277,12 @@ where
     }
 }
 
-/// The key in `devices` of the device or client to which a connection counts.
-fn device<A: bytemuck::Pod, K>(key: &Tuple<A>, value: &Connection<A, K>) -> u32 {
-    if key.device != OUTSIDE_DEVICE {
-        return key.device;
+/// The key in `devices` of the device or client of a client's entry.
+fn device<A: bytemuck::Pod>(key: &Tuple<A>, seed: u64) -> u32 {
+    match key.device {
+        OUTSIDE_DEVICE => outside(seed, word(bytemuck::bytes_of(&key.source))),
+        device => device,
     }
-    let client = if value.kind & REPLY == 0 { &key.source } else { &value.destination };
-    let words = bytemuck::bytes_of(client).as_chunks().0.iter();
-    outside(words.fold(0, |folded, word| folded ^ u32::from_ne_bytes(*word)))
 }
 
 /// Whether the programs have no use for an entry any more, at `now`.
@@ -222,7 +290,6 @@ fn is_over<A, K>(key: &Tuple<A>, value: &Connection<A, K>, now: u64) -> bool {
     let lifetime = match key.protocol {
         // The endpoint may remember the port for so long.
         TCP if is_closed(value.state) && value.kind & SNAT != 0 => LONGEST_TIME_WAIT,
-        TCP if is_closed(value.state) => LAST_PACKETS,
         protocol => lifetime(protocol, value.state),
     };
     now.saturating_sub(value.last_used) > lifetime
@@ -230,28 +297,27 @@ fn is_over<A, K>(key: &Tuple<A>, value: &Connection<A, K>, now: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use topo_lb_common::reply_filter::folded;
+    use topo_lb_common::connection::{ANSWERED, RESET, SHORTEST_LIFETIME};
 
     use super::*;
 
     #[test]
-    fn both_entries_of_a_connection_from_outside_count_to_its_client() {
-        let [client, node, pod] = [[203, 0, 113, 7], [192, 0, 2, 1], [10, 244, 2, 2]];
-        let wanted = outside(u32::from_ne_bytes(client));
-        let from = Tuple4 { source: client, destination: node, ..Tuple4::default() };
-        let request = Connection4 { destination: pod, ..Connection4::default() };
-        assert_eq!(device(&from, &request), wanted);
-        // With the client's address as the source, and with one of this node.
-        for (destination, kind) in [(client, REPLY), (node, REPLY | SNAT)] {
-            let to = Tuple4 { source: pod, destination, ..Tuple4::default() };
-            let reply =
-                Connection4 { source: node, destination: client, kind, ..Connection4::default() };
-            assert_eq!(device(&to, &reply), wanted);
-            assert_eq!(device(&Tuple4 { device: 7, ..to }, &reply), 7);
+    fn a_connection_from_outside_counts_to_its_client() {
+        let from = Tuple4 { source: [203, 0, 113, 7], ..Tuple4::default() };
+        assert_eq!(device(&from, 5), outside(5, word(&from.source)));
+        assert_eq!(device(&Tuple4 { device: 7, ..from }, 5), 7);
+        let from = Tuple6 { source: std::array::from_fn(|at| at as u8), ..Tuple6::default() };
+        let neighbour = Tuple6 { source: from.source.map(|byte| byte % 8), ..from };
+        assert_eq!(device(&from, 5), device(&neighbour, 5));
+    }
+
+    #[test]
+    fn a_closed_connection_is_left_as_long_as_its_endpoint_may_remember_the_port() {
+        let key = Tuple4 { protocol: TCP, ..Tuple4::default() };
+        let closed = |kind| Connection4 { kind, state: ANSWERED | RESET, ..Connection4::default() };
+        for (kind, lifetime) in [(0, SHORTEST_LIFETIME), (SNAT, LONGEST_TIME_WAIT)] {
+            assert!(!is_over(&key, &closed(kind), lifetime));
+            assert!(is_over(&key, &closed(kind), lifetime + 1));
         }
-        let client = std::array::from_fn(|at| at as u8);
-        let from = Tuple6 { source: client, ..Tuple6::default() };
-        let wanted = outside(folded(bytemuck::cast(client)));
-        assert_eq!(device(&from, &Connection6::default()), wanted);
     }
 }

@@ -40,7 +40,7 @@ const RENAMED: [(&str, &str); 1] = [("left_out", maps::UNPROGRAMMED)];
 const GONE: [&str; 3] = ["replies4", "replies6", "refusals"];
 
 /// Maps that the programs write; they outlive a renewal if they fit.
-const STATE: [&str; 18] = [
+const STATE: [&str; 27] = [
     maps::SNAT,
     maps::FLOWS4,
     maps::FLOWS6,
@@ -54,6 +54,15 @@ const STATE: [&str; 18] = [
     maps::HALF_OPEN6,
     maps::FRAGMENTS4,
     maps::FRAGMENTS6,
+    maps::CLOSED4,
+    maps::CLOSED6,
+    maps::SETTLED4,
+    maps::SETTLED6,
+    maps::OPENINGS4,
+    maps::OPENINGS6,
+    maps::USAGE,
+    maps::CLIENTS4,
+    maps::CLIENTS6,
     maps::TOTALS,
     maps::FAR_ENDPOINTS,
     maps::TORN,
@@ -228,6 +237,8 @@ impl Renewal {
     pub(crate) fn copy_state(&self) {
         self.copy(maps::AFFINITY4, || self.hash::<AffinityKey, Affinity4>(maps::AFFINITY4));
         self.copy(maps::AFFINITY6, || self.hash::<AffinityKey, Affinity6>(maps::AFFINITY6));
+        self.copy(maps::CLIENTS4, || self.hash::<AffinityKey, Affinity4>(maps::CLIENTS4));
+        self.copy(maps::CLIENTS6, || self.hash::<AffinityKey, Affinity6>(maps::CLIENTS6));
     }
 
     /// tc's connections in maps that do not fit.

@@ -77,17 +77,17 @@ impl ReplyFilter {
     }
 }
 
-/// Opens another handle to an LRU map.
+/// Opens another handle to a hash, LRU or not.
 pub(super) fn another<'a, K: bytemuck::Pod, V: bytemuck::Pod>(
     table: impl Fn(&str) -> Option<&'a Map>,
     name: &'static str,
 ) -> Result<Hash<K, V>, StoreError> {
     let open = || {
-        let Some(Map::LruHashMap(data)) = table(name) else {
+        let Some(Map::HashMap(data) | Map::LruHashMap(data)) = table(name) else {
             return Err(MapError::IoError(io::ErrorKind::InvalidData.into()));
         };
         let fd = data.fd().as_fd().try_clone_to_owned().map_err(MapError::IoError)?;
-        HashMap::try_from(Map::LruHashMap(MapData::from_fd(fd)?))
+        HashMap::try_from(Map::HashMap(MapData::from_fd(fd)?))
     };
     open().map_err(failed(name, "read"))
 }

@@ -18,6 +18,7 @@ use topo_lb_common::flow::{Flows4, Flows6};
 use topo_lb_common::frontend_filter;
 use topo_lb_common::maps;
 use topo_lb_common::members::{Member, MemberKey4, MemberKey6};
+use topo_lb_common::openings::{BUCKETS, Openings4, Openings6};
 use topo_lb_common::packets::Packets;
 use topo_lb_common::range::Range;
 use topo_lb_common::record::{Record4, Record6};
@@ -25,6 +26,7 @@ use topo_lb_common::snat::Snat;
 use topo_lb_common::sources::{Source4, Source6};
 use topo_lb_common::totals::{MOST_TOTALS, Totals, TotalsKey};
 use topo_lb_common::unprogrammed::Unprogrammed;
+use topo_lb_common::usage::Usage;
 
 use crate::plan::Capacity;
 
@@ -59,10 +61,12 @@ pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
         let (key, value) = (size_of::<K>() as u32, size_of::<V>() as u32);
         MapSpec { name, map_type, key, value, max_entries, flags, is_pinned: true }
     }
-    use MapType::{Array, ArrayOfMaps, Hash, LpmTrie, LruHash, PerCpuArray, RingBuf, SkStorage};
-    // Each connection has an entry for each direction.
-    let entries = capacity.connections.saturating_mul(2).max(1);
-    let Capacity { services, slots, members, flows, .. } = *capacity;
+    use MapType::{
+        Array, ArrayOfMaps, Hash, LpmTrie, LruHash, PerCpuArray, Queue, RingBuf, SkStorage,
+    };
+    let Capacity { services, slots, members, flows, connections, .. } = *capacity;
+    let (entries, closed) = (maps::entries(connections), maps::closed(connections));
+    let (buckets, clients) = if connections == 0 { (1, 1) } else { (BUCKETS, flows) };
     let sources = capacity.sources.max(1);
     let mut all = [
         spec::<u32, Range>(maps::RANGE, Array, 1, 0),
@@ -93,8 +97,8 @@ pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
         spec::<u32, Levels>(maps::EXCLUSION, Array, 1, 0),
         spec::<u32, u32>(maps::REVISION, Array, 1, 0),
         spec::<u32, u64>(maps::LEASE, Array, 1, MMAPABLE),
-        spec::<Tuple4, Connection4>(maps::CONNECTIONS4, LruHash, entries, 0),
-        spec::<Tuple6, Connection6>(maps::CONNECTIONS6, LruHash, entries, 0),
+        spec::<Tuple4, Connection4>(maps::CONNECTIONS4, Hash, entries, NO_PREALLOC),
+        spec::<Tuple6, Connection6>(maps::CONNECTIONS6, Hash, entries, NO_PREALLOC),
         spec::<Tuple4, Connection4>(maps::HALF_OPEN4, LruHash, maps::HALF_OPEN, 0),
         spec::<Tuple6, Connection6>(maps::HALF_OPEN6, LruHash, maps::HALF_OPEN, 0),
         spec::<FragmentPlace, Translation4>(maps::FRAGMENTS4, LruHash, maps::FRAGMENTS, 0),
@@ -102,6 +106,15 @@ pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
         spec::<u32, Packets>(maps::PACKETS, PerCpuArray, maps::HOOKS, 0),
         spec::<u32, Device>(maps::DEVICES, LruHash, maps::MOST_DEVICES, 0),
         spec::<u32, Quota>(maps::QUOTA, Array, 1, 0),
+        spec::<(), Tuple4>(maps::CLOSED4, Queue, closed, 0),
+        spec::<(), Tuple6>(maps::CLOSED6, Queue, closed, 0),
+        spec::<(), Tuple4>(maps::SETTLED4, Queue, maps::SETTLED, 0),
+        spec::<(), Tuple6>(maps::SETTLED6, Queue, maps::SETTLED, 0),
+        spec::<u32, Openings4>(maps::OPENINGS4, Array, buckets, 0),
+        spec::<u32, Openings6>(maps::OPENINGS6, Array, buckets, 0),
+        spec::<u32, Usage>(maps::USAGE, Array, 2, 0),
+        spec::<AffinityKey, Affinity4>(maps::CLIENTS4, LruHash, clients, 0),
+        spec::<AffinityKey, Affinity6>(maps::CLIENTS6, LruHash, clients, 0),
         spec::<u32, u64>(maps::FRONTENDS, Array, frontend_filter::WORDS, MMAPABLE),
         spec::<Key<Source4>, u32>(maps::SOURCES4, LpmTrie, sources, NO_PREALLOC),
         spec::<Key<Source6>, u32>(maps::SOURCES6, LpmTrie, sources, NO_PREALLOC),

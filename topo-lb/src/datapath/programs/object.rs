@@ -1,5 +1,6 @@
 //! The eBPF object in this binary, and its load-time constants.
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::num::NonZeroU64;
 use std::path::Path;
 
@@ -29,6 +30,7 @@ pub enum TcpPeer {
 #[derive(Clone, Copy, Debug)]
 pub struct Constants {
     service_ports: u32,
+    seed: u64,
     tcp_peer_is_service: u8,
     has_exclusions: u8,
     observes: u8,
@@ -69,6 +71,7 @@ impl Constants {
         let is_there = |feature: Feature| u8::from(feature.is_there() == Some(true));
         Self {
             service_ports,
+            seed: RandomState::new().build_hasher().finish(),
             tcp_peer_is_service: u8::from(tcp_peer == TcpPeer::Service),
             has_exclusions: 0,
             observes: 0,
@@ -114,6 +117,7 @@ impl Constants {
     /// Sets them in programs that are not loaded yet.
     pub fn put<'a>(&'a self, loader: &mut EbpfLoader<'a>) {
         loader.override_global("SERVICE_PORTS", &self.service_ports, true);
+        loader.override_global("SEED", &self.seed, true);
         loader.override_global("MASQUERADE_MARK", &self.masquerade_mark, true);
         loader.override_global("HOST_NETNS", &self.host_netns, true);
         self.tcp_fields.put(loader);
@@ -128,6 +132,13 @@ impl Constants {
         ] {
             loader.override_global(name, value, true);
         }
+    }
+
+    /// The number by which clients outside share entries of `devices`. Another one each time: nobody can
+    /// tell with whom a client shares one.
+    #[must_use]
+    pub const fn seed(&self) -> u64 {
+        self.seed
     }
 
     /// Whether a refused connection gets `ECONNREFUSED`.

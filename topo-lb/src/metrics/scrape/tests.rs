@@ -41,6 +41,7 @@ fn scrape() -> Scrape {
         packets: Direction::BOTH
             .map(|direction| (direction, Packets { translated: 9, ..Packets::default() }))
             .to_vec(),
+        tables: Some([TableUse { open: 5, half_open: 2, room: 100 }; 2]),
     };
     let reasons = BTreeMap::from([("default/web:http".into(), Refusal::Policy)]);
     let mut scrape = Scrape::of(

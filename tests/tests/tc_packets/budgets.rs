@@ -1,0 +1,288 @@
+//! Clients outside share the tables of connections: what one of them sends does not harm another.
+
+use std::net::SocketAddr;
+
+use anyhow::{Result, ensure};
+use topo_lb_common::address::{TCP, UDP};
+use topo_lb_common::backend::Locality;
+use topo_lb_common::maps::{HALF_OPEN, SETTLED, closed};
+use topo_lb_tests::frame::{self, Tcp};
+use topo_lb_tests::packets::{DROP, Hook, NEXT, Programs};
+
+use super::scene::{A4, A6, B4, B6, at};
+
+/// Node ports, each of a Service of its own with one endpoint, and the network of its clients.
+struct Parts {
+    web: &'static str,
+    other: &'static str,
+    a: &'static str,
+    b: &'static str,
+    network: fn(u16) -> String,
+}
+
+const FAMILIES: [Parts; 2] = [
+    Parts {
+        web: "172.18.0.2:30080",
+        other: "172.18.0.2:30081",
+        a: A4,
+        b: B4,
+        network: |number| format!("203.0.{}.{}", number >> 8, number & 0xff),
+    },
+    Parts {
+        web: "[fd00:18::2]:30080",
+        other: "[fd00:18::2]:30081",
+        a: A6,
+        b: B6,
+        network: |number| format!("2001:db8:0:{number:x}::9"),
+    },
+];
+
+/// Entries of `connections4/6` in these tests.
+const ENTRIES: u32 = 1_024;
+
+impl Parts {
+    fn client(&self, network: u16, port: u16) -> Result<SocketAddr> {
+        Ok(SocketAddr::new((self.network)(network).parse()?, port))
+    }
+
+    /// Programs with both Services, over TCP and UDP.
+    fn scene(&self) -> Result<Programs> {
+        let mut programs = Programs::replacing_with_room(ENTRIES)?;
+        for (index, protocol) in [(1, TCP), (3, UDP)] {
+            programs.expose(index, at(self.web), protocol, &[(at(self.a), Locality::Node)])?;
+            programs.expose(
+                index + 1,
+                at(self.other),
+                protocol,
+                &[(at(self.b), Locality::Node)],
+            )?;
+        }
+        Ok(programs)
+    }
+}
+
+/// Runs a packet of a client, or to one, and checks that it is translated to these addresses.
+fn pass(
+    programs: &mut Programs,
+    hook: Hook,
+    packet: &[u8],
+    wanted: (SocketAddr, SocketAddr),
+) -> Result<()> {
+    let (verdict, out) = programs.run(hook, packet)?;
+    let said = frame::says(&out)?;
+    ensure!((verdict, said) == (NEXT, wanted), "{hook:?}: verdict {verdict}, {said:?}");
+    Ok(())
+}
+
+fn syn(programs: &mut Programs, client: SocketAddr, web: &str, a: &str) -> Result<()> {
+    let packet = frame::tcp(client, at(web), Tcp::Syn(999));
+    pass(programs, Hook::ExternalIngress, &packet, (client, at(a)))
+}
+
+/// Answers a SYN, and completes the handshake.
+fn complete(programs: &mut Programs, client: SocketAddr, web: &str, a: &str) -> Result<()> {
+    let answer = frame::tcp(at(a), client, Tcp::SynAck);
+    pass(programs, Hook::ExternalEgress, &answer, (at(web), client))?;
+    let ack = frame::tcp(client, at(web), Tcp::Bare);
+    pass(programs, Hook::ExternalIngress, &ack, (client, at(a)))
+}
+
+fn open(programs: &mut Programs, client: SocketAddr, web: &str, a: &str) -> Result<()> {
+    syn(programs, client, web, a)?;
+    complete(programs, client, web, a)
+}
+
+/// Ends a connection by a RST of the client.
+fn reset(programs: &mut Programs, client: SocketAddr, web: &str, a: &str) -> Result<()> {
+    let packet = frame::tcp(client, at(web), Tcp::Rst);
+    pass(programs, Hook::ExternalIngress, &packet, (client, at(a)))
+}
+
+/// Checks that an established connection goes on.
+fn goes_on(programs: &mut Programs, client: SocketAddr, web: &str, a: &str) -> Result<()> {
+    let data = frame::tcp(client, at(web), Tcp::Ack);
+    pass(programs, Hook::ExternalIngress, &data, (client, at(a)))?;
+    let answer = frame::tcp(at(a), client, Tcp::Ack);
+    pass(programs, Hook::ExternalEgress, &answer, (at(web), client))
+}
+
+#[test]
+fn openings_that_nobody_answers_leave_room_for_the_same_client_at_another_frontend() -> Result<()> {
+    for parts in FAMILIES {
+        let Parts { web, other, a, b, .. } = parts;
+        let mut programs = parts.scene()?;
+        for round in 0..8 {
+            let at_other = parts.client(0, 1_000 + round)?;
+            syn(&mut programs, at_other, other, b)?;
+            for port in 0..5_000 {
+                syn(&mut programs, parts.client(0, 2_000 + round * 5_000 + port)?, web, a)?;
+            }
+            complete(&mut programs, at_other, other, b)?;
+        }
+        ensure!(programs.totals(Hook::ExternalIngress)?.limited == 0);
+    }
+    Ok(())
+}
+
+#[test]
+fn datagrams_that_nobody_answers_all_arrive() -> Result<()> {
+    for parts in FAMILIES {
+        let mut programs = parts.scene()?;
+        for port in 0..HALF_OPEN as u16 {
+            let client = parts.client(0, 1_024 + port)?;
+            let packet = frame::udp(client, at(parts.web), b"a line of a log");
+            pass(&mut programs, Hook::ExternalIngress, &packet, (client, at(parts.a)))?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn answered_datagrams_leave_before_an_opening_of_another_client() -> Result<()> {
+    for parts in FAMILIES {
+        let Parts { web, other, a, b, .. } = parts;
+        let mut programs = parts.scene()?;
+        let slow = parts.client(1, 40_000)?;
+        syn(&mut programs, slow, other, b)?;
+        for port in 0..HALF_OPEN as u16 {
+            let client = parts.client(0, 1_024 + port)?;
+            let packet = frame::udp(client, at(web), b"name?");
+            pass(&mut programs, Hook::ExternalIngress, &packet, (client, at(a)))?;
+            let answer = frame::udp(at(a), client, b"address");
+            pass(&mut programs, Hook::ExternalEgress, &answer, (at(web), client))?;
+        }
+        let left = programs.half_open(at(web).is_ipv6())?;
+        ensure!(left == 2 * (SETTLED as usize + 1), "{left} entries are left");
+        complete(&mut programs, slow, other, b)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn closed_connections_of_many_clients_leave_before_open_ones() -> Result<()> {
+    const IDLE: u16 = 100;
+    for parts in FAMILIES {
+        let Parts { web, a, .. } = parts;
+        let mut programs = parts.scene()?;
+        for port in 0..IDLE {
+            open(&mut programs, parts.client(port, 40_000)?, web, a)?;
+        }
+        for number in 0..4 * ENTRIES as u16 {
+            let client = parts.client(1_000 + number % 64, 1_024 + number)?;
+            open(&mut programs, client, web, a)?;
+            if number % 2 == 0 {
+                reset(&mut programs, client, web, a)?;
+            } else {
+                let fin = frame::tcp(client, at(web), Tcp::Fin);
+                pass(&mut programs, Hook::ExternalIngress, &fin, (client, at(a)))?;
+                let fin = frame::tcp(at(a), client, Tcp::Fin);
+                pass(&mut programs, Hook::ExternalEgress, &fin, (at(web), client))?;
+            }
+        }
+        for port in 0..IDLE {
+            goes_on(&mut programs, parts.client(port, 40_000)?, web, a)?;
+        }
+        let wanted = 2 * (u32::from(IDLE) + closed(ENTRIES / 2));
+        let left = programs.established(at(web).is_ipv6())?;
+        ensure!(left == wanted as usize, "{left} entries, and not {wanted}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_client_that_dials_in_series_has_its_place_back_at_each_end() -> Result<()> {
+    for parts in FAMILIES {
+        let Parts { web, a, .. } = parts;
+        let mut programs = parts.scene()?;
+        programs.limit(2)?;
+        for port in 0..100 {
+            let client = parts.client(0, 40_000 + port)?;
+            open(&mut programs, client, web, a)?;
+            ensure!(programs.connections_outside()? == 1, "after {port} connections");
+            reset(&mut programs, client, web, a)?;
+            ensure!(programs.connections_outside()? == 0, "after {port} connections");
+        }
+        ensure!(programs.totals(Hook::ExternalIngress)?.limited == 0);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_table_full_of_open_connections_refuses_others_and_says_so() -> Result<()> {
+    const MOST: u32 = 5;
+    const ROOM: u16 = 4 * MOST as u16;
+    for parts in FAMILIES {
+        let Parts { web, a, .. } = parts;
+        let mut programs = parts.scene()?;
+        programs.limit(MOST)?;
+        for network in 0..ROOM {
+            open(&mut programs, parts.client(network, 40_000)?, web, a)?;
+        }
+        let late = parts.client(ROOM, 40_000)?;
+        let (verdict, _) =
+            programs.run(Hook::ExternalIngress, &frame::tcp(late, at(web), Tcp::Syn(999)))?;
+        let totals = programs.totals(Hook::ExternalIngress)?;
+        ensure!((verdict, totals.table_full) == (DROP, 1), "verdict {verdict}, {totals:?}");
+        for network in 0..ROOM {
+            goes_on(&mut programs, parts.client(network, 40_000)?, web, a)?;
+        }
+        reset(&mut programs, parts.client(0, 40_000)?, web, a)?;
+        open(&mut programs, late, web, a)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_host_with_a_network_of_its_own_counts_as_one_client() -> Result<()> {
+    const MOST: u32 = 40;
+    let [_, parts] = FAMILIES;
+    let Parts { web, a, .. } = parts;
+    let mut programs = parts.scene()?;
+    programs.limit(MOST)?;
+    let host = |number: u32| format!("[2001:db8:0:7:{number:x}::1]:40000");
+    for number in 0..MOST {
+        open(&mut programs, at(&host(number)), web, a)?;
+    }
+    let beyond = frame::tcp(at(&host(MOST)), at(web), Tcp::Syn(999));
+    let (verdict, _) = programs.run(Hook::ExternalIngress, &beyond)?;
+    let totals = programs.totals(Hook::ExternalIngress)?;
+    ensure!((verdict, totals.limited) == (DROP, 1), "verdict {verdict}, {totals:?}");
+    // One of three others may share its place, but hardly all.
+    let others = (8..11).map(|network| parts.client(network, 40_000));
+    let opened = others.filter(|client| {
+        client.as_ref().is_ok_and(|client| open(&mut programs, *client, web, a).is_ok())
+    });
+    ensure!(opened.count() > 0, "nobody else may open a connection");
+    Ok(())
+}
+
+#[test]
+fn a_client_keeps_its_endpoint_once_a_connection_is_established() -> Result<()> {
+    for parts in FAMILIES {
+        let Parts { web, a, b, .. } = parts;
+        let mut programs = Programs::replacing_with_room(ENTRIES)?;
+        programs.keep_clients_for(600);
+        let both = [(at(a), Locality::Node), (at(b), Locality::Node)];
+        programs.expose(1, at(web), TCP, &both)?;
+        let chosen = |programs: &mut Programs, port| {
+            let client = parts.client(0, port)?;
+            let packet = frame::tcp(client, at(web), Tcp::Syn(999));
+            let (verdict, out) = programs.run(Hook::ExternalIngress, &packet)?;
+            ensure!(verdict == NEXT, "verdict {verdict}");
+            Ok(frame::says(&out)?.1)
+        };
+        // Anybody can send these with a false source.
+        let mut seen: Vec<SocketAddr> =
+            (0..64).map(|port| chosen(&mut programs, 20_000 + port)).collect::<Result<_>>()?;
+        seen.sort_unstable();
+        seen.dedup();
+        ensure!(seen.len() == 2, "SYNs alone hold the client at {seen:?}");
+        let kept = chosen(&mut programs, 30_000)?;
+        complete(&mut programs, parts.client(0, 30_000)?, web, &kept.to_string())?;
+        for port in 0..64 {
+            let again = chosen(&mut programs, 40_000 + port)?;
+            ensure!(again == kept, "{again}, and not {kept}");
+        }
+    }
+    Ok(())
+}

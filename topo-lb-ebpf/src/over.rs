@@ -1,0 +1,124 @@
+//! What is over leaves first: closed connections, answered datagrams, and openings that nobody answers.
+//!
+//! Each function is a step of its own, with a stack of its own.
+
+use core::ptr::NonNull;
+
+use aya_ebpf::bindings::__sk_buff;
+use topo_lb_common::connection::{ANSWERED, REPLY, is_closed, is_settled};
+use topo_lb_common::openings::{EACH, bucket};
+
+use crate::access::ETHERNET;
+use crate::affinity;
+use crate::budget;
+use crate::connection::{find_established, find_half_open, forget, holds, other_key};
+use crate::family::{ConnectionOf, TupleOf};
+use crate::four_tuple::{EntryFields, FourTuple};
+use crate::maps::SEED;
+use crate::outside::{client_device, is_of_outside};
+use crate::packets::Hook;
+use crate::tc::{Translate, client_key};
+use crate::transport::ports_of;
+use crate::verdict::Verdict;
+use crate::words::{are_same, words};
+
+/// Lets the connection of a packet that has just ended it, or is the first answer to a datagram, leave the
+/// table later on: first in, first out. Its client has its place in the quota back at once.
+#[inline(always)]
+pub(crate) fn leave<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
+    let header = F::header(skb, ETHERNET, false);
+    let Some(ports) = ports_of(skb, &header) else { return Verdict::Translate };
+    let says = FourTuple::<F>::of_packet(&header, ports);
+    let mut key = says.key(header.protocol, hook as u8, client_device(skb));
+    let established = find_established::<F>(&key);
+    let Some(found) = established.or_else(|| find_half_open::<F>(&key)) else {
+        return Verdict::Translate;
+    };
+    // SAFETY: a look-up's value.
+    let is_reply = unsafe { EntryFields::of(found).kind.read_volatile() } & REPLY != 0;
+    let other = other_key::<F>(found, &key);
+    if !holds::<F>(found, &key) {
+        return Verdict::Translate;
+    }
+    if established.is_some() {
+        budget::closed::<F>(found, &key);
+    }
+    if is_reply {
+        key = other;
+    }
+    if established.is_some() {
+        if F::closed().push(&key, 0).is_err() {
+            if let Ok(Some(oldest)) = F::closed().pop() {
+                forget_if::<F>(&oldest, find_established::<F>(&oldest), |state| is_closed(state));
+            }
+            let _ = F::closed().push(&key, 0);
+        }
+        return Verdict::Translate;
+    }
+    if let Some(client) = find_half_open::<F>(&key) {
+        // SAFETY: a look-up's value, of which these fields do not change.
+        affinity::remember::<F>(&key, unsafe { client.as_ref() });
+    }
+    if F::settled().push(&key, 0).is_err() {
+        if let Ok(Some(oldest)) = F::settled().pop() {
+            let protocol = oldest.protocol;
+            forget_if::<F>(&oldest, find_half_open::<F>(&oldest), |state| {
+                is_settled(protocol, state)
+            });
+        }
+        let _ = F::settled().push(&key, 0);
+    }
+    Verdict::Translate
+}
+
+/// Counts a connection that a packet has just opened. While there is little room for openings, the oldest
+/// one of its client at its frontend is forgotten, unless it has its answer.
+#[inline(always)]
+pub(crate) fn replace_oldest<F: Translate>(skb: *mut __sk_buff) -> Verdict {
+    let header = F::header(skb, ETHERNET, false);
+    let Some(ports) = ports_of(skb, &header) else { return Verdict::Next };
+    let says = FourTuple::<F>::of_packet(&header, ports);
+    let key = client_key(skb, &says, header.protocol);
+    let is_under_pressure = budget::opened::<F>();
+    let client = if is_of_outside::<F>(&key) {
+        let [word, _] = F::halves(says.source);
+        word
+    } else {
+        key.device.into()
+    };
+    let (address, port) = (F::folded(says.destination), says.destination_port);
+    let Some(openings) =
+        F::openings().get_ptr_mut(bucket(SEED.load(), client, address, port, header.protocol))
+    else {
+        return Verdict::Next;
+    };
+    // SAFETY: an array's element; the place is within it, and other CPUs' writes do no harm.
+    unsafe {
+        let next = (&raw mut (*openings).next).read_volatile();
+        (&raw mut (*openings).next).write_volatile(next.wrapping_add(1));
+        let keys = (&raw mut (*openings).keys).cast::<TupleOf<F>>();
+        let place = keys.add((next & (EACH - 1)) as usize);
+        if is_under_pressure && !are_same(place, &key) {
+            let oldest = words(place);
+            let entry = find_half_open::<F>(&oldest);
+            forget_if::<F>(&oldest, entry, |state| state & ANSWERED == 0);
+        }
+        place.write(key);
+    }
+    Verdict::Next
+}
+
+/// Forgets a connection by its client's entry, if there is one in such a state.
+#[inline(always)]
+fn forget_if<F: Translate>(
+    key: &TupleOf<F>,
+    entry: Option<NonNull<ConnectionOf<F>>>,
+    is_over: impl FnOnce(u8) -> bool,
+) {
+    if let Some(entry) = entry
+        // SAFETY: a field of a look-up's value.
+        && is_over(unsafe { EntryFields::of(entry).state.read_volatile() })
+    {
+        forget::<F>(key, entry);
+    }
+}
