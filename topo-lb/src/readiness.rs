@@ -29,6 +29,8 @@ pub struct Readiness {
     pub overridden: Option<String>,
     /// Why connections of clients outside fail although topo-lb is to serve them, if they do.
     pub outside: Option<String>,
+    /// Which clients outside are not served although all else is, if any.
+    pub unserved: Option<String>,
     /// Whether all Services, EndpointSlices and Nodes were listed.
     pub listed: bool,
     /// Whether the maps hold what was listed, and the programs are attached.
@@ -85,6 +87,8 @@ impl Readiness {
         let fresh = Ok(old.as_deref().unwrap_or("changes are heard of as they happen"));
         let observes = "topo-lb only observes, and translates nothing (--observe)";
         let mode = self.observes.then_some(("mode", Ok(observes)));
+        // A VPN of the node's administrators must not hold up a rollout; the sentence warns people.
+        let devices = self.unserved.as_deref().map(|which| ("devices", Ok(which)));
         [
             ("hooks", hooks),
             ("precedence", precedence),
@@ -94,6 +98,7 @@ impl Readiness {
             ("fresh", fresh),
         ]
         .into_iter()
+        .chain(devices)
         .chain(mode)
         .map(|(name, result)| {
             let (Ok(sentence) | Err(sentence)) = result;
@@ -141,7 +146,8 @@ pub fn report(conditions: &[Condition], verbose: bool) -> (bool, String) {
 impl Condition {
     /// Whether it is met but its sentence should still be shown.
     fn is_told(&self) -> bool {
-        self.name == "mode" || self.name == "fresh" && self.sentence.starts_with("serving")
+        matches!(self.name, "devices" | "mode")
+            || self.name == "fresh" && self.sentence.starts_with("serving")
     }
 }
 
@@ -192,6 +198,11 @@ mod tests {
                 Readiness { observes: true, ..ready() },
                 true,
                 "ready: topo-lb only observes, and translates nothing (--observe)\n",
+            ),
+            (
+                Readiness { unserved: Some("clients by wg0 are not".to_owned()), ..ready() },
+                true,
+                "ready: clients by wg0 are not\n",
             ),
             // An old state is ready.
             (

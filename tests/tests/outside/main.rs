@@ -1,6 +1,7 @@
 //! Clients outside of the node (`--kube-proxy-replacement`).
 
 mod clients;
+mod flooded;
 mod floods;
 mod guards;
 mod restarts;
@@ -8,4 +9,5 @@ mod scene;
 mod source_ranges;
 mod sources;
 mod table;
+mod unserved;
 mod uplinks;

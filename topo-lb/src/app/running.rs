@@ -88,7 +88,7 @@ impl Running {
                 }
                 result = self.devices.changed() => {
                     result.context("the device notification socket failed")?;
-                    self.devices.attach(&mut self.datapath);
+                    self.attach();
                     continue;
                 }
                 () = self.state.saver.due() => {
@@ -123,7 +123,7 @@ impl Running {
             Finding::Over => drop(prove(&self.state.telemetry, &self.cgroup_root)),
         }
         self.ejector.probe(&self.state);
-        self.devices.attach(&mut self.datapath);
+        self.attach();
         self.terminator.end(&[]);
         if self.datapath.forget_killed_tracer() {
             info!("a `topo-lb trace` was killed, and connections are not told to it any more");
@@ -132,6 +132,12 @@ impl Running {
             observer.look(&self.state.reconciler);
         }
         self.resolver.as_mut().is_some_and(|resolver| resolver.look(&mut self.state))
+    }
+
+    /// Attaches to the devices that there are now.
+    fn attach(&mut self) {
+        self.devices.attach(&mut self.datapath);
+        self.state.telemetry.leaves_unserved(self.devices.unserved());
     }
 
     fn settle(&mut self, retry: &mut Retry) {

@@ -1,5 +1,5 @@
-//! Sends Events at the Node where a person must act: foreign programs run before topo-lb's, or the host
-//! keeps connections of clients outside from passing.
+//! Sends Events at the Node where a person must act: foreign programs run before topo-lb's, the host keeps
+//! connections of clients outside from passing, or clients come by a device that no program serves.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -26,7 +26,7 @@ struct Concern {
     of: fn(&Readiness) -> Option<&String>,
 }
 
-const CONCERNS: [Concern; 2] = [
+const CONCERNS: [Concern; 3] = [
     Concern {
         reason: "ConnectionsOverridden",
         action: "Attach",
@@ -36,6 +36,11 @@ const CONCERNS: [Concern; 2] = [
         reason: "ConnectionsFromOutsideFail",
         action: "Forward",
         of: |readiness| readiness.outside.as_ref(),
+    },
+    Concern {
+        reason: "ClientsOutsideNotServed",
+        action: "Attach",
+        of: |readiness| readiness.unserved.as_ref(),
     },
 ];
 /// The namespace of Events about Nodes.
