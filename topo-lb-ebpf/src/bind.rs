@@ -1,14 +1,14 @@
 //! `post_bind`: a process of the host cannot bind a node port, which would never get a connection.
 
 use aya_ebpf::EbpfContext as _;
-use aya_ebpf::helpers::bpf_get_netns_cookie;
+use aya_ebpf::helpers::{bpf_get_netns_cookie, bpf_probe_read_kernel};
 use aya_ebpf::programs::SockContext;
 use topo_lb_common::address::service_protocol;
 
 use crate::cgroup::{FAIL, PROCEED};
 use crate::family::{Family, V4, V6};
 use crate::frontend_filter::has_bit;
-use crate::maps::{HOST_NETNS, SERVES_ALL_FRONTENDS};
+use crate::maps::{HOST_NETNS, SERVES_ALL_FRONTENDS, V6ONLY_BIT};
 
 /// A field of the bound socket. The verifier allows only accesses to one whole field.
 macro_rules! field {
@@ -28,7 +28,7 @@ pub(crate) fn guard4(ctx: &SockContext) -> i32 {
     verdict(is_node_port4(field!(ctx, src_ip4), port, protocol))
 }
 
-/// The same of an IPv6 socket. One that is bound to all addresses also takes IPv4.
+/// The same of an IPv6 socket. One that is bound to all addresses also takes IPv4, without `IPV6_V6ONLY`.
 #[inline(always)]
 pub(crate) fn guard6(ctx: &SockContext) -> i32 {
     let Some((port, protocol)) = guarded(ctx) else { return PROCEED };
@@ -43,8 +43,22 @@ pub(crate) fn guard6(ctx: &SockContext) -> i32 {
     verdict(if [a, b, c] == MAPPED {
         is_node_port4(last, port, protocol)
     } else {
-        is_node_port6(address, is_any, port, protocol) || is_any && is_node_port4(0, port, protocol)
+        is_node_port6(address, is_any, port, protocol)
+            || is_any && is_node_port4(0, port, protocol) && !is_v6_only(ctx)
     })
+}
+
+/// Whether an IPv6 socket takes no IPv4. No field of the context says so.
+#[inline(always)]
+fn is_v6_only(ctx: &SockContext) -> bool {
+    let bit = V6ONLY_BIT.load();
+    if bit == 0 {
+        return false;
+    }
+    // SAFETY: what a program of this hook has as its context is the kernel's `struct sock`
+    // (`__cgroup_bpf_run_filter_sk`, kernel/bpf/cgroup.c); the helper checks the address.
+    let byte = unsafe { bpf_probe_read_kernel(ctx.as_ptr().cast::<u8>().add(bit as usize / 8)) };
+    byte.is_ok_and(|byte| byte >> (bit % 8) & 1 != 0)
 }
 
 /// The port (host order) and the Service protocol of a socket of the host itself.

@@ -289,6 +289,11 @@ pub(crate) static SERVES_ALL_FRONTENDS: Global<u8> = Global::new(0);
 #[unsafe(no_mangle)]
 pub(crate) static MASQUERADE_MARK: Global<u32> = Global::new(0);
 
+/// Where the bit `skc_ipv6only` is in `struct sock`, in bits; zero if unknown, or if the kernel has no
+/// `bpf_probe_read_kernel` for hooks of `bind`.
+#[unsafe(no_mangle)]
+pub(crate) static V6ONLY_BIT: Global<u32> = Global::new(0);
+
 /// The cookie of the host's network namespace; zero if unknown.
 #[unsafe(no_mangle)]
 pub(crate) static HOST_NETNS: Global<u64> = Global::new(0);

@@ -3,6 +3,8 @@
 //! Tests the host itself and concludes nothing from version numbers. Removes everything that it
 //! creates for a test, and does not touch a running agent.
 
+mod devices;
+
 use std::fmt::Write;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
@@ -10,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use self::devices::DEVICES;
 use crate::admin::Listen;
 use crate::connection_room;
 use crate::datapath::attach::mode;
@@ -25,6 +28,7 @@ use crate::datapath::inspect::overridden;
 use crate::datapath::inspect::self_probe;
 use crate::datapath::inspect::tolerated::Tolerated;
 use crate::datapath::masquerade;
+use crate::device::Pattern;
 use crate::kube_proxy::Traces;
 use crate::magnitude::bytes;
 use crate::socket::terminator;
@@ -40,8 +44,17 @@ pub struct Options {
     pub pin_dir: PathBuf,
     /// Foreign programs that may run before ours.
     pub tolerated: Vec<Tolerated>,
-    /// With `--kube-proxy-replacement`: where the agent would answer load balancers.
-    pub replacement: Option<Listen>,
+    /// With `--kube-proxy-replacement`: what the agent would do.
+    pub replacement: Option<Replacement>,
+}
+
+/// What an agent does in place of kube-proxy.
+#[derive(Clone, Debug)]
+pub struct Replacement {
+    /// Where it answers load balancers.
+    pub health: Listen,
+    /// Patterns of the devices of clients outside; empty: it finds them.
+    pub devices: Vec<Pattern>,
 }
 
 /// The result of one check.
@@ -101,11 +114,14 @@ pub fn run(options: &Options) -> Report {
     findings.push(pin_directory(&options.pin_dir));
     let traces = Traces::look();
     findings.push(kube_proxy(&traces, options.replacement.is_some()));
-    if let Some(Listen::On(address)) = options.replacement {
-        findings.push(health_port(address, &traces, &options.pin_dir));
+    if let Some(replacement) = &options.replacement {
+        if let Listen::On(address) = replacement.health {
+            findings.push(health_port(address, &traces, &options.pin_dir));
+        }
+        findings.push(devices::finding(&replacement.devices));
     }
-    // Only the agent needs pins, not the self-probe.
-    let needed = |finding: &&Finding| !["bpffs", "pin directory"].contains(&finding.name);
+    // Only the agent needs these, not the self-probe.
+    let needed = |finding: &&Finding| !["bpffs", "pin directory", DEVICES].contains(&finding.name);
     let failed = findings.iter().filter(needed).find(|finding| finding.status == Status::Failed);
     match failed.map(|failed| failed.name) {
         Some(failed) => {

@@ -316,7 +316,10 @@ fn run_check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         cgroup_root: args.cgroup_root.clone(),
         pin_dir: args.pin.pin_dir.clone(),
         tolerated: args.tolerate_programs.clone(),
-        replacement: args.kube_proxy_replacement.then_some(args.healthz.healthz_bind_address),
+        replacement: args.kube_proxy_replacement.then(|| check::Replacement {
+            health: args.healthz.healthz_bind_address,
+            devices: args.external_devices.clone(),
+        }),
     };
     let report = check::run(&options);
     print(args.output, &report, || check::table(&report, colours()))?;

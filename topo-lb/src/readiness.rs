@@ -31,6 +31,8 @@ pub struct Readiness {
     pub outside: Option<String>,
     /// Why new connections of guests and clients outside are refused, if their table is full.
     pub full: Option<String>,
+    /// Which clients outside are not served although all else is, if any.
+    pub unserved: Option<String>,
     /// Whether all Services, EndpointSlices and Nodes were listed.
     pub listed: bool,
     /// Whether the maps hold what was listed, and the programs are attached.
@@ -89,6 +91,8 @@ impl Readiness {
         let fresh = Ok(old.as_deref().unwrap_or("changes are heard of as they happen"));
         let observes = "topo-lb only observes, and translates nothing (--observe)";
         let mode = self.observes.then_some(("mode", Ok(observes)));
+        // A VPN of the node's administrators must not hold up a rollout; the sentence warns people.
+        let devices = self.unserved.as_deref().map(|which| ("devices", Ok(which)));
         [
             ("hooks", hooks),
             ("precedence", precedence),
@@ -99,6 +103,7 @@ impl Readiness {
             ("fresh", fresh),
         ]
         .into_iter()
+        .chain(devices)
         .chain(mode)
         .map(|(name, result)| {
             let (Ok(sentence) | Err(sentence)) = result;
@@ -147,7 +152,7 @@ impl Condition {
     /// Whether it is met but its sentence should still be shown.
     fn is_told(&self) -> bool {
         match self.name {
-            "mode" => true,
+            "devices" | "mode" => true,
             "fresh" => self.sentence.starts_with("serving"),
             "connections" => self.sentence.starts_with("the table"),
             _ => false,
@@ -207,6 +212,11 @@ mod tests {
                 Readiness { full: Some("the table is full".to_owned()), ..ready() },
                 true,
                 "ready: the table is full\n",
+            ),
+            (
+                Readiness { unserved: Some("clients by wg0 are not".to_owned()), ..ready() },
+                true,
+                "ready: clients by wg0 are not\n",
             ),
             // An old state is ready.
             (

@@ -131,6 +131,15 @@ impl Telemetry {
         });
     }
 
+    /// Records which clients outside are not served, if any.
+    pub fn leaves_unserved(&self, which: Option<String>) {
+        self.readiness.send_if_modified(|readiness| {
+            let differs = readiness.unserved != which;
+            readiness.unserved = which;
+            differs
+        });
+    }
+
     /// A function that records overriding foreign programs and the number of unqueried cgroups.
     pub fn precedence(&self) -> impl Fn(&Precedence) + Send + 'static {
         let (readiness, figures) = (self.readiness.clone(), Arc::clone(&self.figures));

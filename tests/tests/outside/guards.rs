@@ -89,6 +89,42 @@ fn a_node_port_of_a_service_with_ipv6_alone_is_guarded_for_ipv6_alone() -> Resul
 }
 
 #[test]
+fn a_node_port_of_a_service_with_ipv4_alone_is_free_for_a_socket_of_ipv6_alone() -> Result<()> {
+    play(|scene, _| {
+        let only_ipv6 = |address| {
+            let node = scene.cluster.node(HERE)?;
+            refusal(address, |server| {
+                server.arg("--only-ipv6");
+                node.enter(server)
+            })
+        };
+        let said = only_ipv6("[::]:30080")?;
+        ensure!(said.contains("Operation not permitted"), "with both families: {said:?}");
+        scene.change(|manifests| {
+            let spec = &mut manifests.get("Service", "web")?["spec"];
+            let four = spec["clusterIPs"][0].take();
+            spec["clusterIPs"] = json!([four]);
+            spec["clusterIP"] = four;
+            spec["ipFamilies"] = json!(["IPv4"]);
+            spec["ipFamilyPolicy"] = json!("SingleStack");
+            Ok(())
+        })?;
+        // TCP's, and UDP's.
+        for address in ["[::]:30080", "[::]:30053"] {
+            until("a node port of IPv6 that is free", FOLLOWS, || {
+                let said = only_ipv6(address)?;
+                Ok(if said.is_empty() { Ok(()) } else { Err(said) })
+            })?;
+            let said = on_host(scene, address)?;
+            ensure!(said.contains("Operation not permitted"), "{address}: {said:?}");
+        }
+        let said = on_host(scene, "0.0.0.0:30080")?;
+        ensure!(said.contains("Operation not permitted"), "IPv4: {said:?}");
+        Ok(())
+    })
+}
+
+#[test]
 fn a_guard_that_somebody_detaches_or_unpins_is_put_back() -> Result<()> {
     requirements::command("bpftool", "bpftool")?;
     play(|scene, _| {

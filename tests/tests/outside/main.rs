@@ -3,6 +3,7 @@
 mod budgets;
 mod clients;
 mod collisions;
+mod flooded;
 mod floods;
 mod guards;
 mod restarts;
@@ -10,4 +11,5 @@ mod scene;
 mod source_ranges;
 mod sources;
 mod table;
+mod unserved;
 mod uplinks;

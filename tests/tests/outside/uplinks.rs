@@ -309,7 +309,8 @@ fn programs_in_front_of_the_uplinks_are_told_unless_they_are_tolerated() -> Resu
         ensure!(metrics.sample("topo_lb_programs_in_front") == Some(1.0), "{metrics}");
         wait_at_each(client, &ALL)?;
         ip(format!("link set dev {UPLINK} xdpgeneric off"))?;
-        scene.agent.wait_for_answer("/readyz", FOLLOWS, is_ready)?;
+        // The agent takes it for over when it has seen none for five seconds.
+        scene.agent.wait_for_answer("/readyz", FOLLOWS * 2, is_ready)?;
 
         if kernel() >= (6, 6) {
             // TCX_NEXT.

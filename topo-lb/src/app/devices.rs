@@ -1,5 +1,6 @@
 //! Follows the devices on which tc translates packets: those of guests, and those of clients outside.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,12 +13,14 @@ use tracing::warn;
 use super::config::{Config, MasqueradeBy};
 use crate::datapath::Datapath;
 use crate::datapath::direction::Role;
-use crate::device::{self, Changes, Device, Pattern, Unmatched};
+use crate::device::{self, Changes, Device, Pattern, Unmatched, Uplinks};
 use crate::metrics::Figures;
 
 /// Shortest time between two listings of all devices: a node that drains changes hundreds per
 /// second.
 const PAUSE: Duration = Duration::from_millis(200);
+/// Most devices that are logged as not served: a server of PPP makes one for each of its users.
+const LOGGED: usize = 64;
 
 /// When devices are listed: at once after a change, then once for all changes within `PAUSE`.
 #[derive(Debug)]
@@ -64,6 +67,10 @@ pub(super) struct Devices {
     unmatched: Unmatched,
     /// Whether the last listing found no device of clients outside.
     has_no_uplink: bool,
+    /// Those of the last listing by which clients outside may come, and that no program serves.
+    unserved: Vec<Device>,
+    /// The names of such devices that were logged.
+    logged: BTreeSet<String>,
     figures: Arc<Figures>,
 }
 
@@ -88,6 +95,8 @@ impl Devices {
             renew: is_needed,
             unmatched: Unmatched::new(&config.devices, Instant::now()),
             has_no_uplink: false,
+            unserved: Vec::new(),
+            logged: BTreeSet::new(),
             figures,
         };
         if is_needed {
@@ -137,12 +146,31 @@ impl Devices {
         if let Some(sentence) = self.unmatched.look(guests, Instant::now()) {
             warn!("{sentence}");
         }
+        self.log_unserved();
         let has_no_uplink = self.external.is_some() && of(Role::External).next().is_none();
         if has_no_uplink && !self.has_no_uplink {
             warn!("{}", self.no_uplink());
         }
         self.has_no_uplink = has_no_uplink;
         self.chosen = devices.into_iter().map(|(_, device)| device.name).collect();
+    }
+
+    /// Logs each device once that is not served.
+    fn log_unserved(&mut self) {
+        self.figures.unserved.store(self.unserved.len() as u64, Relaxed);
+        let is_new = |device: &&Device| !self.logged.contains(&device.name);
+        let new: Vec<Device> = self.unserved.iter().filter(is_new).cloned().collect();
+        if self.logged.len() < LOGGED
+            && let Some(sentence) = device::unserved(&new)
+        {
+            warn!("{sentence}; {}", device::REMEDY);
+            self.logged.extend(new.into_iter().map(|device| device.name));
+        }
+    }
+
+    /// A sentence about the devices that are not served; `None` if there are none.
+    pub(super) fn unserved(&self) -> Option<String> {
+        device::unserved(&self.unserved)
     }
 
     /// Says who gives packets to other nodes their source, before connections need it.
@@ -168,13 +196,14 @@ impl Devices {
     }
 
     /// The devices and their roles. One that matches `--tc-devices` is a guest's, whatever its address.
-    fn choose(&self) -> io::Result<Vec<(Role, Device)>> {
+    fn choose(&mut self) -> io::Result<Vec<(Role, Device)>> {
         let mut all: Vec<(Role, Device)> = Vec::new();
         all.extend(device::chosen(&self.guests)?.into_iter().map(|device| (Role::Guest, device)));
         if let Some(patterns) = &self.external {
-            let mut uplinks = device::uplinks(patterns)?;
-            uplinks.retain(|uplink| all.iter().all(|(_, guest)| guest != uplink));
-            all.extend(uplinks.into_iter().map(|device| (Role::External, device)));
+            let Uplinks { mut served, unserved } = device::uplinks(patterns)?;
+            self.unserved = unserved;
+            served.retain(|uplink| all.iter().all(|(_, guest)| guest != uplink));
+            all.extend(served.into_iter().map(|device| (Role::External, device)));
         }
         Ok(all)
     }

@@ -89,7 +89,7 @@ impl Running {
                 }
                 result = self.devices.changed() => {
                     result.context("the device notification socket failed")?;
-                    self.devices.attach(&mut self.datapath);
+                    self.attach();
                     continue;
                 }
                 () = self.state.saver.due() => {
@@ -124,7 +124,7 @@ impl Running {
             Finding::Over => drop(prove(&self.state.telemetry, &self.cgroup_root)),
         }
         self.ejector.probe(&self.state);
-        self.devices.attach(&mut self.datapath);
+        self.attach();
         self.terminator.end(&[]);
         self.look_at_tables();
         if self.datapath.forget_killed_tracer() {
@@ -141,6 +141,12 @@ impl Running {
         if let Ok(Some(tables)) = usage::read(self.datapath.maps_directory()) {
             self.state.telemetry.tables(&tables);
         }
+    }
+
+    /// Attaches to the devices that there are now.
+    fn attach(&mut self) {
+        self.devices.attach(&mut self.datapath);
+        self.state.telemetry.leaves_unserved(self.devices.unserved());
     }
 
     fn settle(&mut self, retry: &mut Retry) {

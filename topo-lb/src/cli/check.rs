@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::{CGROUP_ROOT, HealthzArgs, Output, PinArgs};
 use crate::datapath::inspect::tolerated::Tolerated;
+use crate::device::Pattern;
 
 /// `topo-lb check`.
 #[derive(Debug, Args)]
@@ -22,6 +23,9 @@ pub struct CheckArgs {
     /// The agent does all that kube-proxy does: the agent's flag of the same name
     #[arg(long, env = "TOPO_LB_KUBE_PROXY_REPLACEMENT")]
     pub kube_proxy_replacement: bool,
+    /// The devices by which clients outside come in: the value of the agent's flag of the same name
+    #[arg(long, value_name = "PATTERNS", env = "TOPO_LB_EXTERNAL_DEVICES", value_delimiter = ',')]
+    pub external_devices: Vec<Pattern>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened: HealthzArgs says what it is")]
     pub healthz: HealthzArgs,

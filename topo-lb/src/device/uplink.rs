@@ -15,12 +15,27 @@ const OF_GUESTS: [&str; 4] = ["bridge", "openvswitch", "tun", "veth"];
 /// The kind of devices that carry no packets; proxies give them addresses of Services.
 const DUMMY: &str = "dummy";
 
-/// The uplinks: Ethernet devices that match a pattern or, without patterns, that have an address of
-/// this host.
+/// Begins of the names of devices without an Ethernet header by which network plugins lead to Pods of other
+/// nodes, with an address of a Pod: no client dials a Service there. IPIP and WireGuard of Calico, Flannel,
+/// Cilium and Antrea.
+const OF_NETWORK_PLUGINS: [&str; 6] =
+    ["tunl", "wireguard.cali", "wg-v6.cali", "flannel", "cilium", "antrea"];
+
+/// The devices by which clients outside come.
+#[derive(Debug, Default)]
+pub struct Uplinks {
+    /// Those on which programs can serve them.
+    pub served: Vec<Device>,
+    /// Those that are up, and whose packets have no Ethernet header, as of WireGuard, other VPNs, and PPP:
+    /// the programs read one.
+    pub unserved: Vec<Device>,
+}
+
+/// The devices that match a pattern or, without patterns, that have an address of this host.
 ///
 /// # Errors
 /// The kernel does not list devices or addresses.
-pub fn uplinks(patterns: &[Pattern]) -> io::Result<Vec<Device>> {
+pub fn uplinks(patterns: &[Pattern]) -> io::Result<Uplinks> {
     let mut addresses = BTreeMap::<String, Vec<IpAddr>>::new();
     if patterns.is_empty() {
         each(|it| addresses.entry(it.device.clone()).or_default().push(it.address))?;
@@ -28,15 +43,46 @@ pub fn uplinks(patterns: &[Pattern]) -> io::Result<Vec<Device>> {
     let primary = primary();
     let is_chosen = |link: &Link| {
         let name = &link.device.name;
-        link.is_ethernet
-            && if patterns.is_empty() {
-                let own = addresses.get(name).map_or(&[][..], Vec::as_slice);
+        if patterns.is_empty() {
+            let own = addresses.get(name).map_or(&[][..], Vec::as_slice);
+            if link.is_ethernet {
                 is_uplink(link.kind.as_deref(), own, &primary)
             } else {
-                patterns.iter().any(|pattern| pattern.matches(name))
+                !own.iter().all(is_link_local)
+                    && !OF_NETWORK_PLUGINS.iter().any(|begin| name.starts_with(begin))
             }
+        } else {
+            patterns.iter().any(|pattern| pattern.matches(name))
+        }
     };
-    Ok(links()?.into_iter().filter(is_chosen).map(|link| link.device).collect())
+    let mut uplinks = Uplinks::default();
+    for link in links()?.into_iter().filter(is_chosen) {
+        if link.is_ethernet {
+            uplinks.served.push(link.device);
+        } else if link.is_up && !link.is_loopback {
+            uplinks.unserved.push(link.device);
+        }
+    }
+    Ok(uplinks)
+}
+
+/// What to do about [`Uplinks::unserved`].
+pub const REMEDY: &str = "let them dial an address behind another device or another node, or let kube-proxy \
+    serve this node; if they are no clients of Services, name the devices of those that are with \
+    --external-devices";
+
+/// One sentence about [`Uplinks::unserved`]; `None` if there are none.
+#[must_use]
+pub fn unserved(devices: &[Device]) -> Option<String> {
+    let (first, more) = devices.split_first()?;
+    let name = &first.name;
+    let more = match more.len() {
+        0 => String::new(),
+        more => format!(" (and {more} more like that)"),
+    };
+    Some(format!(
+        "clients that come by {name}{more} are not served, as packets there have no Ethernet header"
+    ))
 }
 
 /// Whether a device of this kind with these addresses is an uplink; `primary`: the host's own ones.

@@ -1,5 +1,6 @@
 //! Sends Events at the Node where a person must act: foreign programs run before topo-lb's, the host keeps
-//! connections of clients outside from passing, or the table of connections is full.
+//! connections of clients outside from passing, their table is full, or they come by a device that no program
+//! serves.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -26,7 +27,7 @@ struct Concern {
     of: fn(&Readiness) -> Option<&String>,
 }
 
-const CONCERNS: [Concern; 3] = [
+const CONCERNS: [Concern; 4] = [
     Concern {
         reason: "ConnectionsOverridden",
         action: "Attach",
@@ -41,6 +42,11 @@ const CONCERNS: [Concern; 3] = [
         reason: "ConnectionTableFull",
         action: "Connect",
         of: |readiness| readiness.full.as_ref(),
+    },
+    Concern {
+        reason: "ClientsOutsideNotServed",
+        action: "Attach",
+        of: |readiness| readiness.unserved.as_ref(),
     },
 ];
 /// The namespace of Events about Nodes.

@@ -103,7 +103,12 @@ impl fmt::Display for ExposedFrontend {
             Some([]) => f.write_str(" (from nowhere: no source range can be read)"),
             Some(ranges) => {
                 let ranges: Vec<_> = ranges.iter().map(ToString::to_string).collect();
-                write!(f, " (only from {})", ranges.join(", "))
+                // The hooks of sockets do not know the source of a connection.
+                write!(
+                    f,
+                    " (only from {}; clients of this node are left to the network)",
+                    ranges.join(", ")
+                )
             }
         }
     }

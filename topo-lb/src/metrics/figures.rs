@@ -102,6 +102,8 @@ pub struct Figures {
     pub devices: [AtomicU64; 2],
     /// Who gives connections from outside to endpoints of other nodes their source: 1 for tc or nftables.
     pub source_nat: [AtomicU64; 2],
+    /// Devices by which clients outside may come, and that no program serves.
+    pub unserved: AtomicU64,
     /// Foreign programs that see packets of clients outside before ours do.
     pub in_front: AtomicU64,
     /// Known cgroups that the last look did not query.

@@ -322,6 +322,11 @@ impl Scrape {
             family.encode_family(&[("by", *by)])?.encode_gauge(&value.load(Relaxed))?;
         }
         families.level(
+            "unserved_devices",
+            "Devices without Ethernet headers by which clients outside may come: they are not served",
+            &figures.unserved,
+        )?;
+        families.level(
             "programs_in_front",
             "Programs of others that see packets of clients outside before topo-lb's",
             &figures.in_front,

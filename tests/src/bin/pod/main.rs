@@ -37,6 +37,9 @@ enum Role {
         /// Take MPTCP's connections as such, and not as TCP's
         #[arg(long)]
         mptcp: bool,
+        /// `[::]` takes no IPv4
+        #[arg(long)]
+        only_ipv6: bool,
     },
     /// Answer every query in place of the cluster DNS, UDP and TCP, until standard input ends
     Dns {
@@ -50,7 +53,9 @@ enum Role {
 
 fn main() -> Result<()> {
     match Arguments::parse().role {
-        Role::Serve { name, listen, mptcp } => serve::serve(name, &listen, mptcp),
+        Role::Serve { name, listen, mptcp, only_ipv6 } => {
+            serve::serve(name, &listen, mptcp, only_ipv6)
+        }
         Role::Dns { port } => dns::serve(port),
         Role::Client => client::obey(),
     }

@@ -15,7 +15,12 @@ use tokio::runtime;
 use topo_lb_tests::dial::{SOURCE_DATAGRAM, SOURCE_PATH};
 
 /// Serves until standard input ends: then the lab is gone, and nothing else ends this process.
-pub(crate) fn serve(name: String, addresses: &[SocketAddr], mptcp: bool) -> Result<()> {
+pub(crate) fn serve(
+    name: String,
+    addresses: &[SocketAddr],
+    mptcp: bool,
+    only_ipv6: bool,
+) -> Result<()> {
     let runtime = runtime::Builder::new_current_thread()
         .enable_io()
         .build()
@@ -29,10 +34,9 @@ pub(crate) fn serve(name: String, addresses: &[SocketAddr], mptcp: bool) -> Resu
     });
     runtime.block_on(async {
         for &address in addresses {
-            let tcp = listen(address, mptcp)
+            let tcp = listen(address, mptcp, only_ipv6)
                 .with_context(|| format!("cannot listen on {address}, TCP"))?;
-            let udp = UdpSocket::bind(address)
-                .await
+            let udp = bound(address, only_ipv6)
                 .with_context(|| format!("cannot listen on {address}, UDP"))?;
             let (body, named) = (name.clone(), name.clone());
             let source = async move |ConnectInfo(from): ConnectInfo<SocketAddr>| told(&named, from);
@@ -52,9 +56,22 @@ pub(crate) fn serve(name: String, addresses: &[SocketAddr], mptcp: bool) -> Resu
     })
 }
 
-fn listen(address: SocketAddr, mptcp: bool) -> io::Result<TcpListener> {
+fn bound(address: SocketAddr, only_ipv6: bool) -> io::Result<UdpSocket> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
+    socket.set_nonblocking(true)?;
+    if only_ipv6 {
+        socket.set_only_v6(true)?;
+    }
+    socket.bind(&address.into())?;
+    UdpSocket::from_std(socket.into())
+}
+
+fn listen(address: SocketAddr, mptcp: bool, only_ipv6: bool) -> io::Result<TcpListener> {
     let protocol = if mptcp { Protocol::MPTCP } else { Protocol::TCP };
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(protocol))?;
+    if only_ipv6 {
+        socket.set_only_v6(true)?;
+    }
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;

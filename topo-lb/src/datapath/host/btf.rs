@@ -75,12 +75,24 @@ impl Btf {
         Some(Self { data, types, strings })
     }
 
-    /// The offset of a field in bytes. `path` leads through structures within the structure; anonymous
-    /// ones need no name.
+    /// The offset of a field in bytes; as [`bit_offset`](Self::bit_offset).
     ///
     /// # Errors
     /// There is no such structure or field.
     pub fn offset(&self, structure: &'static str, path: &[&'static str]) -> Result<u32, BtfError> {
+        Ok(self.bit_offset(structure, path)? / 8)
+    }
+
+    /// The offset of a field, also of a bit field, in bits. `path` leads through structures within the structure; anonymous
+    /// ones need no name.
+    ///
+    /// # Errors
+    /// There is no such structure or field.
+    pub fn bit_offset(
+        &self,
+        structure: &'static str,
+        path: &[&'static str],
+    ) -> Result<u32, BtfError> {
         let missing = || BtfError::NoField(structure, path.last().copied().unwrap_or_default());
         let named =
             |place: &&usize| self.kind(**place) == Some(STRUCT) && self.is(**place, structure);
@@ -91,7 +103,7 @@ impl Btf {
             bits += offset;
             place = self.place(id).unwrap_or(place);
         }
-        Ok(bits / 8)
+        Ok(bits)
     }
 
     /// Offset in bits, and type, of a member.

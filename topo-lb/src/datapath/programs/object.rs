@@ -9,6 +9,7 @@ use clap::ValueEnum;
 use topo_lb_common::maps;
 
 use super::tcp_fields::TcpFields;
+use crate::datapath::host::btf::{Btf, KERNEL};
 use crate::datapath::host::feature::Feature;
 use crate::datapath::maps::spec::MapSpec;
 
@@ -40,6 +41,7 @@ pub struct Constants {
     serves_all_frontends: u8,
     masquerade_mark: u32,
     host_netns: u64,
+    v6only_bit: u32,
     tcp_fields: TcpFields,
 }
 
@@ -64,6 +66,13 @@ impl AllFrontends {
     }
 }
 
+/// Where a socket's flag `IPV6_V6ONLY` is in `struct sock`, in bits; zero if programs cannot read it: then
+/// every IPv6 socket counts as one that takes IPv4, too.
+fn v6only_bit() -> u32 {
+    let bit = || Btf::read(Path::new(KERNEL))?.bit_offset("sock", &["__sk_common", "skc_ipv6only"]);
+    if Feature::READS_SOCKETS.is_there() == Some(true) { bit().unwrap_or_default() } else { 0 }
+}
+
 impl Constants {
     /// As this kernel supports; without exclusions, for ClusterIPs. `service_ports`: room for Service ports.
     #[must_use]
@@ -81,6 +90,7 @@ impl Constants {
             serves_all_frontends: 0,
             masquerade_mark: 0,
             host_netns: 0,
+            v6only_bit: 0,
             tcp_fields: TcpFields::default(),
         }
     }
@@ -104,6 +114,7 @@ impl Constants {
             serves_all_frontends: 1,
             masquerade_mark,
             host_netns: host_netns.map_or(0, NonZeroU64::get),
+            v6only_bit: v6only_bit(),
             ..self
         })
     }
@@ -120,6 +131,7 @@ impl Constants {
         loader.override_global("SEED", &self.seed, true);
         loader.override_global("MASQUERADE_MARK", &self.masquerade_mark, true);
         loader.override_global("HOST_NETNS", &self.host_netns, true);
+        loader.override_global("V6ONLY_BIT", &self.v6only_bit, true);
         self.tcp_fields.put(loader);
         for (name, value) in [
             ("TCP_PEER_IS_SERVICE", &self.tcp_peer_is_service),
