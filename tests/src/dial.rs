@@ -57,6 +57,8 @@ pub struct Dial {
     pub enough: usize,
     /// Stop after so many exchanges, each through a new socket.
     pub most: u32,
+    /// After each answer, these are dialled from the same port, one after the other.
+    pub then: Vec<SocketAddr>,
 }
 
 /// What came of a destination.
@@ -66,6 +68,10 @@ pub struct Dialled {
     pub answers: BTreeMap<String, BTreeSet<IpAddr>>,
     /// The first failure.
     pub failure: Option<Failure>,
+    /// How many of [`Dial::then`] have answered.
+    pub then_answered: u32,
+    /// The others.
+    pub then_failed: Vec<(SocketAddr, Failure)>,
 }
 
 impl Dialled {

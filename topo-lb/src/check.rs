@@ -19,6 +19,7 @@ use crate::datapath::attach::mode;
 use crate::datapath::host::capability;
 use crate::datapath::host::conntrack::Conntrack;
 use crate::datapath::host::feature::{self, FeatureGroup, GROUPS, kernel_release};
+use crate::datapath::host::local_ports;
 use crate::datapath::host::lock::{Lock, LockError};
 use crate::datapath::host::memlock;
 use crate::datapath::host::mount::{MountError, check_bpffs, check_cgroup2};
@@ -115,6 +116,7 @@ pub fn run(options: &Options) -> Report {
     let traces = Traces::look();
     findings.push(kube_proxy(&traces, options.replacement.is_some()));
     if let Some(replacement) = &options.replacement {
+        findings.extend(local_ports::node_ports().map(own_node_ports));
         if let Listen::On(address) = replacement.health {
             findings.push(health_port(address, &traces, &options.pin_dir));
         }
@@ -248,6 +250,16 @@ fn masquerading() -> Finding {
             ),
         ),
     }
+}
+
+/// The kernel gives sockets of this node these ports, which may be node ports.
+fn own_node_ports((first, last): (u16, u16)) -> Finding {
+    let sentence = format!(
+        "the kernel may give sockets of this node the node ports from {first} to {last} \
+         (net.ipv4.ip_local_port_range): a process that binds port 0 then fails with EPERM"
+    );
+    Finding::limited("local ports", sentence)
+        .advised("reserve them: net.ipv4.ip_local_reserved_ports=30000-32767")
 }
 
 /// Connections from outside have entries of connection tracking, and kube-proxy raises the limit of them.

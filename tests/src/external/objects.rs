@@ -1,6 +1,8 @@
 //! The cluster's objects: two nodes, and a dual-stack Service of type LoadBalancer for each combination.
 
-use anyhow::Result;
+use std::net::SocketAddr;
+
+use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use crate::address::Family;
@@ -72,6 +74,16 @@ fn service(it: Service) -> Value {
     let ingress = both(Service::load_balancer).map(|address| json!({"ip": address}));
     service["status"] = json!({"loadBalancer": {"ingress": ingress}});
     service
+}
+
+/// Where the endpoints of a Service listen.
+pub fn servers(cluster: &Cluster, it: Service, family: Family) -> Result<Vec<SocketAddr>> {
+    let (_, port, _) = SERVED[0];
+    let address = |endpoint: Value| -> Result<SocketAddr> {
+        let address = endpoint["addresses"][0].as_str().context("an address")?;
+        Ok(SocketAddr::new(address.parse()?, port))
+    };
+    endpoints(cluster, it, family)?.into_iter().map(address).collect()
 }
 
 fn endpoints(cluster: &Cluster, it: Service, family: Family) -> Result<Vec<Value>> {

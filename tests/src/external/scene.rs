@@ -1,8 +1,10 @@
 //! The lab of the table: two nodes, endpoints on both, and everybody who dials.
 
 use std::collections::BTreeMap;
+use std::iter::zip;
 use std::net::IpAddr;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -64,6 +66,8 @@ pub enum ReversePath {
 pub struct Stage<'a> {
     cluster: &'a Cluster,
     callers: BTreeMap<Caller, Client>,
+    /// How many direct exchanges with endpoints have followed answers of frontends, from the same ports.
+    pub directly: u32,
     _servers: Vec<Running>,
     _host_pod: Cgroup,
 }
@@ -100,7 +104,8 @@ pub fn within<T>(
         };
         let callers = Caller::VARIANTS.iter().map(|&caller| Ok((caller, client(caller)?)));
         let callers = callers.collect::<Result<_>>()?;
-        let mut stage = Stage { cluster, callers, _servers: servers, _host_pod: host_pod };
+        let mut stage =
+            Stage { cluster, callers, directly: 0, _servers: servers, _host_pod: host_pod };
         result = Some(work(&mut stage)?);
         Ok(())
     })?;
@@ -189,13 +194,25 @@ fn name(cluster: &Cluster, server: &str, address: IpAddr) -> String {
 impl<'a> Stage<'a> {
     /// Dials cells, everybody at once. Affine cells are levelled by those without affinity, which must
     /// be among the cells.
+    ///
+    /// # Errors
+    /// After an answer, an endpoint does not answer the same port of the same client, who dials it directly.
     pub fn measure(&mut self, cells: &[Cell]) -> Result<Table> {
         let cluster = self.cluster;
+        let directly = AtomicU32::new(0);
         let parts: Vec<Vec<_>> = thread::scope(|scope| {
             let measure = |(caller, client): (&Caller, &'_ mut Client)| {
                 let own: Vec<_> = cells.iter().filter(|it| it.caller == *caller).copied().collect();
-                let dialled = client.dial(own.iter().map(dial).collect())?;
+                let dials = own.iter().map(|cell| dial(cluster, cell)).collect::<Result<_>>()?;
+                let dialled = client.dial(dials)?;
                 ensure!(dialled.len() == own.len(), "an answer for each cell");
+                let lost: Vec<_> = zip(&own, &dialled)
+                    .filter(|(_, it)| !it.then_failed.is_empty())
+                    .map(|(cell, it)| format!("{}: {:?}", cell.names().join(" "), it.then_failed))
+                    .collect();
+                ensure!(lost.is_empty(), "directly after a frontend:\n{}", lost.join("\n"));
+                directly
+                    .fetch_add(dialled.iter().map(|it| it.then_answered).sum(), Ordering::Relaxed);
                 let outcome = |dialled: &Dialled| {
                     Outcome::new(dialled, |server, it| name(cluster, server, it))
                 };
@@ -209,6 +226,7 @@ impl<'a> Stage<'a> {
             };
             threads.into_iter().map(join).collect::<Result<_>>()
         })?;
+        self.directly += directly.into_inner();
         let mut table = Table(parts.into_iter().flatten().collect());
         table.level();
         Ok(table)
@@ -331,7 +349,7 @@ impl<'a> Stage<'a> {
 }
 
 /// What a client has to do for a cell.
-fn dial(cell: &Cell) -> Dial {
+fn dial(cluster: &Cluster, cell: &Cell) -> Result<Dial> {
     let enough = match cell.service.endpoints {
         Endpoints::Both | Endpoints::Terminating | Endpoints::Draining => 2,
         _ => 1,
@@ -340,7 +358,12 @@ fn dial(cell: &Cell) -> Dial {
     // The host's clients share its ports. Those of tc, node ports and masquerade follow these: the packets of
     // two clients with one source could not be told apart.
     let ports = if cell.caller == Caller::HostPod { 1_100..=6_099 } else { 6_100..=11_999 };
-    Dial { transport: cell.transport, to: cell.address(), ports, enough, most }
+    // Nothing leads the client outside to pods.
+    let then = match cell.caller {
+        Caller::Outside => vec![],
+        _ => objects::servers(cluster, cell.service, cell.family)?,
+    };
+    Ok(Dial { transport: cell.transport, to: cell.address(), ports, enough, most, then })
 }
 
 /// An API server of Kubernetes 1.20 on the fabric.

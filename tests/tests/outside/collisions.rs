@@ -13,8 +13,8 @@ use anyhow::{Context as _, Result, ensure};
 use socket2::{Domain, Socket, Type};
 use topo_lb_tests::netns::NetNs;
 use topo_lb_tests::process::printed;
-use topo_lb_tests::scene::{HERE, Scene};
-use topo_lb_tests::wait::patient;
+use topo_lb_tests::scene::{FOLLOWS, HERE, Scene};
+use topo_lb_tests::wait::{patient, until};
 
 use super::scene::{OUTSIDE, play};
 use super::sources::{SEEN, SEEN_PORT, bound, put_seen, wait_for_udp};
@@ -44,8 +44,7 @@ fn targets(scene: &mut Scene<'_>) -> Result<[[SocketAddr; 2]; 2]> {
 }
 
 /// Serves in pod a while `work` runs: sends each byte back, and closes after [`CLOSE`].
-fn served<T: Send>(scene: &Scene<'_>, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-    let server = bound(scene, "a", TcpListener::bind)?;
+fn served(server: &TcpListener, work: impl FnOnce() -> Result<()>) -> Result<()> {
     server.set_nonblocking(true)?;
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -133,7 +132,8 @@ fn one_port_is_connected_to_a_node_port_and_to_its_endpoint_at_once() -> Result<
     play(|scene, _| {
         let targets = targets(scene)?;
         let fabric = scene.cluster.fabric();
-        served(scene, || {
+        let server = bound(scene, "a", TcpListener::bind)?;
+        served(&server, || {
             for [node_port, endpoint] in targets {
                 from_each_port(|port| {
                     let is_even = port.is_multiple_of(2);
@@ -151,6 +151,32 @@ fn one_port_is_connected_to_a_node_port_and_to_its_endpoint_at_once() -> Result<
                 })?;
             }
             Ok(())
+        })
+    })
+}
+
+#[test]
+fn both_connections_of_a_port_go_on_without_an_agent_and_with_the_next_one() -> Result<()> {
+    play(|scene, _| {
+        let targets = targets(scene)?;
+        let server = bound(scene, "a", TcpListener::bind)?;
+        served(&server, || {
+            let mut streams = Vec::new();
+            for to in targets.as_flattened() {
+                streams.push(dial(scene.cluster.fabric(), 41_000, *to)?);
+            }
+            let mut all_go_on = || streams.iter_mut().try_for_each(|it| ask(it, b'?'));
+            all_go_on().context("before")?;
+            scene.agent.kill();
+            all_go_on().context("without an agent")?;
+            scene.agent.resume()?;
+            all_go_on().context("with the next one")?;
+            // Its programs look up all packets until the endpoints have their marks.
+            until("the marks of endpoints", FOLLOWS, || {
+                let is_done = scene.agent.log().contains("tc knows which endpoints may answer");
+                Ok(if is_done { Ok(()) } else { Err("not yet") })
+            })?;
+            all_go_on().context("with marks")
         })
     })
 }
@@ -174,7 +200,8 @@ fn a_direct_connection_begins_at_once_after_one_that_its_endpoint_has_closed() -
     play(|scene, _| {
         let targets = targets(scene)?;
         let fabric = scene.cluster.fabric();
-        served(scene, || {
+        let server = bound(scene, "a", TcpListener::bind)?;
+        served(&server, || {
             for [node_port, endpoint] in targets {
                 let again = std::sync::Mutex::new(Vec::new());
                 from_each_port(|port| {

@@ -49,11 +49,15 @@ fn run(arguments: &Arguments) -> Result<()> {
 fn measure(proxy: Proxy) -> Result<Table> {
     let cells: Vec<_> = Cell::all().collect();
     let begun = Instant::now();
-    let table = within(ReversePath::Strict, |stage| match proxy {
-        Proxy::KubeProxy => stage.with_kube_proxy(|stage| stage.measure(&cells)),
-        Proxy::TopoLb => stage.with_topo_lb(|stage| stage.measure(&cells)),
+    let (table, directly) = within(ReversePath::Strict, |stage| {
+        let table = match proxy {
+            Proxy::KubeProxy => stage.with_kube_proxy(|stage| stage.measure(&cells)),
+            Proxy::TopoLb => stage.with_topo_lb(|stage| stage.measure(&cells)),
+        };
+        Ok((table?, stage.directly))
     })?;
     let name: &str = proxy.into();
-    eprintln!("{name}: {} cells in {:.1} s", table.0.len(), begun.elapsed().as_secs_f64());
+    let (cells, seconds) = (table.0.len(), begun.elapsed().as_secs_f64());
+    eprintln!("{name}: {cells} cells, and endpoints directly {directly} times, in {seconds:.1} s");
     Ok(table)
 }

@@ -62,15 +62,54 @@ async fn one(dial: &Dial, busy: &Semaphore) -> Dialled {
     dialled
 }
 
-fn add(dialled: &mut Dialled, outcome: Result<String, Failure>) {
-    if let Err(failure) = outcome.and_then(|answer| dialled.add(&answer).ok_or(NONSENSE)) {
+fn add(dialled: &mut Dialled, outcome: Outcome) {
+    for (to, outcome) in outcome.then {
+        match outcome {
+            Ok(_) => dialled.then_answered += 1,
+            Err(failure) => dialled.then_failed.push((to, failure)),
+        }
+    }
+    if let Err(failure) = outcome.answer.and_then(|answer| dialled.add(&answer).ok_or(NONSENSE)) {
         dialled.failure.get_or_insert(failure);
     }
 }
 
-async fn attempt(dial: &Dial, busy: &Semaphore) -> Result<String, Failure> {
+/// What came of an exchange, and of those after it from the same port.
+struct Outcome {
+    answer: Result<String, Failure>,
+    then: Vec<(SocketAddr, Result<String, Failure>)>,
+}
+
+async fn attempt(dial: &Dial, busy: &Semaphore) -> Outcome {
+    let mut then = Vec::new();
+    // Others take no port before they begin.
+    let mut port = 0;
+    let first = async {
+        let (own, socket) = free(&dial.ports, |port| Socket::bound(dial.transport, dial.to, port))?;
+        port = own;
+        socket.exchange(dial.to).await
+    };
+    let answer = timed(first, busy).await;
+    if answer.is_err() {
+        return Outcome { answer, then };
+    }
+    for &to in &dial.then {
+        let outcome = match Socket::bound(dial.transport, to, port).map_err(at(Step::Socket)) {
+            Ok(socket) => timed(socket.exchange(to), busy).await,
+            Err(failure) => Err(failure),
+        };
+        then.push((to, outcome));
+    }
+    Outcome { answer, then }
+}
+
+/// Waits for an exchange until it has failed, without keeping others from beginning.
+async fn timed(
+    exchange: impl Future<Output = Result<String, Failure>>,
+    busy: &Semaphore,
+) -> Result<String, Failure> {
     let permit = busy.acquire().await;
-    let mut exchange = std::pin::pin!(exchange(dial));
+    let mut exchange = std::pin::pin!(exchange);
     tokio::select! {
         outcome = &mut exchange => outcome,
         () = sleep(BUSY) => {
@@ -83,37 +122,55 @@ async fn attempt(dial: &Dial, busy: &Semaphore) -> Result<String, Failure> {
 const UNANSWERED: Failure = Failure { step: Step::Receive, errno: Errno::TIMEDOUT.raw_os_error() };
 const NONSENSE: Failure = Failure { step: Step::Receive, errno: 0 };
 
-async fn exchange(dial: &Dial) -> Result<String, Failure> {
-    match dial.transport {
-        Transport::Tcp => {
-            let socket = free(&dial.ports, |port| {
-                let socket = match dial.to {
+/// A socket with a port.
+enum Socket {
+    Tcp(TcpSocket),
+    Udp(UdpSocket),
+}
+
+impl Socket {
+    fn bound(transport: Transport, to: SocketAddr, port: u16) -> io::Result<Self> {
+        let own = (any(to), port).into();
+        Ok(match transport {
+            Transport::Tcp => {
+                let socket = match to {
                     SocketAddr::V4(_) => TcpSocket::new_v4(),
                     SocketAddr::V6(_) => TcpSocket::new_v6(),
                 }?;
-                socket.bind((any(dial.to), port).into()).map(|()| socket)
-            })?;
-            let mut stream = socket.connect(dial.to).await.map_err(at(Step::Connect))?;
-            let request =
-                format!("GET {SOURCE_PATH} HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n\r\n");
-            stream.write_all(request.as_bytes()).await.map_err(at(Step::Send))?;
-            let mut answer = Vec::new();
-            stream.read_to_end(&mut answer).await.map_err(at(Step::Receive))?;
-            http::body(&answer).ok_or(NONSENSE)
-        }
-        Transport::Udp => {
-            let socket = free(&dial.ports, |port| std::net::UdpSocket::bind((any(dial.to), port)))?;
-            socket.set_nonblocking(true).map_err(at(Step::Socket))?;
-            let socket = UdpSocket::from_std(socket).map_err(at(Step::Socket))?;
-            socket.connect(dial.to).await.map_err(at(Step::Connect))?;
-            let mut buffer = [0; 512];
-            loop {
-                socket.send(SOURCE_DATAGRAM).await.map_err(at(Step::Send))?;
-                let Ok(received) = timeout(REPEAT, socket.recv(&mut buffer)).await else {
-                    continue;
-                };
-                let length = received.map_err(at(Step::Receive))?;
-                return String::from_utf8(buffer[..length].to_vec()).map_err(|_| NONSENSE);
+                socket.bind(own)?;
+                Self::Tcp(socket)
+            }
+            Transport::Udp => {
+                let socket = std::net::UdpSocket::bind(own)?;
+                socket.set_nonblocking(true)?;
+                Self::Udp(UdpSocket::from_std(socket)?)
+            }
+        })
+    }
+
+    /// Asks `to` which source it sees.
+    async fn exchange(self, to: SocketAddr) -> Result<String, Failure> {
+        match self {
+            Self::Tcp(socket) => {
+                let mut stream = socket.connect(to).await.map_err(at(Step::Connect))?;
+                let request =
+                    format!("GET {SOURCE_PATH} HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n\r\n");
+                stream.write_all(request.as_bytes()).await.map_err(at(Step::Send))?;
+                let mut answer = Vec::new();
+                stream.read_to_end(&mut answer).await.map_err(at(Step::Receive))?;
+                http::body(&answer).ok_or(NONSENSE)
+            }
+            Self::Udp(socket) => {
+                socket.connect(to).await.map_err(at(Step::Connect))?;
+                let mut buffer = [0; 512];
+                loop {
+                    socket.send(SOURCE_DATAGRAM).await.map_err(at(Step::Send))?;
+                    let Ok(received) = timeout(REPEAT, socket.recv(&mut buffer)).await else {
+                        continue;
+                    };
+                    let length = received.map_err(at(Step::Receive))?;
+                    return String::from_utf8(buffer[..length].to_vec()).map_err(|_| NONSENSE);
+                }
             }
         }
     }
@@ -129,15 +186,18 @@ fn any(to: SocketAddr) -> IpAddr {
 /// The port that was bound last.
 static LAST: AtomicU16 = AtomicU16::new(0);
 
-/// Binds a socket to the next port that is free.
-fn free<T>(ports: &RangeInclusive<u16>, bind: impl Fn(u16) -> io::Result<T>) -> Result<T, Failure> {
+/// Binds a socket to the next port that is free; returns both.
+fn free<T>(
+    ports: &RangeInclusive<u16>,
+    bind: impl Fn(u16) -> io::Result<T>,
+) -> Result<(u16, T), Failure> {
     for _ in ports.clone() {
         let next = LAST.load(Relaxed).saturating_add(1);
         let port = if ports.contains(&next) { next } else { *ports.start() };
         LAST.store(port, Relaxed);
         match bind(port) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
-            other => return other.map_err(at(Step::Socket)),
+            other => return other.map(|socket| (port, socket)).map_err(at(Step::Socket)),
         }
     }
     Err(Failure { step: Step::Socket, errno: Errno::ADDRINUSE.raw_os_error() })

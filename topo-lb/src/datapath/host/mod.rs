@@ -6,6 +6,7 @@ pub mod capability;
 pub mod conntrack;
 pub mod feature;
 pub mod grace;
+pub mod local_ports;
 pub mod lock;
 pub mod memlock;
 pub mod mount;
