@@ -90,6 +90,13 @@ impl Reconciler {
         self
     }
 
+    /// Whether new Services without room get a few endpoints, as no kube-proxy takes them.
+    #[must_use]
+    pub fn narrowing(mut self, narrows: bool) -> Self {
+        self.ration = self.ration.narrowing(narrows);
+        self
+    }
+
     /// Handles these frontends besides ClusterIPs.
     #[must_use]
     pub fn exposing(self, exposing: Option<Exposing>) -> Self {
