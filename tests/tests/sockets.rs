@@ -12,7 +12,9 @@ use topo_lb::datapath::maps::members::Members;
 use topo_lb_tests::binary::row;
 use topo_lb_tests::http::Answer;
 use topo_lb_tests::process::without;
-use topo_lb_tests::scene::{ALL, ECHO4, FOLLOWS, KEYS, Scene, WEB4, ZONE, at, idle, pairs, play};
+use topo_lb_tests::scene::{
+    ALL, ECHO4, FOLLOWS, KEYS, Scene, WEB4, ZONE, at, idle, pairs, play,
+};
 use topo_lb_tests::traffic::{Socket, Step, Via};
 
 /// Opens sockets to `to`, and returns them with their pods: all four, except 1 in 10 million times.
@@ -104,6 +106,46 @@ fn a_connected_udp_socket_is_ended_when_its_endpoint_stops_serving() -> Result<(
         }
         Ok(())
     })
+}
+
+/// What the kernel does with such a socket (udp_abort, net/ipv4/udp.c): it has an error, which whoever
+/// receives gets once, and no peer any more.
+#[test]
+fn an_ended_socket_sends_to_nobody_until_it_connects_again() -> Result<()> {
+    play(|scene| {
+        let mut ended = 0;
+        for (web, _) in pairs()? {
+            let sockets = open(scene, Via::UdpConnected, web)?;
+            scene.set_ready("b", false)?;
+            ended += sockets.iter().filter(|(pod, _)| pod == "b").count() as u64;
+            expect_counts(scene, ended, 0)?;
+            let (first, second) = two(&sockets, "b")?;
+            expect_ended(scene, first)?;
+            for socket in [second, first] {
+                for _ in 0..3 {
+                    let asked = scene.client.exchange(socket, web, b"who?")?;
+                    let failure = asked.err().context("a socket without a peer got an answer")?;
+                    let wanted = (Step::Send, Errno::DESTADDRREQ.raw_os_error());
+                    ensure!((failure.step, failure.errno) == wanted, "{web}: {failure}");
+                }
+            }
+            // Sending has not used up the error of the one that did not receive.
+            expect_ended(scene, second)?;
+            for socket in [first, second] {
+                scene.client.reconnect(socket, web)??;
+                ensure!(ask(scene, socket, web)? != "b");
+            }
+            scene.set_ready("b", true)?;
+            scene.wait_for(Via::UdpConnected, web, &ALL)?;
+        }
+        Ok(())
+    })
+}
+
+/// Two of the sockets to `pod`.
+fn two(sockets: &[(String, Socket)], pod: &str) -> Result<(Socket, Socket)> {
+    let mut found = sockets.iter().filter(|(at, _)| at == pod).map(|(_, socket)| *socket);
+    Ok((found.next().context("no socket")?, found.next().context("no second socket")?))
 }
 
 #[test]
