@@ -13,7 +13,7 @@ use topo_lb_tests::binary::row;
 use topo_lb_tests::http::Answer;
 use topo_lb_tests::process::without;
 use topo_lb_tests::scene::{
-    ALL, ECHO4, FOLLOWS, KEYS, Scene, WEB4, ZONE, at, idle, pairs, play,
+    ALL, ECHO4, EMPTY4, FOLLOWS, KEYS, Scene, WEB4, ZONE, at, idle, pairs, play,
 };
 use topo_lb_tests::traffic::{Socket, Step, Via};
 
@@ -146,6 +146,72 @@ fn an_ended_socket_sends_to_nobody_until_it_connects_again() -> Result<()> {
 fn two(sockets: &[(String, Socket)], pod: &str) -> Result<(Socket, Socket)> {
     let mut found = sockets.iter().filter(|(at, _)| at == pod).map(|(_, socket)| *socket);
     Ok((found.next().context("no socket")?, found.next().context("no second socket")?))
+}
+
+/// Opens a socket that is not translated, as nothing serves this ClusterIP yet.
+fn open_early(scene: &mut Scene<'_>, via: Via, to: SocketAddr) -> Result<Socket> {
+    let socket = scene.client.open(via, to)??;
+    let pod = ask(scene, socket, to)?;
+    ensure!(pod == "untouched", "{to}: {pod} answers");
+    Ok(socket)
+}
+
+#[test]
+fn a_udp_socket_that_connected_before_its_service_was_served_is_ended() -> Result<()> {
+    idle(|scene| {
+        scene.agent.set("--kube-proxy-replacement", "");
+        let mut early = Vec::new();
+        for (web, _) in pairs()? {
+            early.push((open_early(scene, Via::UdpConnected, web)?, web));
+        }
+        let (web, empty) = (at(WEB4)?, at(EMPTY4)?);
+        let tcp = open_early(scene, Via::Http, web)?;
+        let to_empty = open_early(scene, Via::UdpConnected, empty)?;
+
+        scene.agent.resume()?;
+        for (socket, web) in &early {
+            expect_ended(scene, *socket)?;
+            scene.client.reconnect(*socket, *web)??;
+            let pod = ask(scene, *socket, *web)?;
+            ensure!(ALL.contains(&&*pod), "{web}: {pod} answers");
+        }
+        expect_counts(scene, 3, 0)?;
+        expect_alive(scene, tcp, web, "untouched")?;
+        // Without an endpoint, no other socket would get any further.
+        expect_alive(scene, to_empty, empty, "untouched")?;
+
+        scene.set_endpoints("empty", &["a"])?;
+        expect_ended(scene, to_empty)?;
+        scene.client.reconnect(to_empty, empty)??;
+        expect_alive(scene, to_empty, empty, "a")?;
+        expect_counts(scene, 4, 0)?;
+
+        // The next agent finds nothing more to end.
+        scene.agent.stop()?;
+        scene.agent.resume()?;
+        scene.set_endpoints("empty", &["b"])?;
+        expect_ended(scene, to_empty)?;
+        expect_counts(scene, 1, 0)?;
+        for (socket, web) in early {
+            ask(scene, socket, web)?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_socket_that_another_proxy_may_translate_is_not_ended() -> Result<()> {
+    idle(|scene| {
+        let web = at(WEB4)?;
+        let early = open_early(scene, Via::UdpConnected, web)?;
+        scene.agent.resume()?;
+        // The agent looks at the sockets of this Service.
+        let sockets = open(scene, Via::UdpConnected, web)?;
+        scene.set_ready("b", false)?;
+        let ended = expect_only(scene, &sockets, web, "b")?;
+        expect_counts(scene, ended, 0)?;
+        expect_alive(scene, early, web, "untouched")
+    })
 }
 
 #[test]

@@ -212,6 +212,11 @@ impl Reconciler {
         gone::gone(plan, installed, |id, frontend| topology::serving(&self.state, id, frontend))
     }
 
+    /// Whether a frontend is a ClusterIP.
+    pub fn is_cluster_ip(&self, frontend: &Frontend) -> bool {
+        self.desired.is_cluster_ip(frontend)
+    }
+
     /// The load balancer IPs that not everybody may dial, and who may.
     pub fn source_ranges(&self) -> impl Iterator<Item = (Frontend, &Arc<[IpNet]>)> {
         self.desired.source_ranges()

@@ -116,11 +116,13 @@ pub(super) async fn start(
         pin_dir: config.datapath.pin_dir.clone(),
         cgroup_root: cgroup_root.clone(),
         tcp: config.terminate_tcp,
+        early: config.replacement.is_some(),
     };
     let mut terminator =
         SocketTerminator::start(options, Arc::clone(&figures)).context("cannot start a thread")?;
     // Gone while no agent ran. Only now, the pins are those of the attached programs.
-    terminator.end(&kernel.take_gone());
+    let appeared = kernel.take_appeared(&state);
+    terminator.end(&kernel.take_gone(), appeared);
     let devices = Devices::follow(&config, &mut datapath, figures)?;
     state.telemetry.begin();
     if let Some(error) = unready {
