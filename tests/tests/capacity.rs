@@ -214,3 +214,66 @@ fn a_service_whose_new_endpoints_have_no_room_keeps_those_that_serve() -> Result
         },
     )
 }
+
+/// A node-port Service with the pods on these ports as its endpoints.
+fn put_large(scene: &mut Scene<'_>, name: &str, number: u16, ports: &[u16]) -> Result<()> {
+    let address = format!("10.96.7.{number}");
+    let mut large = service(name, &[&address], &[("http", 80, "TCP")], &[]);
+    large["spec"]["type"] = "NodePort".into();
+    large["spec"]["ports"][0]["nodePort"] = (30_000 + number).into();
+    scene.manifests.put(large);
+    let pods: Vec<_> = scene.cluster.pods().filter(|pod| ALL.contains(&&*pod.name)).collect();
+    for port in ports {
+        let endpoints =
+            pods.iter().map(|pod| endpoint(&pod.ipv4.to_string(), &pod.node, &pod.name));
+        let mut slice =
+            slice(name, "IPv4", &[("http", *port, "TCP")], &endpoints.collect::<Vec<_>>());
+        slice["metadata"]["name"] = format!("{name}-{port}").into();
+        scene.manifests.put(slice);
+    }
+    scene.manifests.write()
+}
+
+#[test]
+fn without_kube_proxy_frontends_share_their_endpoints_and_a_service_without_room_gets_some()
+-> Result<()> {
+    prepared(
+        |manifests| {
+            for name in ["echo", "empty"] {
+                manifests.remove("Service", name);
+            }
+        },
+        |scene| {
+            let mut servers = Vec::new();
+            for pod in ALL {
+                for port in [9_001, 9_002, 9_003] {
+                    servers.push(scene.cluster.pod(pod)?.serve_as(pod, port)?);
+                }
+            }
+            // `web` has 8 members.
+            put_large(scene, "first", 1, &[9_001, 9_002, 9_003, 9_004, 9_005, 9_006])?;
+            scene.agent.set("--kube-proxy-replacement", "");
+            scene.agent.set("--max-endpoints", "40");
+            scene.agent.resume()?;
+            // Its frontends have 24 slots together, and not 24 each.
+            expect_short(scene, &json!([]))?;
+
+            put_large(scene, "next", 2, &[9_001, 9_002, 9_003])?;
+            expect_short(scene, &json!([lacks("endpoints", "default/next", "narrowed")]))?;
+            let tally = scene.client.call(Via::Http, at("10.96.7.2")?, 40)?;
+            let pods = tally.pods();
+            ensure!(!pods.is_empty() && pods.iter().all(|pod| ALL.contains(&&**pod)), "{tally:?}");
+            let metrics = scene.agent.get("/metrics")?.body;
+            for line in ["topo_lb_narrowed_services 1", "topo_lb_left_out_services 0"] {
+                ensure!(metrics.lines().any(|other| other == line), "{metrics}");
+            }
+            let log = scene.agent.log();
+            let said = "at most 6 of their endpoints (4 over IPv6) are used by default/next";
+            ensure!(log.contains(said), "{log}");
+
+            scene.remove("Service", "first")?;
+            expect_short(scene, &json!([]))?;
+            scene.expect(Via::Http, at("10.96.7.2")?, &ALL)
+        },
+    )
+}

@@ -215,6 +215,26 @@ fn pods_of_an_excluded_namespace_are_left_alone_and_no_others() -> Result<()> {
 }
 
 #[test]
+fn a_socket_of_an_excluded_pod_is_not_ended_because_the_agent_starts() -> Result<()> {
+    prepared(two_pods, |scene| {
+        let kubepods = kubepods(scene)?;
+        let mut plain = place(scene, &kubepods, "burstable", PLAIN)?;
+        scene.agent.set("--kube-proxy-replacement", "");
+        scene.agent.set("--exclude-annotated-pods", "");
+        let to = at(WEB4)?;
+        let excluded = plain.client.open(Via::UdpConnected, to)??;
+        let other = scene.client.open(Via::UdpConnected, to)??;
+        scene.agent.resume()?;
+        scene.client.hear(other)?;
+        let ended = "topo_lb_ended_sockets_total{protocol=\"udp\"} 1\n";
+        scene.agent.wait_for_answer("/metrics", FOLLOWS, |it| it.body.contains(ended))?;
+        let reply = plain.client.ask(excluded, None)??;
+        ensure!(reply.pod == "untouched", "{reply:?}");
+        Ok(())
+    })
+}
+
+#[test]
 fn a_pod_that_comes_or_changes_is_left_alone_as_its_annotation_says() -> Result<()> {
     prepared(two_pods, |scene| {
         let kubepods = kubepods(scene)?;

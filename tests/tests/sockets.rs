@@ -12,7 +12,9 @@ use topo_lb::datapath::maps::members::Members;
 use topo_lb_tests::binary::row;
 use topo_lb_tests::http::Answer;
 use topo_lb_tests::process::without;
-use topo_lb_tests::scene::{ALL, ECHO4, FOLLOWS, KEYS, Scene, WEB4, ZONE, at, idle, pairs, play};
+use topo_lb_tests::scene::{
+    ALL, ECHO4, EMPTY4, FOLLOWS, KEYS, Scene, WEB4, ZONE, at, idle, pairs, play,
+};
 use topo_lb_tests::traffic::{Socket, Step, Via};
 
 /// Opens sockets to `to`, and returns them with their pods: all four, except 1 in 10 million times.
@@ -103,6 +105,112 @@ fn a_connected_udp_socket_is_ended_when_its_endpoint_stops_serving() -> Result<(
             scene.wait_for(Via::UdpConnected, web, &ALL)?;
         }
         Ok(())
+    })
+}
+
+/// What the kernel does with such a socket (udp_abort, net/ipv4/udp.c): it has an error, which whoever
+/// receives gets once, and no peer any more.
+#[test]
+fn an_ended_socket_sends_to_nobody_until_it_connects_again() -> Result<()> {
+    play(|scene| {
+        let mut ended = 0;
+        for (web, _) in pairs()? {
+            let sockets = open(scene, Via::UdpConnected, web)?;
+            scene.set_ready("b", false)?;
+            ended += sockets.iter().filter(|(pod, _)| pod == "b").count() as u64;
+            expect_counts(scene, ended, 0)?;
+            let (first, second) = two(&sockets, "b")?;
+            expect_ended(scene, first)?;
+            for socket in [second, first] {
+                for _ in 0..3 {
+                    let asked = scene.client.exchange(socket, web, b"who?")?;
+                    let failure = asked.err().context("a socket without a peer got an answer")?;
+                    let wanted = (Step::Send, Errno::DESTADDRREQ.raw_os_error());
+                    ensure!((failure.step, failure.errno) == wanted, "{web}: {failure}");
+                }
+            }
+            // Sending has not used up the error of the one that did not receive.
+            expect_ended(scene, second)?;
+            for socket in [first, second] {
+                scene.client.reconnect(socket, web)??;
+                ensure!(ask(scene, socket, web)? != "b");
+            }
+            scene.set_ready("b", true)?;
+            scene.wait_for(Via::UdpConnected, web, &ALL)?;
+        }
+        Ok(())
+    })
+}
+
+/// Two of the sockets to `pod`.
+fn two(sockets: &[(String, Socket)], pod: &str) -> Result<(Socket, Socket)> {
+    let mut found = sockets.iter().filter(|(at, _)| at == pod).map(|(_, socket)| *socket);
+    Ok((found.next().context("no socket")?, found.next().context("no second socket")?))
+}
+
+/// Opens a socket that is not translated, as nothing serves this ClusterIP yet.
+fn open_early(scene: &mut Scene<'_>, via: Via, to: SocketAddr) -> Result<Socket> {
+    let socket = scene.client.open(via, to)??;
+    let pod = ask(scene, socket, to)?;
+    ensure!(pod == "untouched", "{to}: {pod} answers");
+    Ok(socket)
+}
+
+#[test]
+fn a_udp_socket_that_connected_before_its_service_was_served_is_ended() -> Result<()> {
+    idle(|scene| {
+        scene.agent.set("--kube-proxy-replacement", "");
+        let mut early = Vec::new();
+        for (web, _) in pairs()? {
+            early.push((open_early(scene, Via::UdpConnected, web)?, web));
+        }
+        let (web, empty) = (at(WEB4)?, at(EMPTY4)?);
+        let tcp = open_early(scene, Via::Http, web)?;
+        let to_empty = open_early(scene, Via::UdpConnected, empty)?;
+
+        scene.agent.resume()?;
+        for (socket, web) in &early {
+            expect_ended(scene, *socket)?;
+            scene.client.reconnect(*socket, *web)??;
+            let pod = ask(scene, *socket, *web)?;
+            ensure!(ALL.contains(&&*pod), "{web}: {pod} answers");
+        }
+        expect_counts(scene, 3, 0)?;
+        expect_alive(scene, tcp, web, "untouched")?;
+        // Without an endpoint, no other socket would get any further.
+        expect_alive(scene, to_empty, empty, "untouched")?;
+
+        scene.set_endpoints("empty", &["a"])?;
+        expect_ended(scene, to_empty)?;
+        scene.client.reconnect(to_empty, empty)??;
+        expect_alive(scene, to_empty, empty, "a")?;
+        expect_counts(scene, 4, 0)?;
+
+        // The next agent finds nothing more to end.
+        scene.agent.stop()?;
+        scene.agent.resume()?;
+        scene.set_endpoints("empty", &["b"])?;
+        expect_ended(scene, to_empty)?;
+        expect_counts(scene, 1, 0)?;
+        for (socket, web) in early {
+            ask(scene, socket, web)?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_socket_that_another_proxy_may_translate_is_not_ended() -> Result<()> {
+    idle(|scene| {
+        let web = at(WEB4)?;
+        let early = open_early(scene, Via::UdpConnected, web)?;
+        scene.agent.resume()?;
+        // The agent looks at the sockets of this Service.
+        let sockets = open(scene, Via::UdpConnected, web)?;
+        scene.set_ready("b", false)?;
+        let ended = expect_only(scene, &sockets, web, "b")?;
+        expect_counts(scene, ended, 0)?;
+        expect_alive(scene, early, web, "untouched")
     })
 }
 

@@ -49,13 +49,15 @@ const FLOWS: usize = DEFAULT_FLOWS as usize;
 const ON_DEMAND: usize = BPF_F_NO_PREALLOC as usize;
 /// `BPF_F_MMAPABLE` (fc9702273e2e, "bpf: Add mmap() support for BPF_MAP_TYPE_ARRAY", Linux 5.5).
 const MMAPABLE: usize = 1 << 10;
+/// `BPF_F_RDONLY_PROG` (591fe9888d78, "bpf: add program side {rd, wr}only support for maps", Linux 5.2).
+const RDONLY_PROG: usize = 1 << 7;
 
 /// Map of frontends: the index of each one's record.
 pub(crate) type Services<K> = HashMap<K, u32, SERVICES>;
 /// Map of records, which the agent writes through `mmap`.
 pub(crate) type Records<V> = Array<V, { SERVICES + SPARE as usize }, MMAPABLE>;
 /// Map of endpoints outside the records.
-pub(crate) type Slots<V> = Array<V, SLOTS>;
+pub(crate) type Slots<V> = Array<V, SLOTS, RDONLY_PROG>;
 /// Map of the endpoints that a client may keep.
 pub(crate) type Members<K> = HashMap<K, Member, MEMBERS, ON_DEMAND>;
 /// Map of what clients recently used.

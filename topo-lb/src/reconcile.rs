@@ -90,6 +90,13 @@ impl Reconciler {
         self
     }
 
+    /// Whether new Services without room get a few endpoints, as no kube-proxy takes them.
+    #[must_use]
+    pub fn narrowing(mut self, narrows: bool) -> Self {
+        self.ration = self.ration.narrowing(narrows);
+        self
+    }
+
     /// Handles these frontends besides ClusterIPs.
     #[must_use]
     pub fn exposing(self, exposing: Option<Exposing>) -> Self {
@@ -203,6 +210,11 @@ impl Reconciler {
     /// made for `installed`. Endpoints that still serve but are not chosen are not among them.
     pub fn gone(&self, plan: &Plan, installed: &Installed) -> Vec<Gone> {
         gone::gone(plan, installed, |id, frontend| topology::serving(&self.state, id, frontend))
+    }
+
+    /// Whether a frontend is a ClusterIP.
+    pub fn is_cluster_ip(&self, frontend: &Frontend) -> bool {
+        self.desired.is_cluster_ip(frontend)
     }
 
     /// The load balancer IPs that not everybody may dial, and who may.

@@ -15,6 +15,7 @@ use crate::datapath::maps::commit::{commit, take_over};
 use crate::datapath::maps::error::StoreError;
 use crate::datapath::maps::sources::SourceMaps;
 use crate::datapath::maps::unprogrammed::{self, UnprogrammedMap};
+use crate::plan::appeared;
 use crate::plan::sources::{self, SourcePlan, SourceStep};
 use crate::plan::{Gone, Installed, Lack, Meanwhile, Plan, Shortage, Step};
 
@@ -44,6 +45,8 @@ pub(super) struct Kernel {
     /// Endpoints that stopped serving, until [`take_gone`](Self::take_gone). A set, as a plan that
     /// fails repeatedly names them each time.
     gone: BTreeSet<Gone>,
+    /// UDP frontends that have endpoints now, and had none before; all of them at the start.
+    appeared: BTreeSet<Frontend>,
 }
 
 /// Which Services lack room, as listed and as logged. Pure: the caller passes the time.
@@ -89,9 +92,11 @@ impl Kernel {
         let mut sources = SourceMaps::open(maps)?;
         sources.as_mut().map(SourceMaps::read).transpose()?;
         let unprogrammed_before = unprogrammed::read(maps)?;
+        let appeared = appeared::all(&installed).collect();
         Ok(Self {
             store,
             installed,
+            appeared,
             quarantine: Quarantine::default(),
             unprogrammed: UnprogrammedMap::open(maps)?,
             sources,
@@ -123,6 +128,7 @@ impl Kernel {
             }
             // Kept even if the plan fails half way: no later plan removes the same members.
             self.gone.extend(reconciler.gone(&plan, &self.installed));
+            self.appeared.extend(appeared::appeared(&plan, &self.installed));
             // A Service without room needs what the plan frees, so the plan waits for it.
             let frees = if plan.unprogrammed.is_empty() { plan.take_frees() } else { Vec::new() };
             let ranges = reconciler.source_ranges().map(|(at, ranges)| (at, Arc::clone(ranges)));
@@ -150,6 +156,12 @@ impl Kernel {
     /// Returns the endpoints that stopped serving since the last call and are out of the maps.
     pub(super) fn take_gone(&mut self) -> Vec<Gone> {
         std::mem::take(&mut self.gone).into_iter().collect()
+    }
+
+    /// Returns the ClusterIPs that UDP clients can dial since the last call, and could not before.
+    pub(super) fn take_appeared(&mut self, agent: &AgentState) -> Vec<Frontend> {
+        let all = std::mem::take(&mut self.appeared).into_iter();
+        all.filter(|frontend| agent.reconciler.is_cluster_ip(frontend)).collect()
     }
 
     fn free(&mut self, released: Vec<Step>) -> Result<(), StoreError> {

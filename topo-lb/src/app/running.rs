@@ -125,7 +125,7 @@ impl Running {
         }
         self.ejector.probe(&self.state);
         self.attach();
-        self.terminator.end(&[]);
+        self.terminator.end(&[], Vec::new());
         self.look_at_tables();
         if self.datapath.forget_killed_tracer() {
             info!("a `topo-lb trace` was killed, and connections are not told to it any more");
@@ -157,7 +157,10 @@ impl Running {
         let Some(settled) = retry.attempt(|| self.kernel.settle(&mut self.state)) else { return };
         self.wanted.want(&self.state.reconciler);
         match settled {
-            Ok(_) => self.terminator.end(&self.kernel.take_gone()),
+            Ok(_) => {
+                let appeared = self.kernel.take_appeared(&self.state);
+                self.terminator.end(&self.kernel.take_gone(), appeared);
+            }
             Err((error, pause)) => {
                 self.state.telemetry.failed(&error.to_string());
                 warn!("{error}; every Service stays as it was or as planned; retries in {pause:?}");

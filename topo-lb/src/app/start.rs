@@ -41,6 +41,7 @@ pub(super) async fn start(
     let reconciler =
         Reconciler::new(config.node.clone(), config.scope, lists_all).when_full(config.when_full);
     let reconciler = reconciler.exposing(config.exposing.clone());
+    let reconciler = reconciler.narrowing(config.replacement.is_some());
     let observed = config.datapath.observe.then(Arc::<Observed>::default);
     let (telemetry, socket_file) = serve::serve(&config, observed.clone())?;
     let cgroup_root = config.datapath.cgroup_root.clone();
@@ -115,11 +116,13 @@ pub(super) async fn start(
         pin_dir: config.datapath.pin_dir.clone(),
         cgroup_root: cgroup_root.clone(),
         tcp: config.terminate_tcp,
+        early: config.replacement.is_some(),
     };
     let mut terminator =
         SocketTerminator::start(options, Arc::clone(&figures)).context("cannot start a thread")?;
     // Gone while no agent ran. Only now, the pins are those of the attached programs.
-    terminator.end(&kernel.take_gone());
+    let appeared = kernel.take_appeared(&state);
+    terminator.end(&kernel.take_gone(), appeared);
     let devices = Devices::follow(&config, &mut datapath, figures)?;
     state.telemetry.begin();
     if let Some(error) = unready {

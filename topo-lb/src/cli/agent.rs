@@ -83,8 +83,9 @@ pub struct AgentArgs {
     #[arg(long, value_name = "N", env = "TOPO_LB_MAX_SERVICES", default_value_t = maps::DEFAULT_SERVICES,
           value_parser = clap::value_parser!(u32).range(1..=4_194_304))]
     pub max_services: u32,
-    /// Room in the maps, per address family: so many endpoints of Services with more than 6 (4 over IPv6), and so
-    /// many of UDP Services and Services with session affinity
+    /// Room in the maps, per address family: so many endpoints of Services with more than 6 (4 over IPv6), once
+    /// for all frontends that lead to the same ones, and so many of UDP Services and Services with session
+    /// affinity
     #[arg(long, value_name = "N", env = "TOPO_LB_MAX_ENDPOINTS", default_value_t = maps::DEFAULT_SLOTS,
           value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
     pub max_endpoints: u32,

@@ -391,7 +391,7 @@ impl Scrape {
             counter(&mut family, &[("outcome", outcome)], value.load(Relaxed))?;
         }
         let help = "Connected sockets of applications that were ended because their endpoint serves \
-                    no more";
+                    no more, or because they connected before their Service was served";
         let mut family =
             families.0.encode_descriptor("ended_sockets", help, None, MetricType::Counter)?;
         for (protocol, value) in ["udp", "tcp"].iter().zip(&figures.ended_sockets) {

@@ -52,7 +52,8 @@ impl Shortage {
 /// What to do with Services without room in the maps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum WhenFull {
-    /// Leaves them to kube-proxy.
+    /// Leaves them to kube-proxy. With --kube-proxy-replacement, those that lack room for their endpoints get
+    /// a few of them.
     #[default]
     Leave,
     /// Refuses connections to those with a strict policy, which kube-proxy does not know, and leaves the
@@ -93,7 +94,7 @@ impl fmt::Display for Lack {
 pub enum Meanwhile {
     /// kube-proxy handles them: the maps have nothing of the Service.
     KubeProxy,
-    /// They go to as many of its endpoints as fit inline.
+    /// They go to as many of its endpoints as fit inline. A new Service only where no kube-proxy is beside.
     Narrowed,
     /// They go to the endpoints that it had while there was room.
     LastGood,

@@ -177,6 +177,11 @@ impl Desired {
         claims.take_while(move |(other, _)| *other == frontend).map(|(_, claim)| claim)
     }
 
+    /// Whether a frontend is the ClusterIP of the Service that gets it.
+    pub fn is_cluster_ip(&self, frontend: &Frontend) -> bool {
+        self.claims_to(*frontend).next().is_some_and(Claim::is_cluster_ip)
+    }
+
     /// The targets of a Service; empty if there are none.
     pub fn targets(&self, id: &ServiceId) -> &[Target] {
         self.services.get(id).map_or(&[], |targets| targets)

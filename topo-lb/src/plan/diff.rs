@@ -22,7 +22,7 @@ pub fn plan(
     touched: &BTreeSet<ServiceId>,
     ration: &mut Ration,
 ) -> Plan {
-    let mut draft = Draft::new(installed);
+    let mut draft = Draft::new(installed, ration.narrows());
     if touched.iter().all(|id| draft.settle(desired, id, Extent::Whole).is_ok()) {
         return draft.finish(BTreeMap::new());
     }

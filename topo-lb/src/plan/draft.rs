@@ -12,10 +12,11 @@ use super::desired::{Desired, Target};
 use super::entry::Entry;
 use super::extent::Extent;
 use super::installed::Installed;
-use super::share::Pool;
+use super::share::{Pool, Room};
 use super::slots::Slots;
 use super::step::{Plan, Step};
 use crate::cluster::{Family, Frontend, ServiceId};
+use crate::topology::Chosen;
 
 /// A Service port that stays or is new: its index and its desired members.
 #[derive(Default)]
@@ -56,7 +57,8 @@ struct Part {
     owned: Vec<Frontend>,
     new_frontends: [usize; 2],
     new_members: [usize; 2],
-    taken_slots: Vec<(Family, u32, u32)>,
+    /// Rows for which it takes slots, and the first slot of each.
+    rows: Vec<(Family, u32, Arc<[Chosen]>)>,
     ports: BTreeMap<Arc<str>, Port>,
 }
 
@@ -75,10 +77,13 @@ pub(super) struct Draft<'a> {
     closed: [bool; Pool::ALL.len()],
     /// Indexes that were reserved for Services that did not fit.
     spare_indexes: Vec<u32>,
+    /// Services that want much more than they have leave an eighth of the slots and members free.
+    has_reserve: bool,
 }
 
 impl<'a> Draft<'a> {
-    pub(super) fn new(installed: &'a Installed) -> Self {
+    /// `has_reserve`: there shall be room for as many endpoints of each further Service as fit inline.
+    pub(super) fn new(installed: &'a Installed, has_reserve: bool) -> Self {
         Self {
             installed,
             free_indexes: Box::new(installed.indexes().free()),
@@ -92,6 +97,7 @@ impl<'a> Draft<'a> {
             unname: Vec::new(),
             closed: [false; Pool::ALL.len()],
             spare_indexes: Vec::new(),
+            has_reserve,
         }
     }
 
@@ -173,20 +179,22 @@ impl<'a> Draft<'a> {
         extent: Extent,
     ) -> Result<BTreeMap<Arc<str>, Port>, Pool> {
         let mut part = Part::default();
-        for target in desired.targets(id) {
-            let owned: Vec<Frontend> = desired.owned(id, target).collect();
-            if let Err(pool) = self.fit(target, extent, owned, &mut part) {
-                for (family, base, length) in part.taken_slots {
-                    self.slots[family as usize].release(base, length);
-                }
-                self.spare_indexes.extend(part.additions.names.iter().filter_map(
-                    |step| match step {
-                        Step::Name { index, .. } => Some(*index),
-                        _ => None,
-                    },
-                ));
-                return Err(pool);
+        let fits = desired.targets(id).iter().try_for_each(|target| {
+            self.fit(target, extent, desired.owned(id, target).collect(), &mut part)
+        });
+        let fits = fits.and_then(|()| match self.overdrawn(desired, id, extent, &part) {
+            Some(pool) => Err(pool),
+            None => Ok(()),
+        });
+        if let Err(pool) = fits {
+            for (family, base, row) in part.rows {
+                self.slots[family as usize].release(base, row.len() as u32);
             }
+            self.spare_indexes.extend(part.additions.names.iter().filter_map(|step| match step {
+                Step::Name { index, .. } => Some(*index),
+                _ => None,
+            }));
+            return Err(pool);
         }
         for family in [0, 1] {
             self.frontends[family] += part.new_frontends[family];
@@ -195,6 +203,60 @@ impl<'a> Draft<'a> {
         self.additions.append(part.additions);
         self.owned.extend(part.owned);
         Ok(part.ports)
+    }
+
+    /// The map in which a Service takes of the reserve what it may not: it wants more than twice of what
+    /// it has there. A Service whose endpoints are replaced may.
+    fn overdrawn(
+        &self,
+        desired: &Desired,
+        id: &ServiceId,
+        extent: Extent,
+        part: &Part,
+    ) -> Option<Pool> {
+        if !self.has_reserve || extent != Extent::Whole {
+            return None;
+        }
+        // Its slots are taken already.
+        let takes = |pool: Pool| match pool {
+            Pool::Slots(family) => part.rows.iter().any(|(of, ..)| *of == family).then_some(0),
+            Pool::Members(family) => Some(part.new_members[family as usize]).filter(|new| *new > 0),
+            Pool::Ports | Pool::Frontends(_) => None,
+        };
+        let mut low = Pool::ALL.into_iter().filter(|&pool| {
+            let reserve = pool.size(self.installed.capacity()) / 8;
+            takes(pool).is_some_and(|members| self.free(pool) < members as u64 + reserve)
+        });
+        low.find(|pool| {
+            let (wanted, held) = (Room::wanted(desired, id), Room::held(self.installed, id));
+            wanted.0[pool.place()] > 2 * held.0[pool.place()]
+        })
+    }
+
+    /// The first slot of a row: of the same row of another frontend of its Service, or of free slots.
+    fn row_of(&mut self, entry: &Entry, family: Family, part: &mut Part) -> Result<u32, Pool> {
+        let mut own = part.rows.iter().rev();
+        let own = own.find(|(of, _, row)| *of == family && *row == entry.row);
+        let installed = self.installed;
+        let mut others = installed.frontends_of(entry.index).filter(|it| it.family() == family);
+        let shared = own.map(|(_, base, _)| *base).or_else(|| {
+            others.find_map(|other| {
+                installed.get(other).filter(|placed| placed.entry.row == entry.row)?.slot_base
+            })
+        });
+        if let Some(base) = shared {
+            return Ok(base);
+        }
+        let pool = Pool::Slots(family);
+        if self.closed[pool.place()] {
+            return Err(pool);
+        }
+        let length = entry.row.len() as u32;
+        let base = self.slots[family as usize].allocate(length).ok_or(pool)?;
+        let row = entry.row.clone();
+        part.additions.fills.push(Step::FillSlots { family, base, row: row.clone() });
+        part.rows.push((family, base, row));
+        Ok(base)
     }
 
     fn fit(
@@ -243,16 +305,9 @@ impl<'a> Draft<'a> {
             if new >= self.installed.records(family).available() as usize {
                 return Err(Pool::Frontends(family));
             }
-            let slot_base = if entry.needs_slots(family) {
-                let length = entry.row.len() as u32;
-                let pool = Pool::Slots(family);
-                open(pool)?;
-                let base = self.slots[family as usize].allocate(length).ok_or(pool)?;
-                part.taken_slots.push((family, base, length));
-                part.additions.fills.push(Step::FillSlots { family, base, row: entry.row.clone() });
-                Some(base)
-            } else {
-                None
+            let slot_base = match entry.needs_slots(family) {
+                true => Some(self.row_of(&entry, family, part)?),
+                false => None,
             };
             part.additions.publishes.push(Publish { frontend, entry: entry.clone(), slot_base });
         }

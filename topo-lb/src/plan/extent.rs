@@ -19,6 +19,14 @@ pub(super) enum Extent {
     /// As `Narrow`, but only endpoints that are members already, or a single endpoint if none is:
     /// takes hardly any new members.
     Known(u64),
+    /// As `Narrow`, but members first, and the others from this one on. What is not used is no member
+    /// any more, unless it `keeps` those: takes few new members.
+    Few {
+        /// Where the choice starts.
+        first: u64,
+        /// For connections that have these endpoints.
+        keeps: bool,
+    },
     /// Connections are refused: takes no endpoints.
     Refusing,
 }
@@ -33,16 +41,24 @@ impl Extent {
             Self::Narrow(first) => {
                 (inline(whole, &target.chosen(), first, most), target.members().collect())
             }
-            Self::Known(first) => {
-                let all = target.chosen();
-                let known: Vec<Chosen> =
-                    all.iter().filter(|one| is_known(one.address())).copied().collect();
-                let entry = match known.as_slice() {
-                    [] => inline(whole, &all, first, 1),
-                    known => inline(whole, known, first, most),
+            Self::Few { first, .. } | Self::Known(first) => {
+                let (mut row, mut new): (Vec<Chosen>, Vec<Chosen>) =
+                    target.chosen().into_iter().partition(|one| is_known(one.address()));
+                let most_new = match self {
+                    Self::Known(_) => usize::from(row.is_empty()),
+                    _ => most,
                 };
+                turn(&mut row, first);
+                turn(&mut new, first);
+                row.extend(new.into_iter().take(most_new));
+                row.truncate(most);
+                // The next plan knows them, and writes the same.
+                row.sort_unstable();
+                let entry = inline(whole, &row, 0, most);
+                let keeps = !matches!(self, Self::Few { keeps: false, .. });
                 let used = |endpoint| entry.row.iter().any(|one| one.address() == endpoint);
-                let members = target.members().filter(|(at, _)| used(*at) || is_known(*at));
+                let members =
+                    target.members().filter(|(at, _)| used(*at) || keeps && is_known(*at));
                 let members = members.collect();
                 (entry, members)
             }
@@ -65,6 +81,13 @@ impl Extent {
 
 /// Endpoints, and whether each is chosen.
 pub(super) type Members = Vec<(SocketAddr, bool)>;
+
+/// Begins with the endpoint `first`, counted around.
+fn turn(endpoints: &mut [Chosen], first: u64) {
+    if let Some(at) = first.checked_rem(endpoints.len() as u64) {
+        endpoints.rotate_left(at as usize);
+    }
+}
 
 /// The entry with at most `most` of these endpoints, from `first` on.
 fn inline(whole: Entry, endpoints: &[Chosen], first: u64, most: usize) -> Entry {

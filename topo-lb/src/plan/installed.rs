@@ -37,6 +37,9 @@ pub struct Installed {
     members: BTreeMap<(u32, SocketAddr), bool>,
     indexes: Indexes,
     slots: [Slots; 2],
+    /// How many records refer to a row in slots, by its first slot: those of published entries, and
+    /// replaced ones until they are freed.
+    rows: [BTreeMap<u32, u32>; 2],
     records: [Slots; 2],
     counts: [usize; 2],
     member_counts: [usize; 2],
@@ -53,6 +56,7 @@ impl Installed {
             members: BTreeMap::new(),
             indexes: Indexes::new(capacity.services),
             slots: Family::BOTH.map(|_| Slots::new(capacity.slots)),
+            rows: Default::default(),
             records: Family::BOTH.map(|_| Slots::new(capacity.records())),
             counts: [0; 2],
             member_counts: [0; 2],
@@ -141,9 +145,18 @@ impl Installed {
             }
             Step::Publish { frontend, entry, slot_base, record } => {
                 self.forget(frontend);
-                self.records[frontend.family() as usize].claim(*record, 1);
+                let family = frontend.family() as usize;
+                self.records[family].claim(*record, 1);
+                if let Some(base) = *slot_base {
+                    let records = self.rows[family].entry(base).or_default();
+                    *records += 1;
+                    // Unless the step that filled them has taken them, or another record shares them.
+                    if *records == 1 {
+                        self.slots[family].claim(base, entry.row.len() as u32);
+                    }
+                }
                 self.frontends.insert((entry.index, *frontend));
-                self.counts[frontend.family() as usize] += 1;
+                self.counts[family] += 1;
                 let (slot_base, record) = (*slot_base, *record);
                 self.placed.insert(*frontend, Placed { entry: entry.clone(), slot_base, record });
             }
@@ -157,10 +170,22 @@ impl Installed {
             Step::Free { family, record, slots } => {
                 self.records[*family as usize].release(*record, 1);
                 if let Some((base, length)) = *slots {
-                    self.slots[*family as usize].release(base, length);
+                    self.free_row(*family, base, length);
                 }
             }
             Step::Unname(index) => self.indexes.clear(*index),
+        }
+    }
+
+    /// Frees a row of slots, if no other record refers to it.
+    fn free_row(&mut self, family: Family, base: u32, length: u32) {
+        let rows = &mut self.rows[family as usize];
+        let others = rows.get(&base).map_or(0, |records| records.saturating_sub(1));
+        if others > 0 {
+            rows.insert(base, others);
+        } else {
+            rows.remove(&base);
+            self.slots[family as usize].release(base, length);
         }
     }
 
@@ -172,9 +197,6 @@ impl Installed {
 
     /// Records an entry found in the maps at start, its record, and the slots that it refers to.
     pub fn adopt(&mut self, frontend: Frontend, Placed { entry, slot_base, record }: Placed) {
-        if let Some(base) = slot_base {
-            self.slots[frontend.family() as usize].claim(base, entry.row.len() as u32);
-        }
         self.record(&Step::Publish { frontend, entry, slot_base, record });
     }
 

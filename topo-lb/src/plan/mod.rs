@@ -2,6 +2,7 @@
 //!
 //! Works with addresses and endpoints of either family; the datapath knows the layout of the maps.
 
+pub mod appeared;
 pub mod apportionment;
 pub mod capacity;
 pub mod desired;

@@ -5,7 +5,9 @@
 //!   newest first.
 //! * A Service that has endpoints in the maps does not lose them when it lacks room: it gets as
 //!   many of its new endpoints as fit inline, or keeps its last good ones.
-//! * A Service without room is left to kube-proxy, or is refused if its policy is strict and the
+//! * Where no kube-proxy is there to take it, the same holds for a new Service, and an eighth of the
+//!   slots and members is for that: for others, and for changes of those in the maps.
+//! * Any other Service without room is left to kube-proxy, or is refused if its policy is strict and the
 //!   agent is configured so. A refusal needs a frontend: Services that are not strict give up
 //!   theirs for it, unless they are within their namespace's share.
 
@@ -27,6 +29,8 @@ pub struct Ration {
     when_full: WhenFull,
     /// Where the choice of endpoints starts if not all fit; differs per node, so choices differ.
     first: u64,
+    /// No kube-proxy takes what is left to it.
+    narrows: bool,
     /// Fixed while the desired state is: so plans that make room for one another come to an end.
     ranks: Option<Ranks>,
 }
@@ -35,13 +39,23 @@ impl Ration {
     /// With this rule, and this node's number.
     #[must_use]
     pub const fn new(when_full: WhenFull, first: u64) -> Self {
-        Self { when_full, first, ranks: None }
+        Self { when_full, first, narrows: false, ranks: None }
     }
 
     /// The same with another rule for Services without room.
     #[must_use]
     pub fn when_full(self, when_full: WhenFull) -> Self {
         Self { when_full, ..self }
+    }
+
+    /// The same where no kube-proxy takes Services without room: new ones get a few endpoints, too.
+    #[must_use]
+    pub fn narrowing(self, narrows: bool) -> Self {
+        Self { narrows, ..self }
+    }
+
+    pub(super) const fn narrows(&self) -> bool {
+        self.narrows
     }
 
     /// Discards the computed shares. Call it when the desired state has changed.
@@ -67,7 +81,8 @@ pub(super) fn plan(
         desired,
         installed,
         first: ration.first,
-        draft: Draft::new(installed),
+        narrows: ration.narrows,
+        draft: Draft::new(installed, ration.narrows),
         unprogrammed: BTreeMap::new(),
         wanting: Vec::new(),
     };
@@ -118,6 +133,7 @@ struct Giving<'a> {
     desired: &'a Desired,
     installed: &'a Installed,
     first: u64,
+    narrows: bool,
     draft: Draft<'a>,
     unprogrammed: BTreeMap<ServiceId, Lack>,
     /// Services for which others give up room, and in which map.
@@ -141,8 +157,14 @@ impl Giving<'_> {
             return (pool, Meanwhile::Refused);
         }
         let mut less = pool;
-        if serves && pool.shortage() == Shortage::Endpoints {
-            for narrow in [Extent::Narrow(self.first), Extent::Known(self.first)] {
+        if (serves || self.narrows) && pool.shortage() == Shortage::Endpoints {
+            let first = self.first;
+            let extents = [
+                serves.then_some(Extent::Narrow(first)),
+                self.narrows.then_some(Extent::Few { first, keeps: true }),
+                serves.then_some(Extent::Known(first)),
+            ];
+            for narrow in extents.into_iter().flatten() {
                 match self.draft.settle(desired, id, narrow) {
                     Ok(()) => return (pool, Meanwhile::Narrowed),
                     Err(lacking) => less = lacking,
@@ -168,6 +190,10 @@ impl Giving<'_> {
     fn take(&mut self, id: &ServiceId, pool: Pool, refuses: bool) {
         let less = match pool {
             Pool::Slots(_) => Some((Extent::Narrow(self.first), Meanwhile::Narrowed)),
+            Pool::Members(_) if self.narrows => {
+                let few = Extent::Few { first: self.first, keeps: false };
+                Some((few, Meanwhile::Narrowed))
+            }
             Pool::Members(_) if refuses => Some((Extent::Refusing, Meanwhile::Refused)),
             _ => None,
         };

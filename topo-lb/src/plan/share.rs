@@ -102,7 +102,7 @@ impl Room {
     /// Entries that a Service needs in full.
     pub fn wanted(desired: &Desired, id: &ServiceId) -> Self {
         let mut room = Self::default();
-        let mut names = BTreeSet::new();
+        let (mut names, mut rows) = (BTreeSet::new(), BTreeSet::new());
         for target in desired.targets(id) {
             if names.insert(&target.name) {
                 room.add(Pool::Ports, 1);
@@ -110,8 +110,11 @@ impl Room {
             let owned = desired.owned(id, target).count();
             let entry = target.entry(0);
             room.add(Pool::Frontends(target.family), owned);
-            if entry.needs_slots(target.family) {
-                room.add(Pool::Slots(target.family), owned * entry.row.len());
+            // Its frontends share a row.
+            if owned > 0 && entry.needs_slots(target.family) {
+                let length = entry.row.len();
+                let is_new = rows.insert((target.family, entry.row));
+                room.add(Pool::Slots(target.family), if is_new { length } else { 0 });
             }
             room.add(Pool::Members(target.family), target.members().count());
         }
@@ -120,14 +123,17 @@ impl Room {
 
     /// Entries that a Service has.
     pub fn held(installed: &Installed, id: &ServiceId) -> Self {
-        let mut room = Self::default();
+        let (mut room, mut rows) = (Self::default(), BTreeSet::new());
         for (_, index) in installed.indexes().of_service(id) {
             room.add(Pool::Ports, 1);
             for frontend in installed.frontends_of(index) {
                 room.add(Pool::Frontends(frontend.family()), 1);
-                let placed = installed.get(frontend).filter(|placed| placed.slot_base.is_some());
-                let slots = placed.map_or(0, |placed| placed.entry.row.len());
-                room.add(Pool::Slots(frontend.family()), slots);
+                let Some(placed) = installed.get(frontend) else { continue };
+                if let Some(base) = placed.slot_base
+                    && rows.insert((frontend.family(), base))
+                {
+                    room.add(Pool::Slots(frontend.family()), placed.entry.row.len());
+                }
             }
             for (endpoint, _) in installed.members_of(index) {
                 room.add(Pool::Members(Family::of(endpoint.ip())), 1);

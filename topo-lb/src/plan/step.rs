@@ -63,7 +63,7 @@ pub enum Step {
     },
     /// Wait until no running program can still read what was replaced.
     Grace,
-    /// Release a record that no program reads any more, and its slots.
+    /// Release a record that no program reads any more, and its slots if no other record refers to them.
     Free {
         /// The family of both.
         family: Family,

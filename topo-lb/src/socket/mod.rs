@@ -1,9 +1,13 @@
-//! Ends connected sockets to endpoints that are gone.
+//! Ends connected sockets to endpoints that are gone, and such as connected too early.
 //!
 //! An application with a connected UDP socket to a Service (above all a DNS client) does not notice
 //! that its endpoint is gone: its datagrams are lost for as long as it keeps the socket. So the
-//! agent ends the socket, as `ss --kill` does (`SOCK_DESTROY`): the next call fails with
-//! `ECONNABORTED`, and the application connects anew.
+//! agent ends the socket, as `ss --kill` does (`SOCK_DESTROY`): a call that receives or waits fails with
+//! `ECONNABORTED`, one that sends with `EDESTADDRREQ`, and the application connects anew.
+//!
+//! A UDP socket that connected to a ClusterIP before this node's programs knew it sends to an address
+//! that nobody has. Where no other proxy takes its datagrams (`--kube-proxy-replacement`, and nothing of
+//! kube-proxy on the host), it is ended as soon as the ClusterIP has an endpoint.
 //!
 //! | file | idea |
 //! |---|---|
@@ -14,7 +18,7 @@
 //! | `stale` | selects the sockets to be ended: pure |
 //! | `terminator` | the thread that ends sockets |
 //!
-//! The agent ends a socket only if its programs translated it from one of the Service's frontends
+//! Of the first kind, the agent ends a socket only if its programs translated it from one of the Service's frontends
 //! to the endpoint, it is still connected to that endpoint, and some process holds it. The socket's
 //! own storage (`connected4`, `connected6`) shows the translation. It is read through a descriptor
 //! borrowed from the socket's process (`pidfd_getfd`): sock_diag shows the storage of TCP sockets,

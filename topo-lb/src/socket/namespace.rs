@@ -1,10 +1,10 @@
 //! Finds and enters the network namespaces of a cgroup's processes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd as _;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{DirEntryExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -29,6 +29,11 @@ const HOST_PIDS: u64 = 0xefff_fffc;
 impl Found {
     /// Searches a cgroup and all cgroups below. May miss processes that start or end meanwhile.
     pub(super) fn in_cgroup(root: &Path) -> Self {
+        Self::outside_of(root, &BTreeSet::new())
+    }
+
+    /// The same without these cgroups, by their ids, and all below.
+    pub(super) fn outside_of(root: &Path, cgroups: &BTreeSet<u64>) -> Self {
         let pids = fs::metadata("/proc/self/ns/pid").map(|it| it.ino());
         let sees_all = pids.is_ok_and(|inode| inode == HOST_PIDS);
         let mut found = Self::default();
@@ -36,7 +41,9 @@ impl Found {
         while let Some(folder) = folders.pop() {
             let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
             let is_folder = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|it| it.is_dir());
-            folders.extend(entries.filter(is_folder).map(|entry| entry.path()));
+            // The id of a cgroup is the inode number of its folder.
+            let others = entries.filter(is_folder).filter(|it| !cgroups.contains(&it.ino()));
+            folders.extend(others.map(|entry| entry.path()));
             // A threaded cgroup lists no processes; the cgroup above does.
             let processes = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
             for process in processes.lines().filter_map(|line| line.parse().ok()) {

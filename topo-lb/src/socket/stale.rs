@@ -7,10 +7,12 @@ use super::message::{Kind, Seen};
 use crate::cluster::{Frontend, Protocol};
 use crate::plan::Gone;
 
-/// Endpoints that are gone, with the frontends that their clients dialled.
+/// What sockets must not be connected to: endpoints that are gone, with the frontends that their clients
+/// dialled, and ClusterIPs that are served since, untranslated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stale {
     frontends: HashMap<SocketAddr, HashSet<Frontend>>,
+    early: HashSet<Frontend>,
 }
 
 impl Stale {
@@ -26,18 +28,33 @@ impl Stale {
         all
     }
 
+    /// Adds ClusterIPs, whose sockets were connected before they were served.
+    pub(super) fn add_early(&mut self, frontends: impl IntoIterator<Item = Frontend>) {
+        self.early.extend(frontends);
+    }
+
+    /// Takes these ClusterIPs out.
+    pub(super) fn take_early(&mut self) -> HashSet<Frontend> {
+        std::mem::take(&mut self.early)
+    }
+
+    pub(super) fn has_early(&self) -> bool {
+        !self.early.is_empty()
+    }
+
     pub(super) fn merge(&mut self, other: Self) {
+        self.early.extend(other.early);
         for (endpoint, frontends) in other.frontends {
             self.frontends.entry(endpoint).or_default().extend(frontends);
         }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.frontends.len()
+        self.frontends.len() + self.early.len()
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.frontends.is_empty()
+        self.frontends.is_empty() && self.early.is_empty()
     }
 
     /// The kinds of sockets to search. IPv6 ones also for IPv4, as their peers may be IPv4-mapped.
@@ -45,9 +62,11 @@ impl Stale {
         let mut kinds = Vec::new();
         for protocol in [Protocol::Udp, Protocol::Tcp] {
             let endpoints = self.frontends.iter();
+            let early = self.early.iter().filter(|it| it.protocol == protocol);
             let mut of: Vec<_> = endpoints
                 .filter(|(_, frontends)| frontends.iter().any(|it| it.protocol == protocol))
                 .map(|(endpoint, _)| endpoint.is_ipv4())
+                .chain(early.map(|it| it.address.is_ipv4()))
                 .collect();
             of.sort_unstable();
             if of.last() == Some(&true) {
@@ -60,16 +79,24 @@ impl Stale {
         kinds
     }
 
-    /// The port of all endpoints, if they share one: the kernel then skips all other sockets.
+    /// The port of all peers, if they share one: the kernel then skips all other sockets.
     pub(super) fn port(&self) -> Option<u16> {
-        let mut ports = self.frontends.keys().map(SocketAddr::port);
+        let early = self.early.iter().map(|it| it.port);
+        let mut ports = self.frontends.keys().map(SocketAddr::port).chain(early);
         let first = ports.next()?;
         ports.all(|port| port == first).then_some(first)
     }
 
-    /// Whether a socket may have to be ended: it is connected to an endpoint that is gone.
+    /// Whether a socket may have to be ended: it is connected to one of these.
     pub(super) fn suspects(&self, socket: &Seen) -> bool {
-        self.frontends.contains_key(&socket.peer())
+        self.frontends.contains_key(&socket.peer()) || self.is_early(socket).is_some()
+    }
+
+    /// The ClusterIP to which a socket is connected, if it is one of these.
+    pub(super) fn is_early(&self, socket: &Seen) -> Option<Frontend> {
+        let peer = socket.peer();
+        let dialled = Frontend::new(peer.ip(), peer.port(), socket.kind.protocol);
+        self.early.get(&dialled).copied()
     }
 
     /// Whether to end a socket that dialled this frontend and was translated to this endpoint: it
@@ -140,6 +167,25 @@ mod tests {
         };
         assert_eq!(kinds("10.96.0.1:53", "10.244.0.1:53"), [libc::AF_INET, libc::AF_INET6]);
         assert_eq!(kinds("[fd00::1]:53", "[fd01::1]:53"), [libc::AF_INET6]);
+    }
+
+    #[test]
+    fn a_socket_is_early_if_it_is_connected_to_the_frontend_itself() {
+        let dns = frontend("10.96.0.10:53", UDP);
+        let mut stale = Stale::default();
+        stale.add_early([dns]);
+        let early = |protocol, peer| stale.is_early(&seen(protocol, peer));
+        assert_eq!(early(UDP, "10.96.0.10:53"), Some(dns));
+        for (protocol, peer) in
+            [(TCP, "10.96.0.10:53"), (UDP, "10.96.0.10:54"), (UDP, "10.96.0.11:53")]
+        {
+            assert_eq!(early(protocol, peer), None, "{peer}");
+        }
+        assert_eq!((stale.port(), stale.kinds().len(), stale.len()), (Some(53), 2, 1));
+        let mut all = Stale::default();
+        all.merge(stale);
+        assert_eq!(all.take_early().len(), 1);
+        assert!(all.is_empty() && !all.has_early());
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! The thread that ends sockets. The agent task sends it what is gone, and never waits.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,10 +19,12 @@ use super::holder::held;
 use super::message::Seen;
 use super::namespace::{Found, NetnsSwitcher};
 use super::stale::Stale;
-use crate::cluster::{Family, Protocol};
-use crate::datapath::maps::error::OpenError;
+use crate::cluster::{Family, Frontend, Protocol};
+use crate::datapath::maps::error::ReadError;
+use crate::datapath::maps::excluded::ExcludedMap;
 use crate::datapath::maps::members::Members;
 use crate::datapath::maps::socket_storage::Connected;
+use crate::kube_proxy::Traces;
 use crate::metrics::{Figures, count};
 use crate::plan::Gone;
 
@@ -35,6 +37,9 @@ pub struct Options {
     pub cgroup_root: PathBuf,
     /// Whether TCP sockets are ended, too; UDP sockets always are.
     pub tcp: bool,
+    /// Whether UDP sockets are ended that connected to a ClusterIP before it was served, unless there is
+    /// something of kube-proxy on this host.
+    pub early: bool,
 }
 
 /// How long endpoints are gathered, so that one search through all namespaces serves many. Also the
@@ -44,6 +49,8 @@ const GATHER: Duration = Duration::from_millis(200);
 const BACKLOG: usize = 65_536;
 /// After a search the thread rests this many times as long: at most a fifth of a CPU in use.
 const IDLE: u32 = 4;
+/// After this time the thread looks whether kube-proxy is gone.
+const KUBE_PROXY: Duration = Duration::from_secs(30);
 /// How long the agent waits at its end for the last search.
 const LAST: Duration = Duration::from_secs(2);
 /// Stack of the thread in bytes; it needs little.
@@ -57,6 +64,7 @@ pub struct SocketTerminator {
     backlog: Stale,
     done: Receiver<()>,
     protocols: &'static [Protocol],
+    early: bool,
     figures: Arc<Figures>,
 }
 
@@ -70,7 +78,7 @@ impl SocketTerminator {
         let (say_done, done) = sync_channel(0);
         let protocols: &[_] =
             if options.tcp { &[Protocol::Udp, Protocol::Tcp] } else { &[Protocol::Udp] };
-        let counts = Arc::clone(&figures);
+        let (counts, early) = (Arc::clone(&figures), options.early);
         thread::Builder::new().name("sockets".into()).stack_size(STACK).spawn(move || {
             // Dropped when the thread ends; `finish` waits for that.
             let _done: SyncSender<()> = say_done;
@@ -78,13 +86,15 @@ impl SocketTerminator {
                 worker.work(&stale);
             }
         })?;
-        Ok(Self { queue, backlog: Stale::default(), done, protocols, figures })
+        Ok(Self { queue, backlog: Stale::default(), done, protocols, early, figures })
     }
 
-    /// Ends the sockets that are connected to gone endpoints. Returns at once. What does not fit
-    /// into the queue is sent with the next call, even if that names no endpoint.
-    pub fn end(&mut self, gone: &[Gone]) {
+    /// Ends the sockets that are connected to gone endpoints, and those that are connected to a
+    /// ClusterIP that `appeared`. Returns at once. What does not fit into the queue is sent with the
+    /// next call, even if that names nothing.
+    pub fn end(&mut self, gone: &[Gone], appeared: Vec<Frontend>) {
         self.backlog.merge(Stale::of(gone, self.protocols));
+        self.backlog.add_early(appeared.into_iter().filter(|_| self.early));
         if self.backlog.is_empty() {
             return;
         }
@@ -101,7 +111,7 @@ impl SocketTerminator {
 
     /// Waits at most 2 s until the last search is done. Blocks.
     pub fn finish(mut self) {
-        self.end(&[]);
+        self.end(&[], Vec::new());
         drop(self.queue);
         // Nothing is ever sent: either the thread ends, or the wait times out.
         let _ = self.done.recv_timeout(LAST);
@@ -212,11 +222,29 @@ impl Worker {
 
     fn work(mut self, queue: &Receiver<Stale>) {
         let mut pause = GATHER;
-        while let Ok(mut stale) = queue.recv() {
+        // Sockets that connected early, while kube-proxy may translate what they send.
+        let mut waiting = Stale::default();
+        loop {
+            let received = match waiting.is_empty() {
+                true => queue.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                false => queue.recv_timeout(KUBE_PROXY),
+            };
+            let mut stale = match received {
+                Ok(stale) => stale,
+                Err(RecvTimeoutError::Timeout) => Stale::default(),
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
             thread::sleep(pause);
             let began = Instant::now();
             while let Ok(more) = queue.try_recv() {
                 stale.merge(more);
+            }
+            stale.merge(std::mem::take(&mut waiting));
+            if stale.has_early() && Traces::look() != Traces::default() {
+                waiting.add_early(stale.take_early());
+            }
+            if stale.is_empty() {
+                continue;
             }
             if let Err(error) = self.sweep(&stale) {
                 count(&self.figures.unended_sockets);
@@ -242,16 +270,26 @@ impl Worker {
         found
     }
 
-    fn sweep(&mut self, stale: &Stale) -> Result<(), OpenError> {
+    fn sweep(&mut self, stale: &Stale) -> Result<(), ReadError> {
         let search = Search::open(&self.options, stale)?;
         let found = self.find();
         let everyone: Vec<u32> = found.namespaces.values().flatten().copied().collect();
-        let mut ended = [0_u64; 2];
+        // Nobody translates what excluded Pods send.
+        let others = match stale.has_early() {
+            true => {
+                let excluded = ExcludedMap::open(&self.options.pin_dir)?;
+                Found::outside_of(&self.options.cgroup_root, excluded.has()).namespaces
+            }
+            false => BTreeMap::new(),
+        };
+        let (mut ended, mut early) = ([0_u64; 2], 0);
         for (inode, processes) in &found.namespaces {
-            let outcome = self
-                .switcher
-                .within(*inode, processes, Diag::open)
-                .and_then(|diag| search.end(&diag, processes, &everyone, &mut ended));
+            let outcome = self.switcher.within(*inode, processes, Diag::open).and_then(|diag| {
+                let suspects = search.suspects(&diag)?;
+                let clients = others.get(inode).map_or(&[][..], Vec::as_slice);
+                early += search.end_early(&diag, &suspects, clients)?;
+                search.end(&diag, suspects, processes, &everyone, &mut ended)
+            });
             match outcome {
                 // All processes of the namespace have ended.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -263,8 +301,14 @@ impl Worker {
             }
         }
         let [udp, tcp] = ended;
-        for (counter, ended) in self.figures.ended_sockets.iter().zip(ended) {
+        for (counter, ended) in self.figures.ended_sockets.iter().zip([udp + early, tcp]) {
             counter.fetch_add(ended, Relaxed);
+        }
+        if early > 0 {
+            info!(
+                udp = early,
+                "ended sockets that connected to a Service before it was served here"
+            );
         }
         if udp + tcp > 0 {
             info!(udp, tcp, "ended sockets whose endpoint serves no more");
@@ -287,25 +331,55 @@ impl Worker {
 }
 
 impl<'a> Search<'a> {
-    fn open(options: &Options, stale: &'a Stale) -> Result<Self, OpenError> {
+    fn open(options: &Options, stale: &'a Stale) -> Result<Self, ReadError> {
         let dialled = Connected::open(&options.pin_dir)?;
         Ok(Self { stale, dialled, membership: Members::open(&options.pin_dir)? })
     }
 
-    /// Ends the stale sockets in one namespace and counts them: UDP, TCP.
-    fn end(
-        &self,
-        diag: &Diag,
-        processes: &[u32],
-        everyone: &[u32],
-        ended: &mut [u64; 2],
-    ) -> io::Result<()> {
+    /// Sockets of one namespace that may have to be ended.
+    fn suspects(&self, diag: &Diag) -> io::Result<Vec<Seen>> {
         let mut suspects = Vec::new();
         for kind in self.stale.kinds() {
             diag.sockets(kind, self.stale.port(), |seen| {
                 suspects.extend(Some(seen).filter(|seen| self.stale.suspects(seen)));
             })?;
         }
+        Ok(suspects)
+    }
+
+    /// Ends those of `suspects` that connected to a ClusterIP before it was served, and that one of these
+    /// processes holds. Returns how many.
+    fn end_early(&self, diag: &Diag, suspects: &[Seen], processes: &[u32]) -> io::Result<u64> {
+        let early = |seen: &&Seen| self.stale.is_early(seen).is_some();
+        let inodes: HashSet<u32> = suspects.iter().filter(early).map(|seen| seen.inode).collect();
+        let held = held(processes.iter().copied(), inodes)?;
+        let mut ended = 0;
+        for seen in suspects {
+            let (Some(frontend), Some(socket)) = (self.stale.is_early(seen), held.get(&seen.inode))
+            else {
+                continue;
+            };
+            // The inode may be another socket's by now.
+            let is_it = socket_cookie(socket)? == seen.cookie();
+            if is_it
+                && self.membership.has_endpoints(&frontend).map_err(io::Error::other)?
+                && diag.end(seen)?
+            {
+                ended += 1;
+            }
+        }
+        Ok(ended)
+    }
+
+    /// Ends those of `suspects` whose endpoint is gone, and counts them: UDP, TCP.
+    fn end(
+        &self,
+        diag: &Diag,
+        suspects: Vec<Seen>,
+        processes: &[u32],
+        everyone: &[u32],
+        ended: &mut [u64; 2],
+    ) -> io::Result<()> {
         let inodes: HashSet<u32> = suspects.iter().map(|seen| seen.inode).collect();
         // Processes of the namespace first: nearly always one of them holds the socket.
         let held = held(processes.iter().chain(everyone).copied(), inodes)?;

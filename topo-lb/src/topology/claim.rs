@@ -30,6 +30,12 @@ impl Claim {
         Self { kind, created: Created::FIRST, service, place: 0 }
     }
 
+    /// Whether the frontend is a ClusterIP.
+    #[must_use]
+    pub fn is_cluster_ip(&self) -> bool {
+        self.kind == FrontendKind::ClusterIp
+    }
+
     /// The claim of a Service that was created then.
     #[must_use]
     pub fn new(kind: FrontendKind, created: Created, service: &ServiceId, place: usize) -> Self {

@@ -109,8 +109,7 @@ impl BpfStore {
         Ok(())
     }
 
-    /// Removes what the last Service ports with these indexes moved. Once for many names: it takes a pass
-    /// over the whole map.
+    /// Removes what the last Service ports with these indexes moved.
     fn clear_totals(&mut self) -> Result<(), StoreError> {
         if let Some(totals) = self.totals.as_mut().filter(|_| !self.renamed.is_empty()) {
             totals.clear(&self.renamed)?;

@@ -9,7 +9,7 @@ use aya::maps::{Array, Map, MapData, MapError};
 use topo_lb_common::address;
 use topo_lb_common::members::{CHOSEN, Member};
 
-use super::encode::{self, Layout};
+use super::encode::{self, Head, Layout};
 use super::error::{OpenError, StoreError};
 use super::mapped::Mapped;
 use super::pinned::{Hash, Raw, absent_is_fine, data, entries, failed, found, open};
@@ -38,6 +38,14 @@ pub struct Published {
     pub frontend: Frontend,
     /// What its connections do, and where.
     pub placed: Placed,
+}
+
+/// What the record of a frontend says now.
+enum Now {
+    Absent,
+    Head(Head),
+    /// Every read overlapped with a write.
+    Changing,
 }
 
 impl<L: Layout> FamilyMaps<L> {
@@ -166,19 +174,34 @@ impl<L: Layout> FamilyMaps<L> {
         frontend: &Frontend,
         endpoint: SocketAddr,
     ) -> Result<bool, StoreError> {
-        let Some(key) = Self::key(frontend) else { return Ok(false) };
+        match self.head(frontend)? {
+            Now::Head(head) => {
+                let Some(key) = Self::member(head.service, endpoint) else { return Ok(false) };
+                Ok(found(L::MEMBERS, self.members.get(&Raw(key), 0))?.is_some())
+            }
+            Now::Absent => Ok(false),
+            Now::Changing => Ok(true),
+        }
+    }
+
+    /// Whether a frontend leads to endpoints; `false` if every read overlapped with a write.
+    pub(crate) fn has_endpoints(&self, frontend: &Frontend) -> Result<bool, StoreError> {
+        Ok(matches!(self.head(frontend)?, Now::Head(head) if head.count > 0))
+    }
+
+    fn head(&self, frontend: &Frontend) -> Result<Now, StoreError> {
+        let Some(key) = Self::key(frontend) else { return Ok(Now::Absent) };
         let index = || found(L::SERVICES, self.services.get(&Raw(key), 0));
-        let Some(mut record) = index()? else { return Ok(false) };
+        let Some(mut record) = index()? else { return Ok(Now::Absent) };
         for _ in 0..ATTEMPTS {
             let value = self.records.get(record).map_err(failed(L::RECORDS, "read"))?;
             let (_, head, _) = L::read_record(&value);
-            let Some(now) = index()? else { return Ok(false) };
-            if now == record {
-                let Some(key) = Self::member(head.service, endpoint) else { return Ok(false) };
-                return Ok(found(L::MEMBERS, self.members.get(&Raw(key), 0))?.is_some());
+            match index()? {
+                None => return Ok(Now::Absent),
+                Some(now) if now == record => return Ok(Now::Head(head)),
+                Some(now) => record = now,
             }
-            record = now;
         }
-        Ok(true)
+        Ok(Now::Changing)
     }
 }

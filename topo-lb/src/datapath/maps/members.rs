@@ -23,6 +23,17 @@ impl Members {
         Ok(Self { v4: FamilyMaps::open(pin_dir)?, v6: FamilyMaps::open(pin_dir)? })
     }
 
+    /// Whether connections to a frontend have an endpoint; `false` if every read overlapped with a write.
+    ///
+    /// # Errors
+    /// A map cannot be read.
+    pub fn has_endpoints(&self, frontend: &Frontend) -> Result<bool, StoreError> {
+        match frontend.family() {
+            Family::V4 => self.v4.has_endpoints(frontend),
+            Family::V6 => self.v6.has_endpoints(frontend),
+        }
+    }
+
     /// Whether an endpoint is a member of a frontend's Service; `true` if every read overlapped
     /// with a write. Only some Services have listed members.
     ///

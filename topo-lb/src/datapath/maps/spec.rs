@@ -34,6 +34,9 @@ use crate::plan::Capacity;
 const NO_PREALLOC: u32 = 1;
 /// `BPF_F_MMAPABLE`: the agent can map the array's memory (fc9702273e2e, Linux 5.5).
 const MMAPABLE: u32 = 1 << 10;
+/// `BPF_F_RDONLY_PROG`: programs only read the map (591fe9888d78, Linux 5.2). Versions whose Services
+/// share no rows of slots lack it: an agent of such a version makes the maps anew.
+const RDONLY_PROG: u32 = 1 << 7;
 
 /// CPUs that this host can ever have: the number of parts of `counters`.
 pub(crate) fn cpus() -> u32 {
@@ -74,8 +77,8 @@ pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
         spec::<Frontend6, u32>(maps::SERVICES6, Hash, services, 0),
         spec::<u32, Record4>(maps::RECORDS4, Array, capacity.records(), MMAPABLE),
         spec::<u32, Record6>(maps::RECORDS6, Array, capacity.records(), MMAPABLE),
-        spec::<u32, Backend4>(maps::SLOTS4, Array, slots, 0),
-        spec::<u32, Backend6>(maps::SLOTS6, Array, slots, 0),
+        spec::<u32, Backend4>(maps::SLOTS4, Array, slots, RDONLY_PROG),
+        spec::<u32, Backend6>(maps::SLOTS6, Array, slots, RDONLY_PROG),
         spec::<MemberKey4, Member>(maps::MEMBERS4, Hash, members, NO_PREALLOC),
         spec::<MemberKey6, Member>(maps::MEMBERS6, Hash, members, NO_PREALLOC),
         spec::<i32, Flows4>(maps::FLOWS4, SkStorage, 0, NO_PREALLOC),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use aya::maps::{Map, MapError};
+use aya::maps::Map;
 use topo_lb_common::backend::Locality;
 use topo_lb_common::counters::Name;
 use topo_lb_common::maps;
@@ -14,6 +14,7 @@ use topo_lb_common::totals::{OTHERS, Totals, TotalsKey};
 use super::encode;
 use super::error::{OpenError, ReadError, StoreError};
 use super::pinned::{BPF_NOEXIST, Hash, Raw, absent_is_fine, added, entries, failed, found, open};
+use crate::topology::validation::MAX_KEYS;
 
 /// Whose connections a value is of.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,12 +55,11 @@ impl TotalsMap {
         Ok(())
     }
 
-    /// Removes the entries of Service ports with these indexes.
+    /// Removes the entries of Service ports with these indexes, by their keys: a pass over the map would
+    /// take a system call for each entry of all Service ports.
     pub(crate) fn clear(&mut self, indexes: &BTreeSet<u32>) -> Result<(), StoreError> {
-        let keys: Result<Vec<Raw<TotalsKey>>, MapError> = self.0.keys().collect();
-        let keys = keys.map_err(failed(maps::TOTALS, "read"))?;
-        for key in keys.iter().filter(|Raw(key)| indexes.contains(&key.service)) {
-            absent_is_fine(self.0.remove(key)).map_err(failed(maps::TOTALS, "remove"))?;
+        for key in indexes.iter().flat_map(|index| keys(*index)) {
+            absent_is_fine(self.0.remove(&Raw(key))).map_err(failed(maps::TOTALS, "remove"))?;
         }
         Ok(())
     }
@@ -68,6 +68,13 @@ impl TotalsMap {
         // While an entry is removed, the kernel may return another one twice; the last value counts.
         entries(&self.0, maps::TOTALS).collect()
     }
+}
+
+/// Every key that a Service port can have: 68, a locality and a tier each.
+fn keys(index: u32) -> impl Iterator<Item = TotalsKey> {
+    let tiers = || (0..MAX_KEYS as u8).chain([NO_TIER]);
+    let key = move |locality| tiers().map(move |tier| TotalsKey::new(index, locality, tier));
+    Locality::ALL.into_iter().flat_map(key)
 }
 
 /// Reads what TCP connections moved, without Service ports that are gone; nothing if an earlier version
@@ -96,4 +103,21 @@ pub fn read(pin_dir: &Path) -> Result<BTreeMap<Group, Totals>, ReadError> {
         }
     }
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_port_has_few_keys_however_many_others_there_are() {
+        let all: BTreeSet<TotalsKey> = keys(7).collect();
+        assert_eq!(all.len(), Locality::ALL.len() * (MAX_KEYS + 1));
+        assert!(all.iter().all(|key| key.service == 7));
+        for locality in Locality::ALL {
+            for tier in [0, MAX_KEYS as u8 - 1, NO_TIER] {
+                assert!(all.contains(&TotalsKey::new(7, locality, tier)), "{locality:?} {tier}");
+            }
+        }
+    }
 }

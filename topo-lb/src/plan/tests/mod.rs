@@ -2,4 +2,5 @@
 
 mod fairness;
 mod proof;
+mod rows;
 mod world;

@@ -37,14 +37,14 @@ fn ip(six: bool, kind: u8, host: u8) -> IpAddr {
     }
 }
 
-/// One Service port: its Service, its ClusterIP (few, so that Services share one), its endpoints.
+/// One Service port: its Service, its frontends (few, so that Services share some), its endpoints.
 fn routes() -> impl Strategy<Value = Route> {
     let protocol = prop_oneof![Just(Protocol::Tcp), Just(Protocol::Udp)];
     let hosts = prop::collection::btree_set(0u8..40, 0..20);
     let bools = (any::<bool>(), any::<bool>());
     let weights = prop_oneof![Just(Vec::new()), prop::collection::vec(1u16..20, 3)];
-    (0u8..6, bools, protocol, hosts, 0u8..4, 0u8..3, weights).prop_map(
-        |(address, (six, outside), protocol, hosts, serving, affinity, weights)| {
+    (0u8..6, bools, protocol, hosts, 0u8..4, (0u8..3, 1u8..4), weights).prop_map(
+        |(address, (six, outside), protocol, hosts, serving, (affinity, frontends), weights)| {
             let clients = if outside { Clients::Outside } else { Clients::Anywhere };
             let endpoint =
                 |host: &u8| (SocketAddr::new(ip(six, 1, *host), 80), Locality::from_byte(host % 4));
@@ -65,10 +65,10 @@ fn routes() -> impl Strategy<Value = Route> {
                     .map(|host| SocketAddr::new(ip(six, 1, 100 + host), 80))
                     .collect(),
                 drops: outside && hosts.is_empty(),
-                frontends: vec![(
-                    FrontendKind::LoadBalancerIp,
-                    Frontend::new(ip(six, 96, address), 80, protocol).of(clients),
-                )],
+                frontends: (0..frontends)
+                    .map(|more| Frontend::new(ip(six, 96 + more, address), 80, protocol))
+                    .map(|frontend| (FrontendKind::LoadBalancerIp, frontend.of(clients)))
+                    .collect(),
                 ..route
             }
         },
@@ -97,8 +97,10 @@ fn every_frontend() -> Vec<Frontend> {
     for host in 0u8..6 {
         for six in [false, true] {
             for protocol in [Protocol::Tcp, Protocol::Udp] {
-                let frontend = Frontend::new(ip(six, 96, host), 80, protocol);
-                all.extend([frontend, frontend.of(Clients::Outside)]);
+                for kind in 96..99 {
+                    let frontend = Frontend::new(ip(six, kind, host), 80, protocol);
+                    all.extend([frontend, frontend.of(Clients::Outside)]);
+                }
             }
         }
     }
@@ -131,15 +133,16 @@ impl Agent {
         let (mut all, mut owners) = (BTreeMap::new(), BTreeMap::new());
         for (id, routes) in &self.routes {
             for (place, route) in routes.iter().enumerate() {
-                let (_, frontend) = route.frontends[0];
+                let Rows { first, second, .. } = apportionment::rows(&route.parts);
+                let row = match route.parts.is_empty() {
+                    true => route.endpoints.clone(),
+                    false => [first, second].concat(),
+                };
                 let claim = (id, place);
-                if *owners.entry(frontend.of(Clients::Anywhere)).or_insert(claim) == claim {
-                    let Rows { first, second, .. } = apportionment::rows(&route.parts);
-                    let row = match route.parts.is_empty() {
-                        true => route.endpoints.clone(),
-                        false => [first, second].concat(),
-                    };
-                    all.insert(frontend, (id, row));
+                for (_, frontend) in &route.frontends {
+                    if *owners.entry(frontend.of(Clients::Anywhere)).or_insert(claim) == claim {
+                        all.insert(*frontend, (id, row.clone()));
+                    }
                 }
             }
         }
@@ -191,6 +194,19 @@ impl Agent {
         Ok(())
     }
 
+    /// Exactly the slots of rows in use are taken, each row once.
+    fn slots_are_whole(&self) -> Result<(), TestCaseError> {
+        let World { installed, .. } = &self.world;
+        for family in Family::BOTH {
+            let of = installed.placed().filter(|(frontend, _)| frontend.family() == family);
+            let rows = of.filter_map(|(_, it)| Some((it.slot_base?, it.entry.row.len() as u32)));
+            let rows: BTreeMap<u32, u32> = rows.collect();
+            let (used, size) = (rows.values().sum::<u32>(), installed.capacity().slots);
+            prop_assert_eq!(installed.slots(family).available(), size - used);
+        }
+        Ok(())
+    }
+
     /// Members are the endpoints of UDP Services and of those with session affinity or ejection, and no
     /// others.
     fn members_are_whole(&self) -> Result<(), TestCaseError> {
@@ -222,9 +238,11 @@ proptest! {
         batches in prop::collection::vec(changes(4), 1..8),
         small: bool,
         refuses: bool,
+        narrows: bool,
     ) {
         let when_full = if refuses { WhenFull::RefuseStrict } else { WhenFull::Leave };
         let mut agent = Agent::new(if small { SMALL } else { Capacity::default() }, when_full);
+        agent.world.narrow(narrows);
         for batch in batches {
             let touched = agent.set(batch);
             let before = agent.before();
@@ -250,6 +268,7 @@ proptest! {
             }
             world.unprogrammed = plan.unprogrammed;
             agent.agrees(&before)?;
+            agent.slots_are_whole()?;
             if !small {
                 prop_assert_eq!(&agent.world.unprogrammed, &BTreeMap::new());
                 agent.members_are_whole()?;

@@ -34,6 +34,11 @@ impl World {
         }
     }
 
+    /// Whether there is no kube-proxy beside.
+    pub(super) fn narrow(&mut self, narrows: bool) {
+        self.ration = self.ration.clone().narrowing(narrows);
+    }
+
     /// Sets the routes of Services. Returns the Services to plan.
     pub(super) fn set(
         &mut self,
@@ -56,9 +61,14 @@ impl World {
         if first.unprogrammed.is_empty() || self.later.is_empty() {
             return first;
         }
+        self.free_later();
+        diff::plan(&self.desired, &self.installed, touched, &mut self.ration)
+    }
+
+    /// Waits for a grace period, and frees what earlier plans left.
+    pub(super) fn free_later(&mut self) {
         let later = [vec![Step::Grace], std::mem::take(&mut self.later)].concat();
         perform(&later, &mut self.store, &mut self.installed).unwrap();
-        diff::plan(&self.desired, &self.installed, touched, &mut self.ration)
     }
 
     /// Plans and commits once.
