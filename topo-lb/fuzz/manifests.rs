@@ -85,7 +85,7 @@ pub(crate) fn one(bytes: &[u8]) -> bool {
     let Some((&first, content)) = bytes.split_first() else { return false };
     let name = if first % 2 == 0 { "fuzz.yaml" } else { "fuzz.json" };
     let Ok(listing) = source::file::parse(Path::new(name), content) else { return false };
-    let source::Listing { updates, faults, clients } = listing;
+    let source::Listing { updates, faults, clients, unread } = listing;
     let clients = clients.unwrap_or_default();
     let mut state = State::default();
     for update in updates.clone() {
@@ -110,6 +110,7 @@ pub(crate) fn one(bytes: &[u8]) -> bool {
             lint::unreadable(&faults),
             lint::meshed(&clients.meshed, &[]),
             lint::unclear(&clients.unclear),
+            lint::unread(&unread, &state),
             lint::findings(&state),
         ]
         .concat(),

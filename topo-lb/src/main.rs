@@ -160,7 +160,7 @@ fn name_scope(args: &ExplainArgs, state: &State, node: &str, ids: &[ServiceId]) 
 }
 
 fn run_lint(args: &LintArgs) -> anyhow::Result<ExitCode> {
-    let Listing { updates, faults, clients } = read_cluster(&args.source, true)?;
+    let Listing { updates, faults, clients, unread } = read_cluster(&args.source, true)?;
     let mut findings = lint::unreadable(&faults);
     if clients.is_none() && args.source.manifests.is_some() && !args.ignore.contains(&Rule::Meshed)
     {
@@ -172,7 +172,9 @@ fn run_lint(args: &LintArgs) -> anyhow::Result<ExitCode> {
     let clients = clients.unwrap_or_default();
     findings.extend(lint::meshed(&clients.meshed, &args.exclude_namespaces));
     findings.extend(lint::unclear(&clients.unclear));
-    findings.extend(lint::findings(&cluster(updates, "")));
+    let state = cluster(updates, "");
+    findings.extend(lint::unread(&unread, &state));
+    findings.extend(lint::findings(&state));
     findings.sort();
     findings.retain(|one| !args.ignore.contains(&one.rule));
     let all = findings.len();

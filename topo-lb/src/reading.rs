@@ -23,11 +23,9 @@ pub(crate) fn read_api_server(target: &KubeTarget, with_clients: bool) -> anyhow
     block_on(async {
         let server = source::kube::connect(target).await?;
         let mut listing = source::kube::read(&server).await?;
-        if with_clients {
-            match source::kube::clients(&server).await {
-                Ok(clients) => listing.clients = Some(clients),
-                Err(error) => eprintln!("{}: meshes are not looked for: {error}", name::called()),
-            }
+        if with_clients && let Err(error) = source::kube::add_metadata(&server, &mut listing).await
+        {
+            eprintln!("{}: meshes are not looked for: {error}", name::called());
         }
         anyhow::Ok(listing)
     })?

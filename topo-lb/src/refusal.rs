@@ -36,7 +36,7 @@ impl Refusal {
             | Cause::Any { .. }
             | Cause::NoKey
             | Cause::Node
-            | Cause::Pool(_)
+            | Cause::Pool { .. }
             | Cause::NodeForLackOfPool
             | Cause::HintedNode
             | Cause::HintedZone(_)

@@ -94,10 +94,13 @@ impl Frontend {
         Family::of(self.address)
     }
 
-    /// `10.96.0.1 TCP 80`, as `explain` and `lint` write it.
+    /// `10.96.0.1 TCP 80`, or `node port TCP 30080`, as `explain` and `lint` write it.
     #[must_use]
-    pub fn in_words(&self) -> String {
-        format!("{} {} {}", self.address, self.protocol, self.port)
+    pub fn in_words(&self, kind: FrontendKind) -> String {
+        match kind {
+            FrontendKind::NodePort => format!("{kind} {} {}", self.protocol, self.port),
+            _ => format!("{} {} {}", self.address, self.protocol, self.port),
+        }
     }
 }
 

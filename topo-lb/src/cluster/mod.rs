@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 
+pub mod annotation;
 pub mod created;
 pub mod ejection;
 pub mod exposure;
@@ -23,6 +24,7 @@ pub mod slice;
 pub mod state;
 pub mod topology_policy;
 
+pub use annotation::{Annotation, Doubt, On};
 pub use created::Created;
 pub use ejection::{Ejection, Ejections, ServiceEjections};
 pub use exposure::Exposure;

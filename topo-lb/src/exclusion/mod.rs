@@ -19,6 +19,8 @@ pub use rules::{Namespace, NamespaceError, Rules, asks};
 
 use std::sync::Arc;
 
+use crate::cluster::Annotation;
+
 /// A Pod of this node, as far as exclusions need it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
@@ -33,7 +35,7 @@ pub struct Pod {
 }
 
 /// The annotation that excludes a Pod.
-pub const ANNOTATION: &str = "topo-lb.io/exclude";
+pub const ANNOTATION: &str = Annotation::Exclude.name();
 
 /// A source's report about this node's Pods.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -112,7 +112,7 @@ fn selected(decision: &Decision<'_>, cause: Cause<'_>) -> String {
         Cause::Key { key, value, .. } => format!("shares {}", label(key, value)),
         Cause::Any { .. } => "any endpoint, by `*`".to_owned(),
         Cause::Node | Cause::NodeForLackOfPool => "on this node".to_owned(),
-        Cause::Pool(pool) => format!("in this node's pool {}", shown(pool)),
+        Cause::Pool { pool, .. } => format!("in this node's pool {}", shown(pool)),
         Cause::HintedNode => "hinted for this node".to_owned(),
         Cause::HintedZone(zone) => format!("hinted for zone {}", shown(zone)),
         Cause::HintsOff(_) => "hints are off".to_owned(),

@@ -1,6 +1,7 @@
 //! What every Service port's connections do on one node, and why; as text and as JSON.
 
 mod actual;
+mod contest;
 mod endpoint;
 mod outside;
 mod quoted;
@@ -9,16 +10,16 @@ mod spread;
 mod table;
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use serde::Serialize;
 use topo_lb_common::backend::Locality;
 
-use crate::cluster::{self, Clients, Frontend, Service, ServiceId, State};
+use crate::cluster::{self, Clients, Service, ServiceId, State};
 use crate::plan::Lack;
 use crate::topology::cause::Cause;
-use crate::topology::claim::{self, Claim};
+use crate::topology::claim;
 use crate::topology::label::{REGION, ZONE};
 use crate::topology::named;
 use crate::topology::{
@@ -26,6 +27,7 @@ use crate::topology::{
 };
 
 use actual::{ActualOutcome, WAIT};
+use contest::Own;
 pub use outside::{Exposed, ExposedFrontend};
 pub(crate) use quoted::{shown, shown_id, some};
 pub(crate) use reason::decision as sentence;
@@ -186,7 +188,7 @@ pub fn report_of_agent(
         skipped: Vec::new(),
         about: about(state, this_node),
     };
-    let contested = claim::contested(state, scope, None);
+    let contested = claim::contested(state, scope);
     for id in asked {
         let Some(service) = state.service(id) else {
             report.unknown.push(id.clone());
@@ -203,7 +205,8 @@ pub fn report_of_agent(
         let waits_for = waits_for(state, this_node, scope, id);
         let lack = unprogrammed.get(id);
         let port = |(place, decision): (usize, &Decision<'_>)| {
-            let contest = contest(&contested, id, place, service);
+            let own = Own { contested: &contested, service, place };
+            let contest = own.cluster_ips();
             let by_policy = outcome(decision, this_node, known, &contest);
             let actual = match (waits_for, lack) {
                 (Some(label), _) if decision.is_ours() => ActualOutcome::waits(label, &contest),
@@ -212,7 +215,7 @@ pub fn report_of_agent(
             };
             let exposed = for_outside
                 .get(place)
-                .and_then(|decision| Exposed::of(service, place, decision, this_node, known));
+                .and_then(|decision| Exposed::of(own, decision, this_node, known));
             let limited = decision.policy.trials.iter().any(|trial| !trial.holds());
             let in_full = limited.then(|| decide_in_full(state, this_node, scope, id)).flatten();
             let would = in_full.as_ref().and_then(|all| all.get(place));
@@ -252,36 +255,6 @@ fn skipped(state: &State, this_node: &str, scope: Scope, service: &Service) -> C
     };
     let all: Vec<_> = cluster::Family::BOTH.into_iter().filter_map(of_family).collect();
     Cow::Owned(format!("headless; with `--dns` its name is answered here: {}", all.join(" | ")))
-}
-
-/// What to say of frontends that other Services claim, too.
-fn contest(
-    contested: &HashMap<Frontend, Vec<Claim>>,
-    id: &ServiceId,
-    place: usize,
-    service: &Service,
-) -> String {
-    let mut text = String::new();
-    let Some(&cluster::Port { port, protocol, .. }) = service.ports.get(place) else {
-        return text;
-    };
-    for &address in &service.cluster_ips {
-        let frontend = Frontend::new(address, port, protocol);
-        let Some(claimants) = contested.get(&frontend) else { continue };
-        let is_own = |claim: &Claim| claim.service == *id && claim.place as usize == place;
-        let others = claimants.iter().filter(|claim| !is_own(claim));
-        let others: BTreeSet<_> = others.map(|claim| &claim.service).collect();
-        let names = others.iter().map(|other| shown_id(other)).collect::<Vec<_>>().join(", ");
-        let frontend = frontend.in_words();
-        text += &if claimants.first().is_some_and(is_own) {
-            format!("; {names} claims {frontend} too and gets none of it: one must change")
-        } else {
-            let winner =
-                claimants.first().map_or_else(String::new, |first| shown_id(&first.service));
-            format!("; BUT {frontend} is {winner}'s, which claims it first: one must change")
-        };
-    }
-    text
 }
 
 fn service_port(

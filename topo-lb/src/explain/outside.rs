@@ -6,8 +6,9 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 use serde::Serialize;
 
+use super::contest::Own;
 use super::{Outcome, outcome};
-use crate::cluster::{Family, FrontendKind, Service};
+use crate::cluster::{Family, FrontendKind};
 use crate::topology::Decision;
 
 /// The verdict where refused connections get no answer.
@@ -34,19 +35,20 @@ pub struct ExposedFrontend {
     /// The only sources that may dial it; `None`: everybody.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sources: Option<Vec<IpNet>>,
+    /// Which other Services claim it, too, and who gets it; `None`: nobody does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub contest: Option<String>,
 }
 
 impl Exposed {
-    /// `None` if the Service's port at `place` has ClusterIPs alone. `decision` is that for clients
-    /// outside.
+    /// `None` if the Service port has ClusterIPs alone. `decision` is that for clients outside.
     pub(super) fn of(
-        service: &Service,
-        place: usize,
+        own: Own<'_>,
         decision: &Decision<'_>,
         this_node: &str,
         known: bool,
     ) -> Option<Self> {
-        let frontends = frontends(service, place);
+        let frontends = frontends(own);
         if frontends.is_empty() {
             return None;
         }
@@ -64,22 +66,18 @@ impl Exposed {
     }
 }
 
-fn frontends(service: &Service, place: usize) -> Vec<ExposedFrontend> {
+fn frontends(own: Own<'_>) -> Vec<ExposedFrontend> {
+    let Own { service, place, .. } = own;
     let (Some(exposure), Some(port)) = (&service.exposure, service.ports.get(place)) else {
         return Vec::new();
     };
-    let node_port = exposure.node_port(place).map(|port| ExposedFrontend {
-        kind: FrontendKind::NodePort.to_string(),
-        address: None,
-        port,
-        sources: None,
-    });
-    let at = |kind: FrontendKind, address: IpAddr, sources| ExposedFrontend {
-        kind: kind.to_string(),
-        address: Some(address),
-        port: port.port,
-        sources,
+    let frontend = |kind: FrontendKind, address, port, sources| {
+        let contest = own.at(kind, address, port);
+        ExposedFrontend { kind: kind.to_string(), address, port, sources, contest }
     };
+    let node_port = exposure.node_port(place);
+    let node_port = node_port.map(|port| frontend(FrontendKind::NodePort, None, port, None));
+    let at = |kind, address, sources| frontend(kind, Some(address), port.port, sources);
     let load_balancers = exposure.load_balancer_ips.iter().map(|&address| {
         let family = Family::of(address);
         let sources = exposure.limits(family).map(|ranges| {
@@ -99,8 +97,8 @@ impl fmt::Display for ExposedFrontend {
             Some(address) => write!(f, "{} {}", self.kind, SocketAddr::new(address, self.port))?,
         }
         match self.sources.as_deref() {
-            None => Ok(()),
-            Some([]) => f.write_str(" (from nowhere: no source range can be read)"),
+            None => {}
+            Some([]) => f.write_str(" (from nowhere: no source range can be read)")?,
             Some(ranges) => {
                 let ranges: Vec<_> = ranges.iter().map(ToString::to_string).collect();
                 // The hooks of sockets do not know the source of a connection.
@@ -108,8 +106,9 @@ impl fmt::Display for ExposedFrontend {
                     f,
                     " (only from {}; clients of this node are left to the network)",
                     ranges.join(", ")
-                )
+                )?;
             }
         }
+        self.contest.as_ref().map_or(Ok(()), |contest| write!(f, " ({contest})"))
     }
 }

@@ -214,8 +214,7 @@ fn chosen(decision: &Decision<'_>, choice: &Choice<'_>, cause: Cause<'_>) -> Str
         }
         Cause::NoKey => no_key(choice, &some(SHARES)),
         Cause::Node => format!("{} on this node{no_other}", some(IS)),
-        Cause::Pool(pool) => {
-            let key = decision.policy.keys.first().copied().unwrap_or_default();
+        Cause::Pool { label: key, pool } => {
             format!("{} this node's {}{no_other}", some(SHARES), label(key, pool))
         }
         Cause::NodeForLackOfPool => format!(

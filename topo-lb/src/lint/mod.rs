@@ -6,6 +6,7 @@ mod policy;
 mod service;
 mod severity;
 mod table;
+mod unread;
 mod weights;
 
 use std::collections::{BTreeSet, HashMap};
@@ -23,6 +24,7 @@ pub use mesh::meshed;
 pub use pod::unclear;
 pub use severity::Severity;
 pub use table::table;
+pub use unread::unread;
 
 /// The rule of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
@@ -50,6 +52,10 @@ pub enum Rule {
     Exposed,
     /// Two Service ports have the same frontend.
     SharedFrontend,
+    /// No EndpointSlice of a Service has a port, or a family, of the Service.
+    Unmatched,
+    /// Endpoints without an EndpointSlice, or an EndpointSlice without a Service.
+    NoSlice,
     /// Clients that a service mesh takes over.
     Meshed,
     /// A TopologyPolicy or ClusterTopologyPolicy selects no Service.
@@ -60,13 +66,16 @@ impl Rule {
     /// The severity of a rule. Refusals are informative: the policy works as written.
     const fn severity(self) -> Severity {
         match self {
-            Self::Unreadable | Self::Ignored | Self::SharedFrontend => Severity::Error,
+            Self::Unreadable | Self::Ignored | Self::SharedFrontend | Self::Unmatched => {
+                Severity::Error
+            }
             Self::UnknownKey
             | Self::Weights
             | Self::HintsOff
             | Self::HintsMissing
             | Self::UnknownNode
             | Self::Exposed
+            | Self::NoSlice
             | Self::Meshed
             | Self::SelectsNone => Severity::Warning,
             Self::Refused | Self::TooFew => Severity::Info,
@@ -141,15 +150,16 @@ pub fn findings(state: &State) -> Vec<Finding> {
 }
 
 fn shared_frontends(state: &State, findings: &mut Vec<Finding>) {
-    let contested: HashMap<Frontend, Vec<Claim>> = claim::contested(state, Scope::All, None);
+    let contested: HashMap<Frontend, Vec<Claim>> = claim::contested(state, Scope::All);
     for (frontend, claimants) in contested {
         let Some(winner) = claimants.first() else { continue };
-        for Claim { service: id, place, .. } in &claimants[1..] {
+        for Claim { service: id, place, kind, .. } in &claimants[1..] {
             let message = format!(
-                "{} is {}'s already, which comes first by age or name: connections never reach this one; \
-                 give it another address or port",
-                frontend.in_words(),
-                shown_id(&winner.service)
+                "{} is {}'s already, which comes first by {}: connections never reach this one; give it \
+                 another address or port",
+                frontend.in_words(*kind),
+                shown_id(&winner.service),
+                if winner.kind == *kind { "age or name" } else { "the kind of its address" },
             );
             findings.push(Finding {
                 port: state

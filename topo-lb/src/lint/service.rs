@@ -4,8 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use super::{Finding, Rule, Severity, weights};
-use crate::cluster::{Family, Port, Service, ServiceId, State};
-use crate::explain::shown;
+use strum::IntoEnumIterator as _;
+
+use crate::cluster::service::Skipped;
+use crate::cluster::{Annotation, Family, Port, Service, ServiceId, State};
+use crate::explain::{shown, some};
 use crate::topology::cause::{Cause, HintsOff};
 use crate::topology::decision::{Choice, Status};
 use crate::topology::label::{DESIRED_NODEPOOL, HOSTNAME, NODEPOOL, ZONE};
@@ -38,9 +41,8 @@ pub(super) fn look(
 ) {
     let Some(service) = state.service(id) else { return };
     let mut sightings = Sightings::new();
-    if let Some(fault) = named::fault(state, service) {
-        findings.push(Finding::of(&id.namespace, &id.name, Rule::Ignored, fault));
-    }
+    let faults = named::fault(state, service).into_iter().chain(without_effect(service));
+    findings.extend(faults.map(|it| Finding::of(&id.namespace, &id.name, Rule::Ignored, it)));
     // Policies on trial count as if they held everywhere: this is what they will do.
     let decide = |node| decide_in_full(state, node, Scope::All, id).unwrap_or_default();
     let from_nowhere = decide("");
@@ -58,6 +60,7 @@ pub(super) fn look(
         exposed(service, &mut sightings);
     }
     for decision in &from_nowhere {
+        unmatched(state, decision, &mut sightings);
         hints_missing(decision, &mut sightings);
         unknown_nodes(state, decision, &mut sightings);
     }
@@ -108,6 +111,74 @@ pub(super) fn look(
             nodes: nodes.into_iter().flatten().collect(),
         })
     }));
+}
+
+/// Why annotations of a Service that is not translated have no effect; `None` if they have.
+fn without_effect(service: &Service) -> Option<String> {
+    let skipped = service.skipped.filter(|why| *why != Skipped::NoClusterIp)?;
+    let has_name = named::has_name(service);
+    let is_idle = |one: &Annotation| match one {
+        // Clients of a name dial pods themselves, and no hook sees which Service they mean.
+        Annotation::ExternalTopologyKeys | Annotation::Ejection => true,
+        // Has findings of its own; and a Service that is left alone is left alone.
+        Annotation::Dns | Annotation::Handle => false,
+        _ => !has_name,
+    };
+    let said = Annotation::iter().filter(|one| one.said(&service.policy).is_some());
+    let said: Vec<_> = said.filter(is_idle).map(Annotation::name).collect();
+    let (one, many) = (["annotation", "has"], ["annotations", "have"]);
+    let [noun, verb] = match said.len() {
+        0 => return None,
+        1 => one,
+        _ => many,
+    };
+    let why: &str = skipped.into();
+    let by_name = match skipped {
+        Skipped::Headless | Skipped::HeadlessLabel if !has_name => {
+            "; with `topo-lb.io/dns: \"true\"` the answers of DNS follow its policy"
+        }
+        _ => "",
+    };
+    Some(format!("{noun} {} {verb} no effect: {why}{by_name}", said.join(", ")))
+}
+
+/// A Service port without an endpoint, though slices of the Service have some: of other ports, or of
+/// another family than its ClusterIPs.
+fn unmatched(state: &State, decision: &Decision<'_>, sightings: &mut Sightings) {
+    let Decision { service, port: own, .. } = decision;
+    let slices = state.slices(&service.id).map(|(_, slice)| slice);
+    let slices: Vec<_> = slices.filter(|slice| !slice.endpoints.is_empty()).collect();
+    let families = |addresses: &mut dyn Iterator<Item = IpAddr>| -> BTreeSet<Family> {
+        addresses.map(Family::of).collect()
+    };
+    let all = slices.iter().flat_map(|slice| slice.endpoints.iter());
+    let theirs = families(&mut all.map(|one| one.address));
+    let ours = families(&mut service.cluster_ips.iter().copied());
+    let shown_port = |port: &Port| match &*port.name {
+        "" => format!("a port without a name of protocol {}", port.protocol),
+        name => format!("a port named {} of protocol {}", shown(name), port.protocol),
+    };
+    let message = if slices.is_empty() {
+        return;
+    } else if !slices.iter().any(|slice| slice.ports.iter().any(|one| own.matches(one))) {
+        let has: BTreeSet<_> =
+            slices.iter().flat_map(|slice| slice.ports.iter().map(shown_port)).collect();
+        let has = if has.is_empty() {
+            "no port at all".to_owned()
+        } else {
+            some(has.iter().map(String::as_str), 3)
+        };
+        format!(
+            "its EndpointSlices have {has}, and not {}: no endpoint ever serves this port; name them alike",
+            shown_port(own)
+        )
+    } else if ours.is_disjoint(&theirs) {
+        let theirs = theirs.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
+        format!("its EndpointSlices have only {theirs} addresses, and it has no such ClusterIP")
+    } else {
+        return;
+    };
+    everywhere(sightings, Some(port(own)), Rule::Unmatched, message);
 }
 
 /// Whether findings can differ between nodes.
@@ -208,12 +279,12 @@ fn unknown_nodes(state: &State, decision: &Decision<'_>, sightings: &mut Sightin
         .collect();
     for node in unknown {
         let on_it = decision.endpoints.iter().filter(|one| one.node == Some(node)).count();
-        let message = format!(
-            "there is no Node {}, so its {on_it} endpoint{} no labels: only {HOSTNAME} and \
-             `*` can match",
-            shown(node),
-            if on_it == 1 { " has" } else { "s have" },
-        );
+        let [has, is] = if on_it == 1 { [" has", " is"] } else { ["s have", "s are"] };
+        let lacks = match decision.policy.kind {
+            PolicyKind::OpenYurt => format!("{is} in no node pool"),
+            _ => format!("{has} no labels: only {HOSTNAME} and `*` can match"),
+        };
+        let message = format!("there is no Node {}, so its {on_it} endpoint{lacks}", shown(node));
         let port = Some(port(decision.port));
         everywhere(sightings, port, Rule::UnknownNode, message);
     }
@@ -323,7 +394,7 @@ fn refused(choice: &Choice<'_>, endpoint: &str) -> Option<String> {
         Cause::Node | Cause::NodeForLackOfPool => {
             Some(format!("no {endpoint} is on the node, and OpenYurt's policy has no fall-back"))
         }
-        Cause::Pool(_) => Some(format!(
+        Cause::Pool { .. } => Some(format!(
             "no {endpoint} is in the node's pool, and OpenYurt's policy has no fall-back"
         )),
         Cause::NoneHere => Some(format!(

@@ -3,9 +3,16 @@
 
 use super::service::{KEYS, OPENYURT};
 
+/// How the lines of a text end: as a line of it ends with CRLF, or with LF.
+pub(super) fn line_end(text: &str) -> &'static str {
+    if text.contains("\r\n") { "\r\n" } else { "\n" }
+}
+
 /// The document with topo-lb's annotation `keys`, unless that is empty or there, and without what it
 /// replaces.
 pub(super) fn edited(text: &str, keys: &str) -> String {
+    let end = line_end(text);
+    let entry = |indent: usize| format!("{:indent$}{KEYS}: \"{keys}\"{end}", "");
     let mut lines: Vec<String> = text.split_inclusive('\n').map(str::to_owned).collect();
     if let Some(spec) = field(&lines, 0, "spec:")
         && let Some(list) = field(&lines, spec + 1, "topologyKeys:")
@@ -17,22 +24,18 @@ pub(super) fn edited(text: &str, keys: &str) -> String {
         let has = |lines: &[String], name| field(lines, annotations + 1, &format!("{name}:"));
         let is_there = has(&lines, KEYS).is_some();
         if let Some(old) = has(&lines, OPENYURT) {
-            let line = if is_there { String::new() } else { entry(indentation(&lines[old]), keys) };
+            let line = if is_there { String::new() } else { entry(indentation(&lines[old])) };
             lines[old] = line;
         } else if !is_there && !keys.is_empty() {
             let next = lines.get(annotations + 1).map_or(4, |line| indentation(line));
-            lines.insert(annotations + 1, entry(next, keys));
+            lines.insert(annotations + 1, entry(next));
         }
     } else if !keys.is_empty() {
         let inner = lines.get(metadata + 1).map_or(2, |line| indentation(line));
-        let block = format!("{:inner$}annotations:\n{}", "", entry(inner + 2, keys));
+        let block = format!("{:inner$}annotations:{end}{}", "", entry(inner + 2));
         lines.insert(metadata + 1, block);
     }
     lines.concat()
-}
-
-fn entry(indent: usize, keys: &str) -> String {
-    format!("{:indent$}{KEYS}: \"{keys}\"\n", "")
 }
 
 fn indentation(line: &str) -> usize {

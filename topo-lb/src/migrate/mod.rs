@@ -96,15 +96,18 @@ fn one(text: &str, is_whole: bool, object: &Value, outcome: Outcome) -> Document
     let right =
         edited.filter(|text| serde_saphyr::from_str(text).is_ok_and(|it: Value| it == wanted));
     let mut sentences = Vec::from_iter(sentence);
+    let end = lines::line_end(text);
     let body = right.unwrap_or_else(|| {
         if is_changed && text.contains('#') {
             sentences
                 .push("its comments are lost: it is not written in plain block style".to_owned());
         }
-        serde_saphyr::to_string(&wanted).unwrap_or_else(|_| wanted.to_string() + "\n")
+        let body = serde_saphyr::to_string(&wanted);
+        body.unwrap_or_else(|_| wanted.to_string() + "\n").replace('\n', end)
     });
-    let separator = if body.trim_start().starts_with("---") { "" } else { "---\n" };
-    Document { text: format!("{separator}{body}"), is_changed, sentences }
+    let separator =
+        if body.trim_start().starts_with("---") { String::new() } else { format!("---{end}") };
+    Document { text: separator + &body, is_changed, sentences }
 }
 
 #[cfg(test)]

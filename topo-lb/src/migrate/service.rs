@@ -2,13 +2,14 @@
 
 use serde_json::{Value, json};
 
+use crate::cluster::Annotation;
 use crate::cluster::service::PolicySources;
 use crate::topology::{Origin, broken};
 
 /// The annotation that `migrate` writes.
-pub(super) const KEYS: &str = "topo-lb.io/topology-keys";
+pub(super) const KEYS: &str = Annotation::TopologyKeys.name();
 /// The annotation that it takes away.
-pub(super) const OPENYURT: &str = "openyurt.io/topologyKeys";
+pub(super) const OPENYURT: &str = Annotation::OpenYurt.name();
 
 /// What becomes of an object.
 pub(super) enum Outcome {

@@ -72,6 +72,21 @@ fn lines_change_and_comments_stay() {
 }
 
 #[test]
+fn lines_end_as_they_did() {
+    let keys = "  topologyKeys:\n    - rack\n";
+    let annotated = "  annotations:\n    openyurt.io/topologyKeys: kubernetes.io/hostname\n";
+    let flow =
+        "{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {topologyKeys: [rack]}}\n";
+    let text = [service("", ""), service("", keys), service(annotated, keys), flow.to_owned()];
+    let text = text.join("---\n");
+    let with_crlf = text.replace('\n', "\r\n");
+    let all = |text: &str| -> String {
+        stream(text).unwrap().iter().map(|document| document.text.as_str()).collect()
+    };
+    assert_eq!(all(&with_crlf), all(&text).replace('\n', "\r\n"));
+}
+
+#[test]
 fn other_documents_stay_byte_for_byte() {
     let plain = service("", "");
     let other = "---\nkind: TopologyPolicy\nspec: {topologyKeys: [rack]}   # not a Service\n";

@@ -15,7 +15,7 @@ use crate::cluster::Update;
 use crate::device::address;
 use crate::exclusion::Pod;
 pub use beside::beside;
-use object::{Clients, Identity, ObjectError, SkippedEndpoints};
+use object::{Clients, Identity, ObjectError, SkippedEndpoints, Unread};
 
 /// A whole cluster at one moment.
 #[derive(Clone, Debug, Default)]
@@ -26,6 +26,8 @@ pub struct Listing {
     pub faults: Vec<Fault>,
     /// Facts about clients in Namespaces and Pods; `None` if there are no such objects.
     pub clients: Option<Clients>,
+    /// What nobody reads in these objects.
+    pub unread: Vec<Unread>,
 }
 
 /// An object that cannot be used, as a whole or in part. It does not affect other objects.

@@ -29,7 +29,12 @@ pub enum Cause<'a> {
     /// OpenYurt: on this node.
     Node,
     /// OpenYurt: in this node's pool.
-    Pool(&'a str),
+    Pool {
+        /// The label that says which.
+        label: &'static str,
+        /// The pool.
+        pool: &'a str,
+    },
     /// OpenYurt: this node is in no pool, so its own endpoints.
     NodeForLackOfPool,
     /// Hinted for this node.
@@ -106,7 +111,7 @@ impl<'a> Cause<'a> {
             Self::Key { tier, value, .. } => (Some(*tier), Some(value)),
             Self::Any { tier } => (Some(*tier), None),
             Self::Node | Self::NodeForLackOfPool => (Some(0), None),
-            Self::Pool(pool) => (Some(0), Some(pool)),
+            Self::Pool { pool, .. } => (Some(0), Some(pool)),
             Self::Unconstrained
             | Self::NoKey
             | Self::HintedNode

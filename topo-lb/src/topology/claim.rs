@@ -1,7 +1,7 @@
 //! Frontends that more than one Service port claims. The first [`Claim`] gets the frontend, so that all
 //! nodes agree. The others get nothing there.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
 use crate::cluster::{Created, Frontend, FrontendKind, Port, ServiceId, State};
@@ -14,7 +14,8 @@ use super::{Scope, candidate, has_frontends, policy};
 /// in `spec.ports`, the first one gets it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Claim {
-    kind: FrontendKind,
+    /// What the frontend's address is to the Service.
+    pub kind: FrontendKind,
     created: Created,
     /// The Service.
     pub service: ServiceId,
@@ -43,14 +44,11 @@ impl Claim {
     }
 }
 
-/// Frontends with more than one claim; `place` is the index in `spec.ports`. The first claim gets the
-/// frontend.
+/// Frontends that more than one Service port claims, for an agent that handles everything. The first claim
+/// gets the frontend. A Service port that claims it as two kinds has the first of these claims.
 #[must_use]
-pub fn contested(
-    state: &State,
-    scope: Scope,
-    exposing: Option<&Exposing>,
-) -> HashMap<Frontend, Vec<Claim>> {
+pub fn contested(state: &State, scope: Scope) -> HashMap<Frontend, Vec<Claim>> {
+    let exposing = Exposing::everything();
     let mut claims: HashMap<Frontend, Vec<Claim>> = HashMap::new();
     for id in state.services() {
         let Some(service) = state.service(id).filter(|service| has_frontends(service)) else {
@@ -69,14 +67,16 @@ pub fn contested(
             for &address in service.cluster_ips.iter().filter(ours) {
                 claim(FrontendKind::ClusterIp, Frontend::new(address, port, protocol));
             }
-            let exposed = exposing.into_iter().flat_map(|exposing| {
-                let families = candidate::families(service).into_iter();
-                families.flat_map(|family| exposing.of(state, service, place, family))
-            });
+            let families = candidate::families(service).into_iter();
+            let exposed = families.flat_map(|family| exposing.of(state, service, place, family));
             exposed.for_each(|(kind, frontend)| claim(kind, frontend));
         }
     }
-    claims.retain(|_, claims| claims.len() > 1);
-    claims.values_mut().for_each(|claims| claims.sort_unstable());
+    claims.retain(|_, claims| {
+        claims.sort_unstable();
+        let mut seen = HashSet::new();
+        claims.retain(|claim| seen.insert((claim.service.clone(), claim.place)));
+        claims.len() > 1
+    });
     claims
 }

@@ -24,6 +24,14 @@ pub struct Exposing {
 pub type FrontendOfKind = (FrontendKind, Frontend);
 
 impl Exposing {
+    /// Everything that an agent with `--kube-proxy-replacement` can handle.
+    #[must_use]
+    pub fn everything() -> Self {
+        let anywhere = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
+        let external_ips = anywhere.map(|all: IpAddr| IpNet::new_assert(all, 0)).into();
+        Self { node_ports: NodePortAddresses::default(), external_ips, outside: true }
+    }
+
     /// The frontends of one family of the Service's port at `place`, besides its ClusterIPs.
     pub(super) fn of(
         &self,

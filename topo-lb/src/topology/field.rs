@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::PolicySource;
+use crate::cluster::Annotation;
 use crate::cluster::service::PolicySources;
 
 /// A part of an object that can break a rule.
@@ -29,41 +30,48 @@ pub enum Field {
 }
 
 impl Field {
+    /// The annotation; `None` for what is not said in one.
+    const fn annotation(self) -> Option<Annotation> {
+        Some(match self {
+            Self::Policy(PolicySource::TopologyKeys) => Annotation::TopologyKeys,
+            Self::Policy(PolicySource::ExternalTopologyKeys) => Annotation::ExternalTopologyKeys,
+            Self::Policy(PolicySource::OpenYurt) => Annotation::OpenYurt,
+            Self::Policy(_) => return None,
+            Self::MinEndpoints => Annotation::MinEndpoints,
+            Self::Spill => Annotation::Spill,
+            Self::Weights => Annotation::Weights,
+            Self::Ejection => Annotation::Ejection,
+            Self::Refusal => Annotation::Refusal,
+            Self::Handle => Annotation::Handle,
+            Self::Mode => Annotation::Mode,
+            Self::Ramp => Annotation::Ramp,
+        })
+    }
+
     /// The annotation or field of a Service, and the field of a TopologyPolicy with the same meaning.
     pub(super) fn names(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Policy(source @ PolicySource::ExternalTopologyKeys) => {
-                (source.into(), "spec.externalTopologyKeys")
-            }
-            Self::Policy(source) => (source.into(), "spec.topologyKeys"),
-            Self::MinEndpoints => ("topo-lb.io/min-endpoints", "spec.minEndpoints"),
-            Self::Spill => ("topo-lb.io/spill", "spec.spill"),
-            Self::Weights => ("topo-lb.io/weights", "spec.weights"),
-            Self::Ejection => ("topo-lb.io/ejection", "spec.ejection"),
-            Self::Refusal => ("topo-lb.io/refusal", "spec.refusal"),
-            Self::Handle => ("topo-lb.io/handle", "spec.handle"),
-            Self::Mode => ("topo-lb.io/mode", "spec.mode"),
-            Self::Ramp => ("topo-lb.io/ramp", "spec.ramp"),
-        }
+        let own = match self {
+            Self::Policy(source) => source.into(),
+            _ => self.annotation().map_or("", Annotation::name),
+        };
+        let field = match self {
+            Self::Policy(PolicySource::ExternalTopologyKeys) => "spec.externalTopologyKeys",
+            Self::Policy(_) => "spec.topologyKeys",
+            Self::MinEndpoints => "spec.minEndpoints",
+            Self::Spill => "spec.spill",
+            Self::Weights => "spec.weights",
+            Self::Ejection => "spec.ejection",
+            Self::Refusal => "spec.refusal",
+            Self::Handle => "spec.handle",
+            Self::Mode => "spec.mode",
+            Self::Ramp => "spec.ramp",
+        };
+        (own, field)
     }
 
     /// What an object says there.
     pub(super) fn said(self, policy: &PolicySources) -> Option<&str> {
-        let text = match self {
-            Self::Policy(PolicySource::TopologyKeys) => &policy.topology_keys,
-            Self::Policy(PolicySource::ExternalTopologyKeys) => &policy.external_topology_keys,
-            Self::Policy(PolicySource::OpenYurt) => &policy.openyurt,
-            Self::Policy(_) => &None,
-            Self::MinEndpoints => &policy.min_endpoints,
-            Self::Spill => &policy.spill,
-            Self::Weights => &policy.weights,
-            Self::Ejection => &policy.ejection,
-            Self::Refusal => &policy.refusal,
-            Self::Handle => &policy.handle,
-            Self::Mode => &policy.mode,
-            Self::Ramp => &policy.ramp,
-        };
-        text.as_deref()
+        self.annotation()?.said(policy)
     }
 }
 

@@ -34,7 +34,8 @@ impl<'a> Here<'a> {
         self.labels.and_then(|labels| labels.get(key)).map(|value| &**value)
     }
 
-    pub(super) fn pool(&self) -> Option<&'a str> {
+    /// The node's pool, and the label that says it.
+    pub(super) fn pool(&self) -> Option<(&'static str, &'a str)> {
         self.labels.and_then(pool)
     }
 }
@@ -101,7 +102,7 @@ impl<'a> Site<'a> {
     pub(super) fn pool(&self) -> Result<&'a str, Absent<'a>> {
         let node = self.node().ok_or(Absent::NoNode)?;
         let labels = self.home.ok_or_else(|| self.unknown(node))?;
-        pool(labels).ok_or(Absent::NoLabel(node))
+        pool(labels).map(|(_, pool)| pool).ok_or(Absent::NoLabel(node))
     }
 
     pub(super) fn is_on(&self, node: &str) -> bool {
@@ -122,11 +123,10 @@ impl<'a> Site<'a> {
     }
 }
 
-/// The Node's pool; an empty label value counts as none.
-fn pool(labels: &Labels) -> Option<&str> {
+/// The label that says the Node's pool, and the pool; an empty label value counts as none.
+fn pool(labels: &Labels) -> Option<(&'static str, &str)> {
     [NODEPOOL, DESIRED_NODEPOOL]
         .into_iter()
-        .filter_map(|key| labels.get(key))
-        .map(|value| &**value)
-        .find(|value| !value.is_empty())
+        .filter_map(|key| Some((key, &**labels.get(key)?)))
+        .find(|(_, value)| !value.is_empty())
 }

@@ -90,7 +90,7 @@ pub fn fault(state: &State, service: &Service) -> Option<String> {
 
 /// Whether the name of a Service can be answered: it asks for it, and is headless. A Service whose pods
 /// are dialled by a ClusterIP keeps it.
-pub(super) fn has_name(service: &Service) -> bool {
+pub(crate) fn has_name(service: &Service) -> bool {
     let is_headless = matches!(service.skipped, Some(Skipped::Headless | Skipped::HeadlessLabel));
     is_headless && service.cluster_ips.is_empty() && is_asked(service)
 }

@@ -40,7 +40,9 @@ pub(super) fn choose<'a>(
     };
     match (reach, here.pool()) {
         (Reach::Node, _) => (Cause::Node, reached(&|site| site.is_on(here.name))),
-        (Reach::Pool, Some(pool)) => (Cause::Pool(pool), reached(&|site| site.pool() == Ok(pool))),
+        (Reach::Pool, Some((label, pool))) => {
+            (Cause::Pool { label, pool }, reached(&|site| site.pool() == Ok(pool)))
+        }
         (Reach::Pool, None) => (Cause::NodeForLackOfPool, reached(&|site| site.is_on(here.name))),
     }
 }

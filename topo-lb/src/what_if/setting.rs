@@ -5,13 +5,11 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use crate::cluster::service::PolicySources;
-use crate::cluster::{Change, Service, ServiceId, State, Update};
+use strum::IntoEnumIterator as _;
+
+use crate::cluster::{Annotation, Change, Service, ServiceId, State, Update};
 use crate::explain::{shown, shown_id};
 use crate::topology;
-
-/// The prefix of annotations that are named without one.
-const PREFIX: &str = "topo-lb.io/";
 
 /// `NAMESPACE/NAME=ANNOTATION:VALUE`; `NAMESPACE/NAME=ANNOTATION-` removes the annotation, as `kubectl
 /// annotate` does. Annotations of topo-lb need no prefix.
@@ -23,54 +21,14 @@ pub struct Setting {
     value: Option<Arc<str>>,
 }
 
-/// An annotation that changes what clients of a node get, or what is said about it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumIter, strum::IntoStaticStr)]
-enum Annotation {
-    #[strum(serialize = "topo-lb.io/topology-keys")]
-    TopologyKeys,
-    #[strum(serialize = "openyurt.io/topologyKeys")]
-    OpenYurt,
-    #[strum(serialize = "topo-lb.io/min-endpoints")]
-    MinEndpoints,
-    #[strum(serialize = "topo-lb.io/spill")]
-    Spill,
-    #[strum(serialize = "topo-lb.io/weights")]
-    Weights,
-    #[strum(serialize = "topo-lb.io/ejection")]
-    Ejection,
-    #[strum(serialize = "topo-lb.io/refusal")]
-    Refusal,
-    #[strum(serialize = "topo-lb.io/handle")]
-    Handle,
-    #[strum(serialize = "topo-lb.io/mode")]
-    Mode,
-    #[strum(serialize = "topo-lb.io/ramp")]
-    Ramp,
+/// The annotations that change what clients of a node get, or what is said about it.
+fn known() -> impl Iterator<Item = Annotation> {
+    use Annotation::{Dns, Exclude, ExternalTopologyKeys};
+    Annotation::iter().filter(|one| !matches!(one, ExternalTopologyKeys | Dns | Exclude))
 }
 
-impl Annotation {
-    fn named(text: &str) -> Option<Self> {
-        use strum::IntoEnumIterator as _;
-        Self::iter().find(|one| {
-            let own: &str = one.into();
-            own == text || own.strip_prefix(PREFIX) == Some(text)
-        })
-    }
-
-    fn of(self, sources: &mut PolicySources) -> &mut Option<Arc<str>> {
-        match self {
-            Self::TopologyKeys => &mut sources.topology_keys,
-            Self::OpenYurt => &mut sources.openyurt,
-            Self::MinEndpoints => &mut sources.min_endpoints,
-            Self::Spill => &mut sources.spill,
-            Self::Weights => &mut sources.weights,
-            Self::Ejection => &mut sources.ejection,
-            Self::Refusal => &mut sources.refusal,
-            Self::Handle => &mut sources.handle,
-            Self::Mode => &mut sources.mode,
-            Self::Ramp => &mut sources.ramp,
-        }
-    }
+fn names() -> String {
+    known().map(Annotation::name).collect::<Vec<_>>().join(", ")
 }
 
 /// Why a setting cannot be read or applied. `Display` is one sentence.
@@ -84,7 +42,7 @@ pub enum SettingError {
     )]
     Form,
     /// Not an annotation that `plan` looks at.
-    #[error("plan does not know the annotation {0}; it knows {known}", known = known())]
+    #[error("plan does not know the annotation {0}; it knows {known}", known = names())]
     Annotation(String),
     /// There is no such Service.
     #[error("there is no Service {0} to set an annotation of; create it in a file for --to")]
@@ -107,11 +65,6 @@ pub enum SettingError {
     },
 }
 
-fn known() -> String {
-    use strum::IntoEnumIterator as _;
-    Annotation::iter().map(<&str>::from).collect::<Vec<_>>().join(", ")
-}
-
 impl FromStr for Setting {
     type Err = SettingError;
 
@@ -126,6 +79,7 @@ impl FromStr for Setting {
             None => (change.strip_suffix('-').ok_or(SettingError::Form)?, None),
         };
         let annotation = Annotation::named(annotation)
+            .filter(|named| known().any(|one| one == *named))
             .ok_or_else(|| SettingError::Annotation(shown(annotation)))?;
         let service = ServiceId { namespace: namespace.into(), name: name.into() };
         Ok(Self { service, annotation, value })
@@ -134,7 +88,7 @@ impl FromStr for Setting {
 
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let annotation: &str = self.annotation.into();
+        let annotation = self.annotation;
         match &self.value {
             Some(value) => write!(f, "{}={annotation}:{value}", self.service),
             None => write!(f, "{}={annotation}-", self.service),
@@ -157,7 +111,7 @@ pub fn apply(state: &mut State, settings: &[Setting]) -> Result<(), SettingError
             return Err(SettingError::Skipped { service: shown_id(id), why: skipped.into() });
         }
         let service = changed.entry(id).or_insert_with(|| known.clone());
-        annotation.of(Arc::make_mut(&mut service.policy)).clone_from(value);
+        annotation.say(Arc::make_mut(&mut service.policy), value.clone());
     }
     for (id, service) in changed {
         let before = topology::ignored(state, id);
@@ -173,6 +127,7 @@ pub fn apply(state: &mut State, settings: &[Setting]) -> Result<(), SettingError
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::service::PolicySources;
     use crate::source::file::example;
 
     fn cluster() -> State {

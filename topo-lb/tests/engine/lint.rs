@@ -74,6 +74,20 @@ fn a_strict_service_is_exposed_where_clients_outside_get_past_its_policy() {
 }
 
 #[test]
+fn what_an_endpoint_of_an_unknown_node_can_match_depends_on_the_policy() {
+    let said = |service| {
+        let nodes = vec![node("here", &[(Z, "a")])];
+        let found = found(nodes, service, vec![endpoint("10.0.0.1", "gone")]);
+        found.into_iter().find(|one| one.rule == Rule::UnknownNode).expect("a finding").message
+    };
+    assert!(
+        said(keyed(Z)).ends_with("has no labels: only kubernetes.io/hostname and `*` can match")
+    );
+    let pool = service().asking(|policy| policy.openyurt = Some("kubernetes.io/zone".into()));
+    assert_eq!(said(pool), "there is no Node gone, so its 1 endpoint is in no node pool");
+}
+
+#[test]
 fn with_the_policy_local_a_strict_service_is_not_exposed() {
     let pool = || service().asking(|policy| policy.openyurt = Some("openyurt.io/nodepool".into()));
     assert!(exposed(pool()).is_some());

@@ -1,7 +1,8 @@
 //! Policy *OpenYurt* against the table of OpenYurt's filter, and cases beyond it.
 
 use topo_lb::cluster::{Endpoint, Node};
-use topo_lb::topology::{PolicyKind, PolicySource, Verdict};
+use topo_lb::explain;
+use topo_lb::topology::{PolicyKind, PolicySource, Scope, Verdict};
 
 use crate::made::{Cluster, endpoint, labels, node, openyurt, service};
 
@@ -52,6 +53,17 @@ fn openyurts_values_keep_what_its_filter_keeps() {
     ] {
         let cluster = Cluster::of(nodes, service, endpoints());
         assert_eq!(cluster.chosen("node1"), expected, "{name}");
+    }
+}
+
+#[test]
+fn explain_names_the_label_that_says_the_pool() {
+    for (label, value) in [(POOL, "openyurt.io/nodepool"), (DESIRED, "kubernetes.io/zone")] {
+        let nodes = vec![node("node1", &[(label, "hangzhou")])];
+        let cluster = Cluster::of(nodes, openyurt(value), endpoints());
+        let said = explain::report(&cluster.state("node1"), "node1", Scope::All, &[]);
+        let said = &said.services[0].decision.reason;
+        assert!(said.contains(&format!("share this node's {label}=hangzhou")), "{said}");
     }
 }
 

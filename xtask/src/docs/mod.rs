@@ -1,10 +1,11 @@
-//! `cargo xtask docs`: a site of our pages, by mdbook. It and unit tests refuse links that lead nowhere, and
-//! commands that no test runs and that do not say why.
+//! `cargo xtask docs`: a site of our pages, by mdbook. It and unit tests refuse links that lead nowhere, names of
+//! files that are not there, and commands that no test runs and that do not say why.
 
 mod book;
 mod commands;
 mod links;
 mod page;
+mod paths;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -38,7 +39,9 @@ pub(crate) fn run(workspace: &Workspace, Args {}: &Args) -> Result<()> {
     install::ready(workspace, &[Need::Book].into())?;
     let mdbook = find_cargo_program("mdbook").context("no mdbook")?;
     let pages = page::all(workspace)?;
-    let mut faults = links::broken(&pages, &page::tracked(workspace)?);
+    let files = page::tracked(workspace)?;
+    let mut faults = links::broken(&pages, &files);
+    faults.extend(paths::missing(&pages, &files));
     faults.extend(commands::faults(&pages, &commands::suites(workspace)?));
     ensure!(faults.is_empty(), "the pages have faults:\n  {}", faults.join("\n  "));
     let folder = workspace.target.join("docs");

@@ -23,6 +23,8 @@ pub(super) struct Page {
     pub(super) anchors: BTreeSet<String>,
     pub(super) links: Vec<Link>,
     pub(super) blocks: Vec<Block>,
+    /// Spans of code, and their lines.
+    pub(super) spans: Vec<(String, usize)>,
 }
 
 #[derive(Debug)]
@@ -81,6 +83,9 @@ impl Page {
         let options = Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH;
         let parser = Parser::new_with_broken_link_callback(&text, options, Some(undefined));
         for (event, place) in parser.into_offset_iter() {
+            if let Event::Code(span) = &event {
+                page.spans.push((span.to_string(), line(place.start)));
+            }
             match event {
                 Event::Start(Tag::Heading { .. }) => heading = Some(String::new()),
                 Event::End(TagEnd::Heading(_)) => {

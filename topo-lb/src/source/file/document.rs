@@ -7,12 +7,15 @@ use serde_json::value::RawValue;
 
 use super::FileError;
 use crate::source::object::{
-    Content, Names, Object, ObjectError, Written, content, parse_kind, parse_with, plain,
+    Content, Names, Object, ObjectError, Unread, Written, content, parse_kind, parse_with, plain,
 };
 
-/// Takes each object or its error, with the number of its document (from 1) and its index in a list.
+/// An object or its error, and a way to tell what of it nobody reads.
+pub(super) type Told<'a> = (Result<Object, ObjectError>, &'a dyn Fn() -> Vec<Unread>);
+
+/// Takes each object, with the number of its document (from 1) and its index in a list.
 pub(super) type Found<'a> =
-    &'a mut dyn FnMut(usize, Option<usize>, Result<Object, ObjectError>) -> Result<(), FileError>;
+    &'a mut dyn FnMut(usize, Option<usize>, Told<'_>) -> Result<(), FileError>;
 
 enum Syntax {
     Json,
@@ -69,15 +72,19 @@ fn read_document(
     found: Found<'_>,
 ) -> Result<(), FileError> {
     match content(document) {
-        Err(error) => found(number, None, Err(error)),
-        Ok(Content::Object) => found(number, None, parse_with(document, names)),
-        Ok(Content::List(items)) => items
-            .into_iter()
-            .enumerate()
-            .try_for_each(|(index, item)| found(number, Some(index), parse_with(item, names))),
+        Err(error) => found(number, None, (Err(error), &Vec::new)),
+        Ok(Content::Object) => {
+            let parsed = parse_with(document, names);
+            found(number, None, (parsed, &|| Unread::of(None, document)))
+        }
+        Ok(Content::List(items)) => items.into_iter().enumerate().try_for_each(|(index, item)| {
+            let parsed = parse_with(item, names);
+            found(number, Some(index), (parsed, &|| Unread::of(None, item)))
+        }),
         Ok(Content::Typed(kind, items)) => {
             items.into_iter().enumerate().try_for_each(|(index, item)| {
-                found(number, Some(index), parse_kind(kind, item, names))
+                let parsed = parse_kind(kind, item, names);
+                found(number, Some(index), (parsed, &|| Unread::of(Some(kind), item)))
             })
         }
     }

@@ -288,7 +288,7 @@ impl Follower {
     /// Reads the files and sends the events. Returns `false` if the files changed meanwhile.
     fn read(&mut self, looks: Looks) -> Result<bool, Stopped> {
         let files: Vec<_> = looks.files().map(Path::to_owned).collect();
-        let reading = Reading::of(&files, &mut self.names);
+        let reading = Reading::of(&files, &mut self.names, false);
         if !Looks::at(&self.path).is_ok_and(|now| now == looks) {
             return Ok(false);
         }

@@ -74,7 +74,7 @@ pub enum FileError {
 /// # Errors
 /// A file cannot be read, is broken, or has an object that does not identify itself.
 pub fn read(path: &Path) -> Result<Listing, FileError> {
-    Ok(Reading::of(&listing::files(path)?, &mut Names::default())?.into())
+    Ok(Reading::of(&listing::files(path)?, &mut Names::default(), true)?.into())
 }
 
 /// Parses a file's content like [`read`]. `name` determines the syntax, and appears in errors.

@@ -14,7 +14,7 @@ use crate::cluster::{
     TopologyPolicy, Update,
 };
 use crate::exclusion::Pod;
-use crate::source::object::{Clients, Identity, Kind, Names, Object, ObjectError};
+use crate::source::object::{Clients, Identity, Kind, Names, Object, ObjectError, Unread};
 use crate::source::{Fault, Listing};
 
 /// A place in a file.
@@ -47,6 +47,8 @@ pub(super) struct Reading {
     policies: Vec<TopologyPolicy>,
     cluster_policies: Vec<ClusterTopologyPolicy>,
     clients: Option<Clients>,
+    /// What nobody reads, if that was asked for.
+    unread_parts: Vec<Unread>,
     /// Pods that identify themselves.
     pub(super) pods: Vec<Pod>,
     /// Objects that exist but cannot be read.
@@ -56,8 +58,13 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    pub(super) fn of(files: &[PathBuf], names: &mut Names) -> Result<Self, FileError> {
-        let mut collector = Collector::default();
+    /// Also looks for what nobody reads in the objects, if `with_unread` is set.
+    pub(super) fn of(
+        files: &[PathBuf],
+        names: &mut Names,
+        with_unread: bool,
+    ) -> Result<Self, FileError> {
+        let mut collector = Collector { with_unread, ..Collector::default() };
         for path in files {
             let bytes = fs::read(path)
                 .map_err(|source| FileError::Unreadable { path: path.clone(), source })?;
@@ -67,7 +74,7 @@ impl Reading {
     }
 
     pub(super) fn of_bytes(path: &Path, bytes: &[u8]) -> Result<Self, FileError> {
-        let mut collector = Collector::default();
+        let mut collector = Collector { with_unread: true, ..Collector::default() };
         collector.take(path, bytes, &mut Names::default())?;
         Ok(collector.all)
     }
@@ -102,7 +109,8 @@ impl From<Reading> for Listing {
     fn from(mut reading: Reading) -> Self {
         let faults = std::mem::take(&mut reading.faults);
         let clients = reading.clients.take();
-        Self { updates: reading.updates().into(), faults, clients }
+        let unread = std::mem::take(&mut reading.unread_parts);
+        Self { updates: reading.updates().into(), faults, clients, unread }
     }
 }
 
@@ -121,13 +129,17 @@ fn text<'a>(path: &Path, bytes: &'a [u8]) -> Result<&'a str, FileError> {
 #[derive(Default)]
 struct Collector {
     seen: HashMap<Identity, Place>,
+    with_unread: bool,
     all: Reading,
 }
 
 impl Collector {
     fn take(&mut self, path: &Path, bytes: &[u8], names: &mut Names) -> Result<(), FileError> {
         let shared: Arc<Path> = path.into();
-        document::read(path, text(path, bytes)?, names, &mut |document, item, object| {
+        document::read(path, text(path, bytes)?, names, &mut |document, item, (object, unread)| {
+            if self.with_unread {
+                self.all.unread_parts.append(&mut unread());
+            }
             self.found(Place { path: Arc::clone(&shared), document, item }, object)
         })
     }

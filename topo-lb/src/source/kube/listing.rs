@@ -1,5 +1,7 @@
 //! All objects, read once.
 
+use std::collections::BTreeMap;
+
 use ::kube::Api;
 use ::kube::api::ListParams;
 use futures::StreamExt as _;
@@ -13,7 +15,7 @@ use super::{KubeError, Server};
 use crate::cluster::{
     self, ClusterTopologyPolicy, Namespace, Node, Service, Slice, TopologyPolicy, Update,
 };
-use crate::source::object::{Client, Clients, Identity, POD_SELECTORS};
+use crate::source::object::{Client, Clients, Identity, POD_SELECTORS, Unread};
 use crate::source::{Fault, Listing};
 
 /// Lists all Nodes, EndpointSlices, Services, and what gives them policies: without the custom resources
@@ -31,16 +33,27 @@ pub async fn read(server: &Server) -> Result<Listing, KubeError> {
     )?;
     let all = [namespaces, policies, of_cluster, nodes, slices, services];
     let (updates, faults): (Vec<_>, Vec<_>) = all.into_iter().unzip();
-    Ok(Listing { updates, faults: faults.concat(), clients: None })
+    Ok(Listing { updates, faults: faults.concat(), ..Listing::default() })
 }
 
-/// Lists Namespaces, and the Pods of service meshes, for their metadata about clients.
+/// Lists the metadata of Services, Nodes, Namespaces, and the Pods of service meshes, and adds what they
+/// say about clients, and what nobody reads in them.
 ///
 /// # Errors
 /// A request fails: for example, the user may not list Namespaces or Pods.
-pub async fn clients(server: &Server) -> Result<Clients, KubeError> {
+pub async fn add_metadata(server: &Server, listing: &mut Listing) -> Result<(), KubeError> {
+    for (kind, plural) in [("Service", "services"), ("Node", "nodes")] {
+        let all = match kind {
+            "Service" => metadata::<v1::Service>(server, plural, None).await?,
+            _ => metadata::<v1::Node>(server, plural, None).await?,
+        };
+        all.iter().for_each(|one| listing.unread.append(&mut unread(kind, one)));
+    }
     let mut all = Clients::default();
-    let mut add = |ObjectMeta { name, namespace, labels, annotations, .. }: ObjectMeta| {
+    let mut add = |one: ObjectMeta| {
+        let kind = if one.namespace.is_some() { "Pod" } else { "Namespace" };
+        listing.unread.append(&mut unread(kind, &one));
+        let ObjectMeta { name, namespace, labels, annotations, .. } = one;
         let (name, labels) = (name.unwrap_or_default(), labels.unwrap_or_default());
         let annotations = annotations.unwrap_or_default();
         // A Namespace is in none.
@@ -58,7 +71,17 @@ pub async fn clients(server: &Server) -> Result<Clients, KubeError> {
     all.meshed.dedup();
     all.unclear.sort();
     all.unclear.dedup();
-    Ok(all)
+    listing.clients = Some(all);
+    Ok(())
+}
+
+fn unread(kind: &str, one: &ObjectMeta) -> Vec<Unread> {
+    let keys = |all: &Option<BTreeMap<String, String>>| -> Vec<String> {
+        all.iter().flat_map(|all| all.keys().cloned()).collect()
+    };
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let (labels, annotations) = (keys(&one.labels), keys(&one.annotations));
+    Unread::in_metadata(kind, &text(&one.namespace), &text(&one.name), &labels, &annotations)
 }
 
 async fn metadata<T>(

@@ -28,7 +28,7 @@ pub use connect::{Identity, Server, connect, connect_to_show};
 pub use error::KubeError;
 pub(crate) use error::{in_words, refusal};
 pub(in crate::source) use error::{innermost, is_insecure};
-pub use listing::{clients, read};
+pub use listing::{add_metadata, read};
 pub use own_node::leaving;
 pub use pods::pods;
 pub use reach::Nodes;

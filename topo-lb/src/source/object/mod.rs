@@ -14,6 +14,7 @@ mod pod;
 mod policy;
 mod service;
 mod slice;
+mod unread;
 mod written;
 
 use std::fmt;
@@ -27,6 +28,7 @@ pub use mesh::{Meshed, POD_SELECTORS};
 pub use names::Names;
 pub use parsed::{ParseResult, Parsed};
 pub(super) use plain::plain;
+pub use unread::{Unread, What};
 pub use written::Written;
 
 use crate::{cluster, exclusion};

@@ -206,6 +206,7 @@ impl Fields {
         } else {
             None
         };
+        let exposure = exposure(&spec, &status, &cluster_ips).map(Arc::new);
         Ok(Service {
             id: ServiceId {
                 namespace: names.share(metadata.namespace()),
@@ -226,7 +227,7 @@ impl Fields {
             policy: policy(&metadata.annotations, &spec, names).into(),
             internal_local: spec.internal_traffic_policy == Some(TrafficPolicy::Local),
             external_local: spec.external_traffic_policy == Some(TrafficPolicy::Local),
-            exposure: exposure(&spec, &status).map(Arc::new),
+            exposure,
             created: metadata.created(),
             affinity_seconds,
             skipped,
@@ -300,12 +301,18 @@ fn check_ports(ports: &[PortFields]) -> Result<(), ObjectError> {
 }
 
 /// Where the Service can be dialled besides its ClusterIPs; `None` if nowhere. What cannot be read is
-/// left out, as in kube-proxy.
-fn exposure(spec: &Spec, status: &Status) -> Option<Exposure> {
+/// left out, as in kube-proxy, and so are addresses of a family in which it has no ClusterIP
+/// (`newBaseServiceInfo`, pkg/proxy/serviceport.go).
+fn exposure(spec: &Spec, status: &Status, cluster_ips: &[IpAddr]) -> Option<Exposure> {
     let port = |number: Option<i64>| number.and_then(|number| u16::try_from(number).ok());
     let addresses = |texts: &mut dyn Iterator<Item = &String>| {
         let all = texts.filter_map(|text| address(text.trim()));
-        let mut all: Vec<IpAddr> = all.filter(|address| !is_special(*address)).collect();
+        let is_own = |address: &IpAddr| {
+            let mut own = cluster_ips.iter();
+            cluster_ips.is_empty() || own.any(|it| it.is_ipv4() == address.is_ipv4())
+        };
+        let all = all.filter(|address| !is_special(*address) && is_own(address));
+        let mut all: Vec<IpAddr> = all.collect();
         all.sort_unstable();
         all.dedup();
         all

@@ -469,7 +469,8 @@ fn no_service_gets_an_address_that_each_host_and_pod_has() {
     let ingress: Vec<_> = all.iter().map(|ip| json!({"ip": ip})).collect();
     let Ok(Object::Service(service)) = parse(json!({
         "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
-        "spec": {"type": "LoadBalancer", "clusterIP": "10.96.0.1", "ports": [{"port": 80}], "externalIPs": all},
+        "spec": {"type": "LoadBalancer", "clusterIPs": ["10.96.0.1", "fd00::1"], "ports": [{"port": 80}],
+                 "externalIPs": all},
         "status": {"loadBalancer": {"ingress": ingress}},
     })) else {
         panic!("a Service");
@@ -479,6 +480,27 @@ fn no_service_gets_an_address_that_each_host_and_pod_has() {
     let exposure = service.exposure.expect("addresses");
     assert_eq!(exposure.load_balancer_ips, wanted);
     assert_eq!(exposure.external_ips, wanted);
+}
+
+#[test]
+fn no_service_gets_an_address_of_a_family_in_which_it_has_no_cluster_ip() {
+    let all = ["203.0.113.7", "2001:db8::7"];
+    for (own, wanted) in [
+        (&["10.96.0.1"][..], &all[..1]),
+        (&["fd00::1"], &all[1..]),
+        (&["10.96.0.1", "fd00::1"], &all),
+    ] {
+        let Ok(Object::Service(service)) = parse(json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
+            "spec": {"type": "LoadBalancer", "clusterIPs": own, "ports": [{"port": 80}], "externalIPs": all},
+            "status": {"loadBalancer": {"ingress": all.map(|ip| json!({"ip": ip}))}},
+        })) else {
+            panic!("a Service");
+        };
+        let exposure = service.exposure.expect("addresses");
+        let wanted: Vec<IpAddr> = wanted.iter().map(|ip| ip.parse().expect("an address")).collect();
+        assert_eq!((&exposure.load_balancer_ips, &exposure.external_ips), (&wanted, &wanted));
+    }
 }
 
 #[test]

@@ -84,7 +84,7 @@ pub(super) fn endpoint_status<'a>(
         (CandidateStatus::Passed, Cause::Key { key, .. }) => {
             Status::Differs { key, own: site.label(key) }
         }
-        (CandidateStatus::Passed, Cause::Pool(_)) => Status::OtherPool(site.pool()),
+        (CandidateStatus::Passed, Cause::Pool { .. }) => Status::OtherPool(site.pool()),
         (CandidateStatus::Passed, Cause::HintedNode) => {
             Status::HintedNodes(strings(site.endpoint.for_nodes()))
         }

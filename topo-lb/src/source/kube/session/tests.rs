@@ -59,13 +59,17 @@ async fn the_first_server_that_can_be_reached_is_followed_and_the_first_of_all_a
 
     let place = place.listen(16).and_then(tokio::net::TcpListener::into_std);
     let back = api(place.expect("a listener"));
-    back.fill(SERVICES, [service("of-the-first")]);
-    // The servers have different objects, so that the test can tell them apart.
+    // The servers have different objects, so that the test can tell them apart. Neither goes on from a
+    // version of the other, so that a watch finds out, too, and not only a listing. While the first is
+    // asked, other requests go to the second: what began there would stay there for minutes.
+    back.forget(SERVICES, [service("of-the-first")]);
     second.forget(SERVICES, []);
+    second.state().refuse.insert(SERVICES, (503, "the server is overloaded"));
     second.hang_up();
     comes(&mut events, "of-the-first").await;
 
-    second.fill(SERVICES, [service("of-the-second-again")]);
+    second.forget(SERVICES, [service("of-the-second-again")]);
+    second.state().refuse.clear();
     drop(back);
     comes(&mut events, "of-the-second-again").await;
 }

@@ -1,0 +1,245 @@
+//! The annotations that topo-lb reads, and on which objects each counts.
+
+use std::fmt;
+use std::sync::Arc;
+
+use strum::IntoEnumIterator as _;
+
+use super::service::PolicySources;
+
+/// An annotation that topo-lb reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::EnumIter)]
+#[expect(missing_docs, reason = "`name` says them, and docs/topology.md what they do")]
+pub enum Annotation {
+    TopologyKeys,
+    OpenYurt,
+    ExternalTopologyKeys,
+    MinEndpoints,
+    Spill,
+    Weights,
+    Ejection,
+    Refusal,
+    Handle,
+    Dns,
+    Mode,
+    Ramp,
+    Exclude,
+}
+
+/// A kind of object on which annotations may count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::Display)]
+pub enum On {
+    /// A Service.
+    Service,
+    /// A Namespace: for its Services.
+    Namespace,
+    /// A Pod.
+    Pod,
+    /// Any other object, on which none counts.
+    #[strum(serialize = "object")]
+    Other,
+}
+
+/// Why an annotation or a label has no effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doubt {
+    /// It counts on other kinds of objects.
+    Misplaced(Annotation),
+    /// This one may be meant.
+    Misspelt(Annotation),
+    /// It counts as an annotation, and is a label.
+    Label(Annotation),
+    /// Nothing like it is known.
+    Unknown,
+    /// OpenYurt's, for something else than topology.
+    OpenYurts,
+}
+
+/// The prefix of topo-lb's own.
+const OWN: &str = "topo-lb.io/";
+/// The prefix of OpenYurt's.
+const OPENYURT: &str = "openyurt.io/";
+
+impl Annotation {
+    /// Its key.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::TopologyKeys => "topo-lb.io/topology-keys",
+            Self::OpenYurt => "openyurt.io/topologyKeys",
+            Self::ExternalTopologyKeys => "topo-lb.io/external-topology-keys",
+            Self::MinEndpoints => "topo-lb.io/min-endpoints",
+            Self::Spill => "topo-lb.io/spill",
+            Self::Weights => "topo-lb.io/weights",
+            Self::Ejection => "topo-lb.io/ejection",
+            Self::Refusal => "topo-lb.io/refusal",
+            Self::Handle => "topo-lb.io/handle",
+            Self::Dns => "topo-lb.io/dns",
+            Self::Mode => "topo-lb.io/mode",
+            Self::Ramp => "topo-lb.io/ramp",
+            Self::Exclude => "topo-lb.io/exclude",
+        }
+    }
+
+    /// The annotation of this name; topo-lb's own also without their prefix.
+    #[must_use]
+    pub fn named(text: &str) -> Option<Self> {
+        Self::iter().find(|one| one.name() == text || one.name().strip_prefix(OWN) == Some(text))
+    }
+
+    /// Where it counts.
+    #[must_use]
+    pub const fn counts_on(self) -> &'static [On] {
+        match self {
+            Self::OpenYurt | Self::Dns => &[On::Service],
+            Self::Exclude => &[On::Pod],
+            _ => &[On::Service, On::Namespace],
+        }
+    }
+
+    /// What a Service or a Namespace says there.
+    #[must_use]
+    pub fn said(self, policy: &PolicySources) -> Option<&str> {
+        let text = match self {
+            Self::TopologyKeys => &policy.topology_keys,
+            Self::OpenYurt => &policy.openyurt,
+            Self::ExternalTopologyKeys => &policy.external_topology_keys,
+            Self::MinEndpoints => &policy.min_endpoints,
+            Self::Spill => &policy.spill,
+            Self::Weights => &policy.weights,
+            Self::Ejection => &policy.ejection,
+            Self::Refusal => &policy.refusal,
+            Self::Handle => &policy.handle,
+            Self::Dns => &policy.dns,
+            Self::Mode => &policy.mode,
+            Self::Ramp => &policy.ramp,
+            Self::Exclude => &None,
+        };
+        text.as_deref()
+    }
+
+    /// Has a Service say this there.
+    pub fn say(self, policy: &mut PolicySources, value: Option<Arc<str>>) {
+        let text = match self {
+            Self::TopologyKeys => &mut policy.topology_keys,
+            Self::OpenYurt => &mut policy.openyurt,
+            Self::ExternalTopologyKeys => &mut policy.external_topology_keys,
+            Self::MinEndpoints => &mut policy.min_endpoints,
+            Self::Spill => &mut policy.spill,
+            Self::Weights => &mut policy.weights,
+            Self::Ejection => &mut policy.ejection,
+            Self::Refusal => &mut policy.refusal,
+            Self::Handle => &mut policy.handle,
+            Self::Dns => &mut policy.dns,
+            Self::Mode => &mut policy.mode,
+            Self::Ramp => &mut policy.ramp,
+            Self::Exclude => return,
+        };
+        *text = value;
+    }
+
+    /// Why an annotation of this key has no effect on such an object; `None` if it has, or is none of ours.
+    #[must_use]
+    pub fn doubt(key: &str, on: On) -> Option<Doubt> {
+        if let Some(known) = Self::iter().find(|one| one.name() == key) {
+            return (!known.counts_on().contains(&on)).then_some(Doubt::Misplaced(known));
+        }
+        // Elsewhere two edits are a slip of the pen, and more another name.
+        let most = if key.starts_with(OWN) { key.len().saturating_sub(OWN.len()) / 2 } else { 2 };
+        match Self::nearest(key, most) {
+            Some(near) => Some(Doubt::Misspelt(near)),
+            None if key.starts_with(OWN) => Some(Doubt::Unknown),
+            // Nodes and Pods have many that OpenYurt reads.
+            None if key.starts_with(OPENYURT) && matches!(on, On::Service | On::Namespace) => {
+                Some(Doubt::OpenYurts)
+            }
+            None => None,
+        }
+    }
+
+    /// Why a label of this key has no effect; `None` if it is none of ours. Other labels are for selectors.
+    #[must_use]
+    pub fn doubt_of_label(key: &str) -> Option<Doubt> {
+        Self::nearest(key, 0).map(Doubt::Label)
+    }
+
+    /// The annotation with the fewest edits to a key, at most so many. Case, dots, dashes and underscores
+    /// do not count.
+    fn nearest(key: &str, most: usize) -> Option<Self> {
+        let plain = |text: &str| text.to_lowercase().replace(['-', '_', '.'], "");
+        let key = plain(key);
+        let edits = |one: Self| strsim::damerau_levenshtein(&plain(one.name()), &key);
+        let nearest = Self::iter().map(|one| (edits(one), one)).min()?;
+        (nearest.0 <= most).then_some(nearest.1)
+    }
+}
+
+impl fmt::Display for Annotation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_annotation_counts_where_the_table_says_and_nowhere_else() {
+        use crate::source::object::{Object, parse};
+        for one in Annotation::iter() {
+            for on in [On::Service, On::Namespace, On::Pod] {
+                let object = serde_json::json!({"apiVersion": "v1", "kind": on.to_string(), "metadata":
+                    {"name": "a", "uid": "u", "annotations": {one.name(): "true"}}});
+                let said = match parse(object).expect("an object") {
+                    Object::Service(service) => one.said(&service.policy).is_some(),
+                    Object::Namespace(namespace, _) => one.said(&namespace.policy).is_some(),
+                    Object::Client(_, pod) => pod.is_some_and(|pod| pod.exclude.is_some()),
+                    other => panic!("{other:?}"),
+                };
+                // A Pod has nothing else to say.
+                let counts = one.counts_on().contains(&on);
+                assert_eq!(said, counts, "{one} on {on}");
+                assert_eq!(Annotation::doubt(one.name(), on).is_none(), counts, "{one} on {on}");
+            }
+            let mut policy = PolicySources::default();
+            one.say(&mut policy, Some("x".into()));
+            assert_eq!(one.said(&policy).is_some(), one != Annotation::Exclude, "{one}");
+        }
+    }
+
+    #[test]
+    fn what_is_misspelt_has_the_nearest_name() {
+        let misspelt = |key: &str| match Annotation::doubt(key, On::Service) {
+            Some(Doubt::Misspelt(near)) => Some(near),
+            _ => None,
+        };
+        for (key, near) in [
+            ("topo-lb.io/topologyKeys", Annotation::TopologyKeys),
+            ("topolb.io/topology-keys", Annotation::TopologyKeys),
+            ("topo-lb/topology-keys", Annotation::TopologyKeys),
+            ("topo-lb.io/topology_key", Annotation::TopologyKeys),
+            ("topo-lb.io/weight", Annotation::Weights),
+            ("topo-lb.io/excluded", Annotation::Exclude),
+            ("openyurt.io/topologykeys", Annotation::OpenYurt),
+            ("openyurt.io/topology-key", Annotation::OpenYurt),
+        ] {
+            assert_eq!(misspelt(key), Some(near), "{key}");
+        }
+        assert_eq!(Annotation::doubt("topo-lb.io/zzz", On::Service), Some(Doubt::Unknown));
+        assert_eq!(Annotation::doubt("openyurt.io/x", On::Service), Some(Doubt::OpenYurts));
+        assert_eq!(Annotation::doubt("openyurt.io/x", On::Pod), None);
+        let label = Annotation::doubt_of_label("topo-lb.io/topology-keys");
+        assert_eq!(label, Some(Doubt::Label(Annotation::TopologyKeys)));
+        for other in [
+            "service.kubernetes.io/topology-mode",
+            "topology.kubernetes.io/zone",
+            "apps.openyurt.io/nodepool",
+            "example.com/topology-keys",
+        ] {
+            assert_eq!(Annotation::doubt(other, On::Service), None, "{other}");
+            assert_eq!(Annotation::doubt_of_label(other), None, "{other}");
+        }
+        assert_eq!(Annotation::doubt_of_label("topo-lb.io/strict"), None);
+    }
+}

@@ -1,0 +1,87 @@
+//! Findings for what nobody reads in the objects of a cluster.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::pod::PODS;
+use super::{Finding, Rule, Severity};
+use crate::cluster::{Annotation, Doubt, On, ServiceId, State};
+use crate::explain::{shown, some};
+use crate::source::object::{Unread, What};
+
+/// A finding for each annotation and label that has no effect where it is, once for all Pods of a
+/// namespace; for Endpoints that have no EndpointSlice in `state`; and for EndpointSlices of no Service.
+#[must_use]
+pub fn unread(all: &[Unread], state: &State) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut pods: BTreeMap<(&str, &What), BTreeSet<&str>> = BTreeMap::new();
+    for Unread { kind, namespace, name, what } in all {
+        let (rule, message) = match what {
+            What::Endpoints => {
+                let id = ServiceId { namespace: (**namespace).into(), name: (**name).into() };
+                if state.slices(&id).next().is_some() {
+                    continue;
+                }
+                (Rule::NoSlice, no_slice())
+            }
+            What::Slice => (Rule::NoSlice, no_service()),
+            _ if kind == "Pod" => {
+                pods.entry((namespace, what)).or_default().insert(name);
+                continue;
+            }
+            what => match sentence(what, kind, "") {
+                Some(message) => (Rule::Ignored, message),
+                None => continue,
+            },
+        };
+        findings.push(rated(Finding::of(namespace, name, rule, message), what));
+    }
+    for ((namespace, what), names) in pods {
+        let whose = format!(" of {} of its Pods ({})", names.len(), some(names, PODS));
+        let message = sentence(what, "Pod", &whose).unwrap_or_default();
+        findings.push(rated(Finding::of("", namespace, Rule::Ignored, message), what));
+    }
+    findings
+}
+
+fn no_slice() -> String {
+    "only EndpointSlices are read, and these Endpoints have none here: Kubernetes makes one of them, unless \
+     they are labelled endpointslice.kubernetes.io/skip-mirror or the Service has a selector; to a file add \
+     an EndpointSlice"
+        .to_owned()
+}
+
+fn no_service() -> String {
+    "this EndpointSlice is of no Service: name it in the label kubernetes.io/service-name"
+        .to_owned()
+}
+
+/// OpenYurt may well read what topo-lb does not.
+fn rated(finding: Finding, what: &What) -> Finding {
+    match what.doubt() {
+        Some(Doubt::OpenYurts) => Finding { severity: Severity::Info, ..finding },
+        _ => finding,
+    }
+}
+
+/// Why this has no effect on an object of this kind.
+fn sentence(what: &What, kind: &str, whose: &str) -> Option<String> {
+    let (noun, key, is_template) = match what {
+        What::Annotation(key, on) => ("annotation", key, *on == On::Pod && kind != "Pod"),
+        What::Label(key) => ("label", key, false),
+        What::Endpoints | What::Slice => return None,
+    };
+    let why = match what.doubt()? {
+        Doubt::Misplaced(known) => {
+            let counts = known.counts_on().iter().map(|on| format!("{on}s"));
+            format!("it counts on {}", counts.collect::<Vec<_>>().join(" and "))
+        }
+        Doubt::Misspelt(near) => format!("topo-lb does not know it; is {near} meant?"),
+        Doubt::Label(_) => "it counts as an annotation".to_owned(),
+        Doubt::Unknown => "topo-lb does not know it".to_owned(),
+        Doubt::OpenYurts => format!("of OpenYurt's, topo-lb reads {} alone", Annotation::OpenYurt),
+    };
+    let place = if is_template { " of its Pods" } else { whose };
+    let place =
+        if place.is_empty() { format!(" on this {}", shown(kind)) } else { place.to_owned() };
+    Some(format!("{noun} {}{place} has no effect: {why}", shown(key)))
+}
