@@ -83,9 +83,13 @@ impl Iptables {
     }
 }
 
-/// Makes a folder with links of the names by which other programs call iptables.
+/// Makes a folder with links of the names by which other programs call iptables. Whoever asks again, as each
+/// part of the bench does, gets the same folder.
 fn link(folder: &Path, legacy: &Path) -> Result<PathBuf> {
     let folder = folder.join("iptables");
+    if folder.is_dir() {
+        return Ok(folder);
+    }
     fs::create_dir(&folder)?;
     for family in ["iptables", "ip6tables"] {
         for end in ["", "-save", "-restore"] {
@@ -94,4 +98,21 @@ fn link(folder: &Path, legacy: &Path) -> Result<PathBuf> {
         }
     }
     Ok(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::folder::Folder;
+    use crate::prefix::Prefix;
+
+    #[test]
+    fn each_part_of_the_bench_may_ask_for_it() {
+        let folder = Folder::make(Prefix::new().folder()).unwrap();
+        let ask = || link(folder.path(), Path::new("/usr/sbin/iptables-legacy")).unwrap();
+        let first = ask();
+        assert_eq!(first, ask());
+        let restore = fs::read_link(first.join("ip6tables-restore")).unwrap();
+        assert_eq!(restore, Path::new("/usr/sbin/ip6tables-legacy-restore"));
+    }
 }

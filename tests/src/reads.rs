@@ -318,6 +318,7 @@ impl Writer {
             service: Some(id),
             ports: port_of(port(generation)),
             endpoints: endpoints.collect(),
+            headless: false,
             triggered: None,
         })));
     }

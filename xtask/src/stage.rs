@@ -124,6 +124,7 @@ impl Stage {
                 Need::Object,
                 Need::Kernel,
                 Need::Lab,
+                Need::Peers,
                 Need::Root,
                 Need::Cluster,
                 Need::ClusterTools,

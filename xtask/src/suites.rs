@@ -25,8 +25,8 @@ pub(crate) const CONTROL_PLANE: [&str; 9] = [
     "prometheus",
 ];
 
-/// The suites that need the parts of a real cluster; plain `cargo test` excludes them, too.
-pub(crate) const CLUSTER: [&str; 2] = ["cluster", "migration"];
+/// The suites that need the parts of a real cluster, kube-proxy among them; plain `cargo test` excludes them, too.
+pub(crate) const CLUSTER: [&str; 3] = ["cluster", "migration", "bench_kube_proxy"];
 
 /// The suites that take longest. They start first: the last to start would run alone at the end.
 const LONG: [&str; 13] = [

@@ -76,6 +76,8 @@ pub(crate) fn start(machine: &Machine<'_>, parts: &Parts, settings: &Settings) -
     // Later kubelets have these in the file.
     if parts.minor()? < 24 {
         command.arg("--container-runtime=remote");
+    }
+    if parts.minor()? < 25 {
         command.arg("--feature-gates=LocalStorageCapacityIsolation=false");
     }
     if parts.minor()? < 27 {

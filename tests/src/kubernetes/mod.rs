@@ -56,6 +56,10 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The tag of the image of topo-lb's last release, if [`Parts::last_release`].
 pub const LAST_RELEASE: &str = "last-release";
 
+/// `kubectl apply` for a server that has only just started: kubectl cannot validate before the server has put
+/// together its OpenAPI. The server itself refuses unknown fields of what is applied on its side.
+const APPLY: [&str; 2] = ["apply", "--validate=false"];
+
 /// How long nodes and agents may take to get ready.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -132,12 +136,17 @@ spec:
           readinessProbe: {periodSeconds: 1, timeoutSeconds: 2}
 ";
 
-/// A patch of the DaemonSet for agents that cannot begin with a ClusterIP.
-fn api_server(server: SocketAddr) -> serde_json::Value {
+/// The external IPs that agents without kube-proxy serve: documentation's (RFC 5737, TEST-NET-3), one of which
+/// a spec of Kubernetes' own tests dials.
+const EXTERNAL_IPS: &str = "203.0.113.0/24";
+
+/// A patch of the DaemonSet for agents without kube-proxy, which cannot begin with a ClusterIP.
+fn alone(server: SocketAddr) -> serde_json::Value {
     let (host, port) = (server.ip().to_string(), server.port().to_string());
     let variables = json!([
         {"name": "KUBERNETES_SERVICE_HOST", "value": host},
         {"name": "KUBERNETES_SERVICE_PORT", "value": port},
+        {"name": "TOPO_LB_EXTERNAL_IP_RANGES", "value": EXTERNAL_IPS},
     ]);
     let agent = json!({"name": "agent", "env": variables});
     json!({
@@ -242,11 +251,12 @@ impl<'a> Kubernetes<'a> {
             patches.push(json!({"patch": FREQUENT_PROBES}));
         }
         if overlay == "kube-proxy-replacement" {
-            patches.push(json!({"patch": api_server(self.plane.server()).to_string()}));
+            patches.push(json!({"patch": alone(self.plane.server()).to_string()}));
         }
         compose(&folder, overlay, &all, &patches.into())?;
         let folder = folder.display().to_string();
-        self.kubectl(&["apply", "--server-side", "--force-conflicts", "-k", &folder]).map(drop)
+        self.kubectl(&[&APPLY[..], &["--server-side", "--force-conflicts", "-k", &folder]].concat())
+            .map(drop)
     }
 
     /// The components of deploy/ that nodes of this machine need.

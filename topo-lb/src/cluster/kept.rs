@@ -23,6 +23,8 @@ pub struct Endpoints {
     pub ports: Arc<[Port]>,
     /// `endpoints`.
     pub endpoints: Box<[Endpoint]>,
+    /// Labelled `service.kubernetes.io/headless`: not for proxies.
+    pub headless: bool,
 }
 
 /// A slice in a set of slices with different ids.
@@ -88,7 +90,7 @@ impl Shared {
         let ports = self.ports.share(slice.ports.into());
         let endpoints = slice.endpoints.into_iter().map(|one| self.endpoint(one)).collect();
         let id = SliceId { namespace: self.text(slice.id.namespace), name: slice.id.name };
-        Some(Endpoints { id, service, ports, endpoints })
+        Some(Endpoints { id, service, ports, endpoints, headless: slice.headless })
     }
 
     fn endpoint(&mut self, endpoint: Endpoint) -> Endpoint {

@@ -10,8 +10,10 @@ pub struct PolicyStatus {
     /// The `metadata.generation` that this is about.
     pub observed_generation: i64,
     /// How many Services it selects.
+    #[schemars(with = "i32", range(min = 0))]
     pub services: u32,
     /// For how many of these its keys are in force.
+    #[schemars(with = "i32", range(min = 0))]
     pub in_force: u32,
     /// The rules that it breaks. What breaks a rule is ignored.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -104,6 +104,9 @@ pub struct Slice {
     pub ports: Vec<Port>,
     /// `endpoints`.
     pub endpoints: Vec<Endpoint>,
+    /// Labelled `service.kubernetes.io/headless`, as the slices of Services without a ClusterIP are: not for
+    /// proxies.
+    pub headless: bool,
     /// Annotation `endpoints.kubernetes.io/last-change-trigger-time`: when the Pod or Service
     /// changed that caused this slice's change. For latency metrics only; the state drops it.
     pub triggered: Option<SystemTime>,

@@ -19,6 +19,11 @@ fn schema() -> Value {
     definition.pointer("/spec/versions/0/schema/openAPIV3Schema/properties/spec").unwrap().clone()
 }
 
+/// All definitions.
+fn definitions() -> Value {
+    json!([TopologyPolicy::crd(), ClusterTopologyPolicy::crd()])
+}
+
 /// Whether a text keeps `pattern` and the lengths of a schema; whether a list does.
 fn fits(value: &Value, schema: &Value) -> bool {
     let within = |count: usize, least: &str, most: &str| {
@@ -244,6 +249,23 @@ fn what_the_schema_says_differently_is_known() {
     ] {
         assert!(!is_accepted(&refused) && is_used(&refused), "{refused}");
     }
+}
+
+/// The API server warns of any other.
+#[test]
+fn every_format_is_one_that_kubernetes_knows() {
+    let (mut left, mut formats) = (vec![definitions()], Vec::new());
+    while let Some(value) = left.pop() {
+        formats.extend(value["format"].as_str().map(str::to_owned));
+        match value {
+            Value::Array(all) => left.extend(all),
+            Value::Object(all) => left.extend(all.into_iter().map(|(_, value)| value)),
+            _ => {}
+        }
+    }
+    let known = ["int32", "int64", "float", "double", "byte", "date", "date-time", "duration"];
+    let unknown: Vec<_> = formats.iter().filter(|it| !known.contains(&it.as_str())).collect();
+    assert!(!formats.is_empty() && unknown.is_empty(), "{unknown:?}");
 }
 
 #[test]

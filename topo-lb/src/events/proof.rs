@@ -64,6 +64,7 @@ fn slice(service: usize, pools: &[usize]) -> Slice {
         service: Some(id(service)),
         ports: vec![Port { name: "http".into(), port: 8080, protocol: Protocol::Tcp }],
         endpoints: pools.iter().map(endpoint).collect(),
+        headless: false,
         triggered: None,
     }
 }

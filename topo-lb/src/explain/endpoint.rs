@@ -44,6 +44,10 @@ pub(super) fn reason(decision: &Decision<'_>, endpoint: &Endpoint<'_>) -> String
         Status::OtherFamily(family) => {
             format!("the Service has no {family} ClusterIP")
         }
+        Status::HeadlessSlice => {
+            "its EndpointSlice is labelled service.kubernetes.io/headless: not for proxies"
+                .to_owned()
+        }
         Status::NotReady => "not ready".to_owned(),
         Status::Draining => "terminating, and others are ready".to_owned(),
         Status::Stopped => "terminating, and no longer serving".to_owned(),

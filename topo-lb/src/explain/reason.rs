@@ -152,6 +152,9 @@ fn no_endpoint(decision: &Decision<'_>, choice: &Choice<'_>, missing: Missing) -
                             used matches its selector"
                 .to_owned()
         }
+        Missing::Headless => "it has no endpoint for proxies: its EndpointSlices are labelled \
+             service.kubernetes.io/headless"
+            .to_owned(),
         Missing::Port if port.name.is_empty() => format!(
             "it has no endpoint: its EndpointSlices have no port without a name of protocol {}",
             port.protocol,

@@ -117,6 +117,7 @@ mod tests {
             service: Some(id(name)),
             ports: vec![Port { name: "dns".into(), port: 5353, protocol: Protocol::Udp }],
             endpoints: endpoints.iter().map(endpoint).collect(),
+            headless: false,
             triggered: None,
         }
     }

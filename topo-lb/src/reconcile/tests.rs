@@ -98,6 +98,7 @@ fn slice(nodes: &[&str]) -> Update {
         service: Some(id("a")),
         ports: vec![Port { name: "http".into(), port: 80, protocol: Protocol::Tcp }],
         endpoints: (1..).zip(nodes).map(endpoint).collect(),
+        headless: false,
         triggered: None,
     }))
 }

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::cluster::Endpoint;
+use crate::cluster::kept::Endpoints;
 use crate::cluster::{Family, Port, Service, State};
 
 use super::label::Site;
@@ -51,8 +52,35 @@ pub(super) fn of<'a>(
     port: &Port,
     family: Family,
 ) -> Vec<Candidate<'a>> {
+    among(state, service, port, family, |slice| counts(slice, service))
+}
+
+/// The same of the slices that do not count.
+pub(super) fn not_counted<'a>(
+    state: &'a State,
+    service: &Service,
+    port: &Port,
+    family: Family,
+) -> Vec<Candidate<'a>> {
+    among(state, service, port, family, |slice| !counts(slice, service))
+}
+
+/// Whether a slice is for proxies, or its Service has no address that proxies could translate. kube-proxy
+/// does not even watch slices labelled `service.kubernetes.io/headless` (cmd/kube-proxy/app/server.go); the
+/// resolver answers from them.
+pub(super) fn counts(slice: &Endpoints, service: &Service) -> bool {
+    !slice.headless || service.skipped.is_some()
+}
+
+fn among<'a>(
+    state: &'a State,
+    service: &Service,
+    port: &Port,
+    family: Family,
+    is_meant: impl Fn(&Endpoints) -> bool,
+) -> Vec<Candidate<'a>> {
     let mut candidates = Vec::new();
-    for (_, slice) in state.slices(&service.id) {
+    for (_, slice) in state.slices(&service.id).filter(|(_, slice)| is_meant(slice)) {
         for slice_port in slice.ports.iter().filter(|own| port.matches(own)) {
             let own = slice.endpoints.iter().filter(|one| Family::of(one.address) == family);
             candidates.extend(own.map(|endpoint| Candidate {

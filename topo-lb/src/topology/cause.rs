@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 
 use crate::cluster::{Port, Service, State};
 
+use super::candidate;
+
 /// Why these endpoints are chosen, or why none. OpenYurt's causes name the limit: connections are
 /// refused if no endpoint is within it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +73,8 @@ pub enum Missing {
     Slices,
     /// Its slices are empty.
     Endpoints,
+    /// Only slices labelled `service.kubernetes.io/headless` have endpoints.
+    Headless,
     /// Its slices have endpoints, but not this port.
     Port,
     /// Its slices have endpoints with this port, but of the other family.
@@ -82,6 +86,8 @@ impl Missing {
         let found = state.slices(&service.id).map(|(_, slice)| {
             if slice.endpoints.is_empty() {
                 Self::Endpoints
+            } else if !candidate::counts(slice, service) {
+                Self::Headless
             } else if slice.ports.iter().any(|own| port.matches(own)) {
                 Self::Family
             } else {

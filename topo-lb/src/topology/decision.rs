@@ -270,7 +270,13 @@ impl<'a> Decision<'a> {
                 endpoints.extend(strangers.iter().map(|one| endpoint(one, here, status.clone())));
             }
         }
+        for family in Family::BOTH {
+            let all = candidate::not_counted(state, service, port, family);
+            endpoints.extend(all.iter().map(|one| endpoint(one, here, Status::HeadlessSlice)));
+        }
+        // An endpoint that counts is before one at the same address that does not.
         endpoints.sort_by_key(|one| one.address);
+        endpoints.dedup_by_key(|one| one.address);
         let policy = InForce {
             source: match (hinted, is_external) {
                 (true, _) => PolicySource::Hints,

@@ -3,8 +3,9 @@
 use std::net::SocketAddr;
 
 use topo_lb::cluster::service::Protocol;
-use topo_lb::cluster::{Endpoint, Service};
+use topo_lb::cluster::{Endpoint, Service, Slice};
 use topo_lb::topology::cause::{Cause, Missing};
+use topo_lb::topology::decision::Status;
 use topo_lb::topology::{Route, Verdict};
 use topo_lb_common::backend::Locality;
 
@@ -133,6 +134,24 @@ fn a_port_without_endpoints_says_what_it_lacks() {
     assert_eq!(lack(&cluster), Missing::Slices);
     cluster.slices.iter_mut().for_each(|slice| slice.service = None);
     assert_eq!(lack(&cluster), Missing::Slices);
+}
+
+#[test]
+fn slices_labelled_headless_are_not_for_proxies() {
+    let mut cluster = Cluster::of(vec![], service(), vec![endpoint("10.0.0.2", "n")]);
+    let all = vec![endpoint("10.0.0.1", "n"), endpoint("10.0.0.2", "n")];
+    cluster.slices.push(Slice { headless: true, ..slice("svc-0", all) });
+    let route = &cluster.routes("n")[0];
+    assert_eq!((addresses(route), sockets(route)), (vec!["10.0.0.2:9376".into()], vec![]));
+    cluster.decided("n", |decision| {
+        let shown: Vec<_> = decision.endpoints.iter().map(|one| &one.status).collect();
+        assert_eq!(shown, [&Status::HeadlessSlice, &Status::Chosen(Cause::Unconstrained)]);
+    });
+    cluster.slices.remove(0);
+    assert_eq!(cluster.routes("n")[0].verdict, Verdict::Refuse);
+    cluster.decided("n", |decision| {
+        assert_eq!(decision.choices[0].cause, Cause::NoEndpoint(Missing::Headless));
+    });
 }
 
 #[test]

@@ -131,6 +131,7 @@ pub(crate) fn slice(name: &str, endpoints: Vec<Endpoint>) -> Slice {
         service: Some(id("svc")),
         ports: vec![port("http", 9376, Protocol::Tcp)],
         endpoints,
+        headless: false,
         triggered: None,
     }
 }

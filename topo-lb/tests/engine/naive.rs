@@ -91,6 +91,9 @@ pub(crate) fn answer(view: View<'_>, port: &Port, v6: bool, who: Who) -> Answer 
         if slice.service.as_ref() != Some(&service.id) {
             continue;
         }
+        if slice.headless && who != Who::Asking {
+            continue;
+        }
         for own in &slice.ports {
             if own.name != port.name || protocol(own.protocol) != protocol(port.protocol) {
                 continue;

@@ -360,6 +360,7 @@ pub(crate) fn slice(tape: &mut Tape<'_>, name: &str, services: &[&str], v6: usiz
         service: (!tape.chance(3)).then(|| id(tape.one(services))),
         ports,
         endpoints,
+        headless: tape.chance(5),
         triggered: None,
     }
 }

@@ -10,7 +10,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
-use super::kubernetes;
+use super::{image_names, kubernetes};
 use crate::cache;
 use crate::debian::{self, Archive};
 use crate::debian_kubernetes::VERSION;
@@ -26,43 +26,15 @@ pub(super) const VARIABLE: &str = "TOPO_LB_IMAGES";
 /// The archives.
 const ARCHIVES: [&str; 3] = ["pause.tar", "busybox.tar", "agnhost.tar"];
 
-/// What is in the archives, by their names without an end.
-///
-/// agnhost has the names of all images of the tests that are about Services: those of DNS call only
-/// `dig` and `getent` of jessie-dnsutils, and those of EndpointSlices only want nginx to run.
-const IMAGES: [(&str, Image<'_>); 3] = [
-    (
-        "pause",
-        Image {
-            names: &["k8s.gcr.io/pause:3.2", "registry.k8s.io/pause:3.10"],
-            entrypoint: &["/pause"],
-            arguments: &[],
-            labels: &[],
-        },
-    ),
-    (
-        "busybox",
-        Image {
-            names: &["docker.io/library/busybox:1.29"],
-            entrypoint: &[],
-            arguments: &["sh"],
-            labels: &[],
-        },
-    ),
-    (
-        "agnhost",
-        Image {
-            names: &[
-                "k8s.gcr.io/e2e-test-images/agnhost:2.21",
-                "gcr.io/kubernetes-e2e-test-images/jessie-dnsutils:1.0",
-                "docker.io/library/nginx:1.14-alpine",
-            ],
-            entrypoint: &["/agnhost"],
-            arguments: &["pause"],
-            labels: &[],
-        },
-    ),
-];
+/// What is in an archive: all but its names.
+fn image(archive: &str) -> Image<'static> {
+    let (entrypoint, arguments): (&[&str], &[&str]) = match archive {
+        "pause" => (&["/pause"], &[]),
+        "busybox" => (&[], &["sh"]),
+        _ => (&["/agnhost"], &["pause"]),
+    };
+    Image { names: &[], entrypoint, arguments, labels: &[] }
+}
 
 /// Debian's packages for agnhost's image.
 const PACKAGES: [&str; 7] =
@@ -90,7 +62,12 @@ pub(super) fn archives(workspace: &Workspace) -> Result<PathBuf> {
         return Ok(folder);
     }
     let programs = kubernetes::built(workspace)?;
-    let folder = cache::folder(&format!("cluster-images-{VERSION}"))?;
+    let tests = kubernetes::given_tests(workspace)?;
+    let (end, listed) = match &tests {
+        None => (String::new(), ""),
+        Some(tests) => (format!("-for-{}", tests.version), tests.images.as_str()),
+    };
+    let folder = cache::folder(&format!("cluster-images-{VERSION}{end}"))?;
     cache::make_once(&folder, |room| {
         let root = unpacked(workspace, room)?;
         let contents = room.join("contents");
@@ -101,8 +78,10 @@ pub(super) fn archives(workspace: &Workspace) -> Result<PathBuf> {
         copy(&programs.join("pause"), &contents.join("pause/pause"))?;
         busybox(&root, &contents.join("busybox"))?;
         agnhost(&root, &programs, &contents.join("agnhost"))?;
-        for (name, image) in IMAGES {
+        for names in image_names::ALL {
+            let name = names.archive;
             let (content, archive) = (contents.join(name), room.join(format!("{name}.tar")));
+            let image = Image { names: &names.with(listed), ..image(name) };
             image.write(workspace, &[(architecture(), &content)], &archive)?;
         }
         let archives = room.join("archives");

@@ -4,11 +4,12 @@
 use fs_err as fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::cache;
 use crate::debian_kubernetes::{Build, VERSION};
 use crate::given;
+use crate::process::{display, output_of};
 use crate::progress;
 use crate::workspace::{Workspace, path_from};
 
@@ -70,6 +71,32 @@ pub(crate) fn tests(workspace: &Workspace) -> Result<PathBuf> {
     }
     cache::make_once(&folder, compile)?;
     Ok(folder)
+}
+
+/// Kubernetes' own tests in the folder that the environment names.
+#[derive(Debug)]
+pub(super) struct Tests {
+    /// Their version: `1.36.1`.
+    pub(super) version: String,
+    /// The names of their images, one a line.
+    pub(super) images: String,
+}
+
+/// Those of the folder that the environment names, if it has them: a cluster can be without.
+///
+/// # Errors
+/// They do not say what their images are.
+pub(super) fn given_tests(workspace: &Workspace) -> Result<Option<Tests>> {
+    let Some(folder) = path_from(VARIABLE).filter(|it| it.join("e2e.test").is_file()) else {
+        return Ok(None);
+    };
+    let said = |program: &str, flag: &str| {
+        let mut command = workspace.command(folder.join(program));
+        output_of(command.arg(flag)).with_context(|| format!("`{}` failed", display(&command)))
+    };
+    let version = said("kubelet", "--version")?;
+    let version = version.trim().rsplit(" v").next().unwrap_or_default().to_owned();
+    Ok(Some(Tests { version, images: said("e2e.test", "--list-images")? }))
 }
 
 /// The folder in the cache, which also has the programs of the images. Builds them if necessary.

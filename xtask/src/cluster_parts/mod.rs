@@ -3,6 +3,7 @@
 //! compiled or downloaded once into the user's cache.
 
 mod containerd;
+mod image_names;
 mod images;
 pub(crate) mod kubernetes;
 

@@ -1,23 +1,23 @@
 //! `cargo xtask e2e`: Kubernetes' own tests on a cluster of this machine.
 //!
-//! [`suite`] runs `e2e.test`, [`lanes`] says which specs run at the same time, [`junit`] reads what
-//! it has written, [`results`] shows and keeps it, and [`page`] writes docs/conformance.md from what
-//! is kept.
+//! [`suite`] runs `e2e.test`, [`ginkgo`] knows its flags, [`lanes`] says which specs run at the same time, [`junit`]
+//! reads what it has written, [`results`] shows and keeps it, and [`page`] writes docs/conformance.md from
+//! what is kept.
 
 mod cluster;
+mod ginkgo;
 mod internet;
 mod junit;
 mod lanes;
 mod page;
+mod reasons;
 mod results;
-mod skipped;
 mod suite;
 
 use anyhow::{Context as _, Result, bail};
 use regex::Regex;
 
 use self::cluster::Cluster;
-use self::results::Results;
 use crate::cluster::ServiceProxy;
 use crate::cluster_parts::kubernetes;
 use crate::install;
@@ -37,7 +37,8 @@ const FOCUS: &str = concat!(
 /// By default it runs what sig-network tests of Services, EndpointSlices, connections between Pods
 /// and Services, and the names of Services, which takes ten minutes. What cannot run here
 /// is in xtask/src/e2e/skipped.txt, with reasons. e2e.test is compiled from Debian's source the first
-/// time, which takes minutes, or is in the folder that TOPO_LB_KUBERNETES names.
+/// time, which takes minutes, or is in the folder that TOPO_LB_KUBERNETES names, of any version from 1.20 to
+/// 1.36, with kubectl of the same version.
 ///
 /// Exit code 1: a spec failed.
 #[derive(Debug, clap::Args)]
@@ -88,11 +89,11 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     }
     if args.write_docs {
         results.keep(&docs)?;
-        match Results::missing(&docs) {
+        match results.missing(&docs) {
             None => page::write(&docs)?,
             Some(proxy) => progress::note(&format!(
-                "docs/conformance.md is written once there are results with {0}, too: `cargo xtask e2e \
-                 --proxy {0} --write-docs`",
+                "docs/conformance.md is written once there are results of this version with {0}, too: \
+                 `cargo xtask e2e --proxy {0} --write-docs`",
                 proxy.name()
             )),
         }

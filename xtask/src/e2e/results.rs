@@ -3,16 +3,16 @@
 use fs_err as fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use comfy_table::{CellAlignment, Table, presets};
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::ServiceProxy;
 
-/// The folder of the results that are kept, in docs.
+/// The folder of the results that are kept, in docs: a folder for each minor version of Kubernetes.
 const FOLDER: &str = "conformance";
 
-/// The columns that the page must have.
+/// The columns that the page must have of each version.
 const REQUIRED: [ServiceProxy; 2] = [ServiceProxy::KubeProxy, ServiceProxy::Beside];
 
 /// All specs in focus.
@@ -92,34 +92,54 @@ impl Results {
         )
     }
 
-    /// Keeps these results in place of the earlier ones with this proxy.
+    /// Keeps these results in place of the earlier ones of this minor version with this proxy.
     pub(super) fn keep(&self, docs: &Path) -> Result<()> {
-        fs::create_dir_all(docs.join(FOLDER))?;
-        Ok(fs::write(place(docs, self.proxy), self.json()?)?)
+        fs::create_dir_all(docs.join(FOLDER).join(self.minor()))?;
+        Ok(fs::write(place(docs, self.minor(), self.proxy), self.json()?)?)
     }
 
-    /// A column that the page must have, and of which no results are kept.
-    pub(super) fn missing(docs: &Path) -> Option<ServiceProxy> {
-        REQUIRED.into_iter().find(|proxy| !place(docs, *proxy).is_file())
+    /// The minor version of Kubernetes: `1.20`.
+    pub(super) fn minor(&self) -> &str {
+        self.kubernetes
+            .match_indices('.')
+            .nth(1)
+            .map_or(&self.kubernetes, |(at, _)| &self.kubernetes[..at])
     }
 
-    /// The columns of the page.
+    /// A column of this version that the page must have, and of which no results are kept.
+    pub(super) fn missing(&self, docs: &Path) -> Option<ServiceProxy> {
+        REQUIRED.into_iter().find(|proxy| !place(docs, self.minor(), *proxy).is_file())
+    }
+
+    /// The columns of the page: all of one version of Kubernetes together, the oldest version first.
     ///
     /// # Errors
-    /// There are no results of one that it must have.
-    pub(super) fn columns(docs: &Path) -> Result<Vec<Self>> {
-        let is_kept = |proxy: &ServiceProxy| place(docs, *proxy).is_file();
-        let alone = Some(ServiceProxy::TopoLb).filter(is_kept);
-        REQUIRED.into_iter().chain(alone).map(|proxy| Self::kept(docs, proxy)).collect()
+    /// There are no results, or none of a column that each version must have.
+    pub(super) fn columns(docs: &Path) -> Result<Vec<Vec<Self>>> {
+        let mut versions = Vec::new();
+        for entry in fs::read_dir(docs.join(FOLDER))? {
+            versions.push(entry?.file_name().to_string_lossy().into_owned());
+        }
+        versions.sort_by_key(|version| {
+            version.split('.').map(|part| part.parse::<u32>().ok()).collect::<Vec<_>>()
+        });
+        ensure!(!versions.is_empty(), "there are no results in {}", docs.join(FOLDER).display());
+        let of_version = |version: &String| -> Result<Vec<Self>> {
+            let is_kept = |proxy: &ServiceProxy| place(docs, version, *proxy).is_file();
+            let alone = Some(ServiceProxy::TopoLb).filter(is_kept);
+            let proxies = REQUIRED.into_iter().chain(alone);
+            proxies.map(|proxy| Self::kept(docs, version, proxy)).collect()
+        };
+        versions.iter().map(of_version).collect()
     }
 
-    /// The results that are kept with a proxy.
-    fn kept(docs: &Path, proxy: ServiceProxy) -> Result<Self> {
-        let path = place(docs, proxy);
+    /// The results that are kept of a minor version with a proxy.
+    fn kept(docs: &Path, version: &str, proxy: ServiceProxy) -> Result<Self> {
+        let path = place(docs, version, proxy);
         let text = fs::read_to_string(&path).with_context(|| {
             format!(
-                "docs/conformance.md has a column with {0}: keep its results with `cargo xtask e2e \
-                 --proxy {0} --write-docs`",
+                "docs/conformance.md has a column of Kubernetes {version} with {0}: keep its results \
+                 with `cargo xtask e2e --proxy {0} --write-docs`",
                 proxy.name()
             )
         })?;
@@ -127,6 +147,6 @@ impl Results {
     }
 }
 
-fn place(docs: &Path, proxy: ServiceProxy) -> PathBuf {
-    docs.join(FOLDER).join(format!("{}.json", proxy.name()))
+fn place(docs: &Path, version: &str, proxy: ServiceProxy) -> PathBuf {
+    docs.join(FOLDER).join(version).join(format!("{}.json", proxy.name()))
 }

@@ -10,8 +10,9 @@ use fs_err as fs;
 use regex::Regex;
 
 use super::cluster::Cluster;
+use super::ginkgo::Ginkgo;
+use super::reasons::{self, Reason};
 use super::results::{Results, Spec, Verdict};
-use super::skipped::{self, Skipped};
 use super::{internet, junit, lanes};
 use crate::process::{Background, caught, display, output_of};
 use crate::progress::{self, Running};
@@ -38,7 +39,8 @@ pub(super) fn run(
         programs,
         kubeconfig: flattened(workspace, programs, cluster, &folder)?,
         folder,
-        skipped: skipped::list()?,
+        ginkgo: Ginkgo::of(&kubernetes)?,
+        skipped: reasons::skipped()?,
         internet: internet::serve()?,
     };
     let listed = suite.list(focus)?;
@@ -95,7 +97,8 @@ struct Suite<'a> {
     kubeconfig: PathBuf,
     /// The folder of its reports.
     folder: PathBuf,
-    skipped: Vec<Skipped>,
+    ginkgo: Ginkgo,
+    skipped: Vec<Reason>,
     /// What stands in for the internet.
     internet: SocketAddr,
 }
@@ -119,8 +122,8 @@ impl Suite<'_> {
             .arg("--report-dir")
             .arg(&folder)
             // The same order in every run.
-            .args(["--ginkgo.noColor", "--ginkgo.seed=1", "--ginkgo.focus", focus])
-            .args(["--ginkgo.skip", &skipped::expression(&self.skipped)]);
+            .args([self.ginkgo.no_color(), "--ginkgo.seed=1", "--ginkgo.focus", focus])
+            .args(["--ginkgo.skip", &reasons::expression(&self.skipped)]);
         internet::stand_in_for(&mut command, self.internet);
         Ok((command, report))
     }
@@ -128,14 +131,14 @@ impl Suite<'_> {
     /// The specs in focus: passed are those that can run.
     fn list(&self, focus: &Regex) -> Result<Vec<Spec>> {
         let (mut command, report) = self.command("list", focus.as_str())?;
-        command.arg("--ginkgo.dryRun");
+        command.arg(self.ginkgo.dry_run());
         output_of(&mut command).with_context(|| format!("`{}` failed", display(&command)))?;
         junit::read(&fs::read_to_string(&report)?, focus)
     }
 
     /// A spec that has no result yet.
     fn not_run(&self, spec: Spec) -> Spec {
-        let why = skipped::reason(&self.skipped, &spec.name).to_owned();
+        let why = reasons::of_skipped(&self.skipped, &spec.name).to_owned();
         Spec { result: Verdict::Skipped, why, ..spec }
     }
 }

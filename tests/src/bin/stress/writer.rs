@@ -85,6 +85,7 @@ impl<'a> Writer<'a> {
                 .map(|(name, protocol)| Port { name: name.into(), port: PORT, protocol })
                 .to_vec(),
             endpoints: endpoints.collect(),
+            headless: false,
             triggered: None,
         })));
         self.reconciler.observe(Update::Service(Change::Applied(Service {

@@ -21,8 +21,8 @@ use crate::deployment::kubectl;
 use crate::wiring::fabric4;
 
 use self::directory::Directory;
-use super::Proxy;
 use super::background::Background;
+use super::{APPLY, Proxy};
 
 pub mod directory;
 mod follow;
@@ -54,7 +54,7 @@ impl Dns {
         let objects = cluster.folder().join("dns.json");
         fs::write(&objects, objects_of_service().to_string())?;
         let file = objects.display().to_string();
-        plane.administer(&kubectl()?, &["apply", "-f", &file])?;
+        plane.administer(&kubectl()?, &[&APPLY[..], &["-f", &file]].concat())?;
         let kubeconfig = plane.kubeconfig(ADMINISTRATOR)?;
         let server = Background::start("dns", cluster, async move {
             let directory = Arc::new(RwLock::new(Directory::default()));

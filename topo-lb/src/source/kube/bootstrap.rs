@@ -212,6 +212,7 @@ mod tests {
             service: Some(kubernetes().id),
             ports: vec![Port { name: "https".into(), port: 6443, protocol: Protocol::Tcp }],
             endpoints: hosts.iter().map(endpoint).collect(),
+            headless: false,
             triggered: None,
         }
     }

@@ -129,6 +129,8 @@ pub(super) struct OwnLabels {
     pub(super) service: Option<String>,
     #[serde(rename = "service.kubernetes.io/service-proxy-name")]
     pub(super) proxy: Option<IgnoredAny>,
+    #[serde(rename = "service.kubernetes.io/headless")]
+    pub(super) headless: Option<IgnoredAny>,
 }
 
 /// A port number, 1–65535.

@@ -103,7 +103,7 @@ impl Fields {
     pub(super) fn keep(self, names: &mut Names) -> (Slice, Option<SkippedEndpoints>) {
         let Self { metadata, address_type, endpoints, ports } = self;
         let namespace = names.share(metadata.namespace());
-        let OwnLabels { service, proxy } = &metadata.labels;
+        let OwnLabels { service, proxy, headless } = &metadata.labels;
         let service = service.as_deref().filter(|service| !service.is_empty());
         let triggered = metadata.annotations.triggered.as_str();
         let mut slice = Slice {
@@ -114,6 +114,7 @@ impl Fields {
             id: SliceId { namespace, name: metadata.name.as_str().into() },
             ports: ports.iter().filter_map(|port| port.keep(names)).collect(),
             endpoints: Vec::new(),
+            headless: headless.is_some(),
             triggered: triggered
                 .and_then(|text| text.parse::<Timestamp>().ok())
                 .map(SystemTime::from),

@@ -263,6 +263,17 @@ fn slices_that_are_not_ours_have_no_endpoints() {
 }
 
 #[test]
+fn a_slice_for_the_names_of_pods_keeps_its_endpoints_and_says_so() {
+    let labels = json!({"service.kubernetes.io/headless": "", "kubernetes.io/service-name": "web"});
+    let endpoints = json!([{"addresses": ["10.1.1.1"]}]);
+    for (labels, headless) in [(labels, true), (json!({}), false)] {
+        let metadata = json!({"name": "web-1", "labels": labels});
+        let (slice, _) = slice(json!({"metadata": metadata, "endpoints": endpoints}));
+        assert_eq!((slice.headless, slice.endpoints.len()), (headless, 1));
+    }
+}
+
+#[test]
 fn a_slice_without_the_service_label_belongs_to_no_service() {
     for labels in [json!(null), json!({}), json!({"kubernetes.io/service-name": ""})] {
         let (slice, _) = slice(json!({"metadata": {"name": "web-1", "labels": labels}}));

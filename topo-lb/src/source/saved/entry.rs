@@ -32,6 +32,8 @@ pub(super) struct SliceEntry {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     places: Vec<Placement>,
     endpoints: Vec<EndpointEntry>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    headless: bool,
 }
 
 /// Address, conditions, node, and index in `places`.
@@ -68,13 +70,14 @@ impl SliceEntry {
             ports: slice.ports.to_vec(),
             places,
             endpoints,
+            headless: slice.headless,
         }
     }
 }
 
 impl From<SliceEntry> for Slice {
     fn from(entry: SliceEntry) -> Self {
-        let SliceEntry { namespace, name, service, ports, places, endpoints } = entry;
+        let SliceEntry { namespace, name, service, ports, places, endpoints, headless } = entry;
         let endpoint = |EndpointEntry(address, conditions, node, place): EndpointEntry| {
             let place = place.and_then(|at| places.get(at)).cloned().unwrap_or_default();
             Endpoint {
@@ -89,6 +92,7 @@ impl From<SliceEntry> for Slice {
             id: SliceId { namespace, name },
             ports,
             endpoints: endpoints.into_iter().map(endpoint).collect(),
+            headless,
             triggered: None,
         }
     }

@@ -117,7 +117,7 @@ fn version_2_is_this() {
     assert_eq!(String::from_utf8_lossy(&written(&state)), String::from_utf8_lossy(text));
 }
 
-/// Version 1 has no Namespaces, no policies, and no labels of Services.
+/// Version 1 has no Namespaces, no policies, no labels of Services, and no headless slices.
 #[test]
 fn version_1_is_read() {
     let text = include_bytes!("../../../tests/golden/saved-1.state");
@@ -128,7 +128,9 @@ fn version_1_is_read() {
         let service = Service { labels: Labels::default(), ..state.service(&id).unwrap().clone() };
         let _ = state.apply(Update::Service(Change::Applied(service)), NODE);
     }
+    let headless = state.all_slices().find(|(_, slice)| slice.headless).map(|(id, _)| id.clone());
     for update in [
+        Update::Slice(Change::Deleted(headless.unwrap())),
         Update::Namespace(Change::Listed(Vec::new(), Vec::new())),
         Update::TopologyPolicy(Change::Listed(Vec::new(), Vec::new())),
         Update::ClusterTopologyPolicy(Change::Listed(Vec::new(), Vec::new())),

@@ -29,6 +29,8 @@ pub enum Status<'a> {
     LeftAlone,
     /// The Service has no ClusterIP of this family.
     OtherFamily(Family),
+    /// In a slice labelled `service.kubernetes.io/headless`: not for proxies.
+    HeadlessSlice,
     /// Neither ready nor terminating.
     NotReady,
     /// Terminating and still serving, but others are ready.
