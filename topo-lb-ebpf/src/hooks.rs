@@ -4,7 +4,7 @@ use aya_ebpf::bindings::__sk_buff;
 use topo_lb_common::packets::Outcome;
 use topo_lb_common::snat::is_source_port;
 
-use crate::collision::{Direct, sort};
+use crate::collision;
 use crate::family::{V4, V6};
 use crate::frontend_filter::{has_bit, in_range};
 use crate::header::Read as _;
@@ -36,11 +36,9 @@ pub(crate) fn ingress(skb: *mut __sk_buff, clients: Clients) -> i32 {
 
 #[inline(always)]
 fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Verdict {
-    let (is_direct, mut verdict) = match filter::<F>(skb, clients) {
-        Filtered::Service => (false, F::from_client(skb, Done::Nothing)),
-        Filtered::Direct(Direct::Known) => (true, F::from_client(skb, Done::Nothing)),
-        Filtered::Direct(Direct::Opens) => (true, Verdict::ChooseEndpoint),
-        Filtered::Direct(Direct::Unknown) => return next(Hook::Ingress, Outcome::Untouched),
+    let mut verdict = match filter::<F>(skb, clients) {
+        Filtered::Service => F::from_client(skb, Done::Nothing),
+        Filtered::Direct => Verdict::OpenDirect,
         Filtered::Other(outcome) => return next(Hook::Ingress, outcome),
     };
     // The verdict on most packets: they pay for no comparison with the steps below.
@@ -67,10 +65,7 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ve
         verdict = F::forget(skb, Hook::Ingress);
     }
     let has_met = verdict == Verdict::ChooseAnother;
-    let opens = verdict == Verdict::ChooseEndpoint || has_met;
-    if opens && is_direct {
-        verdict = choose_port::<F>(skb, F::open_direct(skb), true);
-    } else if opens {
+    if verdict == Verdict::ChooseEndpoint || has_met {
         note::begin(skb);
         verdict = F::open(skb);
         let opens = matches!(verdict, Verdict::ChooseSource | Verdict::ExpectReplies);
@@ -84,6 +79,9 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ve
             }
             F::tell(skb);
         }
+    }
+    if verdict == Verdict::OpenDirect {
+        verdict = choose_port::<F>(skb, F::open_direct(skb), true);
     }
     if verdict == Verdict::Note {
         verdict = F::note(skb, Hook::Ingress);
@@ -119,11 +117,11 @@ fn choose_port<F: Steps>(skb: *mut __sk_buff, mut verdict: Verdict, is_taken: bo
 }
 
 /// What a packet's destination says.
-enum Filtered {
+pub(crate) enum Filtered {
     /// Perhaps to a Service, about a connection to one, or a reply that turns.
     Service,
-    /// No Service, but perhaps an endpoint of a translated connection.
-    Direct(Direct),
+    /// No Service; it may begin a connection to an endpoint that has others through a frontend.
+    Direct,
     /// Neither.
     Other(Outcome),
 }
@@ -142,7 +140,7 @@ fn filter<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Filter
         return if has_bit::<F>(destination, port) || is_reply() {
             Filtered::Service
         } else {
-            Filtered::Direct(sort::<F>(skb, &packet))
+            collision::filter::<F>(skb, &packet)
         };
     }
     // The destination suffices. Fragments and ICMP errors are sent to a Service's address, too.

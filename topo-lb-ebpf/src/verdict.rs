@@ -46,6 +46,8 @@ pub(crate) enum Verdict {
     LeaveFromOwn = 114,
     /// Step: choose an endpoint; the client's own port is taken at the former one.
     ChooseAnother = 115,
+    /// Step: open a connection to an endpoint itself, if another one has its port there.
+    OpenDirect = 117,
     /// Step: leave the segment of another connection untouched.
     Meet = 116,
 }
