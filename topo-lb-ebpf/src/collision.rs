@@ -10,6 +10,10 @@
 //!   segment passes untouched ([`MET`]): from the frontend's address, the client would answer it by a RST,
 //!   which ends the direct connection. The client's next SYN gets another source port. Datagrams have
 //!   no such answer: the direct flow's next datagram makes it the second one.
+#![expect(
+    clippy::needless_borrows_for_generic_args,
+    reason = "what is passed by value is copied, on a stack of 512 bytes"
+)]
 
 use aya_ebpf::bindings::{__sk_buff, BPF_ANY};
 use topo_lb_common::address::{SCTP, UDP};
