@@ -10,6 +10,10 @@
 //!   segment passes untouched ([`MET`]): from the frontend's address, the client would answer it by a RST,
 //!   which ends the direct connection. The client's next SYN gets another source port. Datagrams have
 //!   no such answer: the direct flow's next datagram makes it the second one.
+#![expect(
+    clippy::needless_borrows_for_generic_args,
+    reason = "what is passed by value is copied, on a stack of 512 bytes"
+)]
 
 use aya_ebpf::bindings::{__sk_buff, BPF_ANY};
 use topo_lb_common::address::{SCTP, UDP};
@@ -23,6 +27,7 @@ use crate::connection::{find, find_half_open, holds, is_alive, opens, other_key,
 use crate::fast_path::{FastPath, PacketSummary};
 use crate::four_tuple::{EntryFields, FourTuple, NewEntry};
 use crate::fragment;
+use crate::hooks::Filtered;
 use crate::outside::{client_device, is_translated};
 use crate::packets::{Hook, next};
 use crate::reply_filter::{is_no_endpoint, is_none_direct};
@@ -30,28 +35,18 @@ use crate::tc::Translate;
 use crate::transport::{split_ports, transport};
 use crate::verdict::Verdict;
 
-/// What a packet to no frontend may be.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Direct {
-    /// Nothing that the programs know.
-    Unknown,
-    /// It may begin a connection to an endpoint that has others through a frontend.
-    Opens,
-    /// It may be of a [`DIRECT`] connection.
-    Known,
-}
-
 /// What a packet with this summary may be, which is not to a frontend.
 #[inline(always)]
-pub(crate) fn sort<F: FastPath>(skb: *mut __sk_buff, packet: &PacketSummary<F>) -> Direct {
+pub(crate) fn filter<F: FastPath>(skb: *mut __sk_buff, packet: &PacketSummary<F>) -> Filtered {
     let (destination, (_, port)) = (packet.destination, split_ports(packet.ports));
     if !is_none_direct::<F>(destination, port) {
-        Direct::Known
+        // Perhaps of a known one.
+        Filtered::Service
     } else if (packet.protocol == UDP || F::is_syn(skb)) && !is_no_endpoint::<F>(destination, port)
     {
-        Direct::Opens
+        Filtered::Direct
     } else {
-        Direct::Unknown
+        Filtered::Other(Outcome::Untouched)
     }
 }
 

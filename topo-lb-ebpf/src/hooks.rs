@@ -4,7 +4,7 @@ use aya_ebpf::bindings::__sk_buff;
 use topo_lb_common::packets::Outcome;
 use topo_lb_common::snat::is_source_port;
 
-use crate::collision::{Direct, sort};
+use crate::collision;
 use crate::family::{V4, V6};
 use crate::frontend_filter::{has_bit, in_range};
 use crate::header::Read as _;
@@ -36,17 +36,15 @@ pub(crate) fn ingress(skb: *mut __sk_buff, clients: Clients) -> i32 {
 
 #[inline(always)]
 fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Verdict {
-    let (is_direct, mut verdict) = match filter::<F>(skb, clients) {
-        Filtered::Direct(Direct::Unknown) => return next(Hook::Ingress, Outcome::Untouched),
+    let mut verdict = match filter::<F>(skb, clients) {
         // Nobody's, also if the address is a frontend: another host's programs handle it.
-        Filtered::Service | Filtered::Direct(_)
+        Filtered::Service | Filtered::Direct
             if clients == Clients::Outside && is_for_another_host(skb) =>
         {
             return next(Hook::Ingress, Outcome::Untouched);
         }
-        Filtered::Service => (false, F::from_client(skb, Done::Nothing)),
-        Filtered::Direct(Direct::Known) => (true, F::from_client(skb, Done::Nothing)),
-        Filtered::Direct(Direct::Opens) => (true, Verdict::ChooseEndpoint),
+        Filtered::Service => F::from_client(skb, Done::Nothing),
+        Filtered::Direct => Verdict::OpenDirect,
         Filtered::Other(outcome) => return next(Hook::Ingress, outcome),
     };
     // The verdict on most packets: they pay for no comparison with the steps below.
@@ -73,14 +71,7 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ve
         verdict = F::forget(skb, Hook::Ingress);
     }
     let has_met = verdict == Verdict::ChooseAnother;
-    let opens = verdict == Verdict::ChooseEndpoint || has_met;
-    if opens && is_direct {
-        verdict = F::open_direct(skb);
-        if verdict == Verdict::ExpectReplies {
-            F::replace_oldest(skb);
-        }
-        verdict = choose_port::<F>(skb, verdict, true);
-    } else if opens {
+    if verdict == Verdict::ChooseEndpoint || has_met {
         note::begin(skb);
         verdict = F::open(skb);
         let opens = matches!(verdict, Verdict::ChooseSource | Verdict::ExpectReplies);
@@ -97,6 +88,13 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ve
             }
             F::tell(skb);
         }
+    }
+    if verdict == Verdict::OpenDirect {
+        verdict = F::open_direct(skb);
+        if verdict == Verdict::ExpectReplies {
+            F::replace_oldest(skb);
+        }
+        verdict = choose_port::<F>(skb, verdict, true);
     }
     if verdict == Verdict::Note {
         verdict = note_state::<F>(skb, Hook::Ingress);
@@ -141,11 +139,11 @@ fn note_state<F: Steps>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
 }
 
 /// What a packet's destination says.
-enum Filtered {
+pub(crate) enum Filtered {
     /// Perhaps to a Service, about a connection to one, or a reply that turns.
     Service,
-    /// No Service, but perhaps an endpoint of a translated connection.
-    Direct(Direct),
+    /// No Service; it may begin a connection to an endpoint that has others through a frontend.
+    Direct,
     /// Neither.
     Other(Outcome),
 }
@@ -164,7 +162,7 @@ fn filter<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Filter
         return if has_bit::<F>(destination, port) || is_reply() {
             Filtered::Service
         } else {
-            Filtered::Direct(sort::<F>(skb, &packet))
+            collision::filter::<F>(skb, &packet)
         };
     }
     // The destination suffices. Fragments and ICMP errors are sent to a Service's address, too.

@@ -3,6 +3,12 @@
 //!
 //! Like connection tracking, the programs remember whom such a datagram was sent to: an answer comes from there.
 //! A socket that only listens at the port gets nothing that way, as before.
+#![expect(
+    clippy::needless_borrows_for_generic_args,
+    reason = "what is passed by value is copied, on a stack of 512 bytes"
+)]
+
+use core::ptr::NonNull;
 
 use aya_ebpf::bindings::BPF_ANY;
 use topo_lb_common::address::UDP;
@@ -56,7 +62,7 @@ pub(crate) fn remember<F: Family>(answer: &mut TupleOf<F>, now: u64) {
 #[inline(always)]
 pub(crate) fn is_own<F: Family>(key: &mut TupleOf<F>, now: u64) -> bool {
     key.way = OWN;
-    let found = F::half_open().get_ptr_mut(&*key).and_then(core::ptr::NonNull::new);
+    let found = F::half_open().get_ptr_mut(&*key).and_then(NonNull::new);
     key.way = FROM_CLIENT;
     let Some(found) = found else { return false };
     let last_used = EntryFields::of(found).last_used;

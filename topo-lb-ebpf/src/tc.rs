@@ -21,6 +21,7 @@ use crate::forward::forward;
 use crate::four_tuple::{EntryFields, FourTuple};
 use crate::fragment;
 use crate::header::{Header, PacketKind};
+use crate::maps::SERVES_ALL_FRONTENDS;
 use crate::opening::{self, Chosen, Expected};
 use crate::outside::{client_device, is_denied, is_outside, is_translated, set_stray};
 use crate::own;
@@ -280,6 +281,8 @@ pub(crate) fn open<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     match opening::choose::<F>(skb, &says, &key, &frontend, transport.sequence, now()) {
         Chosen::Endpoint => Verdict::ExpectReplies,
         Chosen::Elsewhere => Verdict::ChooseSource,
+        // Perhaps it is to an endpoint.
+        Chosen::Untouched if SERVES_ALL_FRONTENDS.load() != 0 => Verdict::OpenDirect,
         Chosen::Untouched => fragment::leave(&header, hook),
         Chosen::Limited => limited(hook),
         Chosen::Full => table_full(hook),

@@ -39,7 +39,7 @@ pub(crate) enum Verdict {
     /// Step: record it before the packet's connection is looked up to translate.
     NoteFirst = 113,
     /// Step: the packet has ended its connection, or answered a datagram; then translate.
-    Leave = 117,
+    Leave = 118,
     /// Step: forget the packet's connection.
     Forget = 111,
     /// Step: choose the source of a packet to another node.
@@ -48,6 +48,8 @@ pub(crate) enum Verdict {
     LeaveFromOwn = 114,
     /// Step: choose an endpoint; the client's own port is taken at the former one.
     ChooseAnother = 115,
+    /// Step: open a connection to an endpoint itself, if another one has its port there.
+    OpenDirect = 117,
     /// Step: leave the segment of another connection untouched.
     Meet = 116,
 }

@@ -9,6 +9,7 @@ use topo_lb_common::backend::Locality;
 use topo_lb_tests::frame::{self, ACK, RST, SYN, Tcp, says, segment, wrong_checksums};
 use topo_lb_tests::packets::{Hook, LOOPBACK, NEXT, Programs};
 
+use super::fragments::fragments;
 use super::scene::{A4, A6, at};
 
 const IN: Hook = Hook::ExternalIngress;
@@ -238,4 +239,19 @@ fn guests_have_direct_connections_too() -> Result<()> {
         let syn_ack = segment((endpoint, client), SYN | ACK, 1_000, 1_000, b"");
         expect(programs, ("of the Service", outward), &syn_ack, (frontend, client))
     })
+}
+
+#[test]
+fn a_direct_datagram_in_fragments_gets_another_port_too() -> Result<()> {
+    let [client, frontend, _, endpoint] = FAMILIES[0];
+    let mut programs = Programs::replacing()?;
+    programs.expose(2, at(frontend), UDP, &[(at(endpoint), Locality::Node)])?;
+    let through = frame::udp(at(client), at(frontend), b"?");
+    expect(&mut programs, ("through", IN), &through, (at(client), at(endpoint)))?;
+    for (number, piece) in fragments(client, endpoint, 1_400).iter().enumerate() {
+        let (verdict, out) = programs.run(IN, piece)?;
+        ensure!(verdict == NEXT && out[26..34] == piece[26..34], "{number}: {verdict}, {out:02x?}");
+        ensure!(number != 0 || out[34..36] != piece[34..36], "the client's own port");
+    }
+    Ok(())
 }

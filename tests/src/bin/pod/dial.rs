@@ -31,6 +31,8 @@ const BUSY: Duration = Duration::from_millis(200);
 /// So many more exchanges are tried after one has failed: whatever half of all do is missed by all with a
 /// probability of 1 in 4,096.
 const AFTER_FAILURE: u32 = 12;
+/// How long an exchange after another one may take. All of these are answered, if late on a busy machine.
+const THEN_LIMIT: Duration = Duration::from_secs(6);
 /// The client repeats a datagram after so long, as TCP repeats a SYN.
 const REPEAT: Duration = Duration::from_secs(1);
 
@@ -95,7 +97,11 @@ async fn attempt(dial: &Dial, busy: &Semaphore) -> Outcome {
     }
     for &to in &dial.then {
         let outcome = match Socket::bound(dial.transport, to, port).map_err(at(Step::Socket)) {
-            Ok(socket) => timed(socket.exchange(to), busy).await,
+            Ok(socket) => {
+                let _permit = busy.acquire().await;
+                let exchange = timeout(patient(THEN_LIMIT), socket.exchange(to));
+                exchange.await.unwrap_or(Err(UNANSWERED))
+            }
             Err(failure) => Err(failure),
         };
         then.push((to, outcome));
