@@ -217,6 +217,31 @@ fn a_node_shows_that_connections_from_outside_fail() -> Result<()> {
 }
 
 #[test]
+fn a_node_shows_that_clients_come_by_a_device_that_no_program_serves() -> Result<()> {
+    let binary = Binary::new(requirements::agent()?);
+    let plan = [NodePlan { name: HERE, number: 1, pods: vec![("client", 2)] }];
+    within(&plan, |cluster| {
+        let plane = ControlPlane::in_lab(cluster)?;
+        plane.allow("topo-lb", &installed())?;
+        plane.create([manifest::node(HERE, &[])])?;
+        let mut agent = plane.agent(&binary, HERE)?;
+        agent.set("--kube-proxy-replacement", "");
+        agent.resume()?;
+        let lines = [
+            "tuntap add dev vpn0 mode tun",
+            "address add 198.51.100.7/24 dev vpn0",
+            "link set vpn0 up",
+        ];
+        cluster.ip_on(HERE, &lines.map(str::to_owned))?;
+        let event = wait_for(&plane, HERE, "ClientsOutsideNotServed", SOON)?;
+        let note = event["note"].as_str().unwrap_or_default();
+        ensure!(note.starts_with("clients that come by vpn0 are not served"), "{note}");
+        ensure!(event["regarding"]["kind"] == "Node", "{event}");
+        Ok(())
+    })
+}
+
+#[test]
 fn an_endpoint_that_is_left_out_is_told_once_at_its_service() -> Result<()> {
     let binary = Binary::new(requirements::agent()?);
     let pods = vec![("client", 2), ("a", 3), ("b", 4)];
