@@ -168,8 +168,13 @@ impl Annotation {
     fn nearest(key: &str, most: usize) -> Option<Self> {
         let plain = |text: &str| text.to_lowercase().replace(['-', '_', '.'], "");
         let key = plain(key);
-        let edits = |one: Self| strsim::damerau_levenshtein(&plain(one.name()), &key);
-        let nearest = Self::iter().map(|one| (edits(one), one)).min()?;
+        let edits = |one: Self| {
+            let name = plain(one.name());
+            // A length costs less than the edits, of which it takes at least its difference.
+            let is_near = name.len().abs_diff(key.len()) <= most;
+            is_near.then(|| strsim::damerau_levenshtein(&name, &key))
+        };
+        let nearest = Self::iter().filter_map(|one| Some((edits(one)?, one))).min()?;
         (nearest.0 <= most).then_some(nearest.1)
     }
 }

@@ -6,6 +6,7 @@ mod policy;
 mod service;
 mod severity;
 mod table;
+mod unmatched;
 mod unread;
 mod weights;
 

@@ -3,12 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use super::{Finding, Rule, Severity, weights};
-use strum::IntoEnumIterator as _;
-
-use crate::cluster::service::Skipped;
-use crate::cluster::{Annotation, Family, Port, Service, ServiceId, State};
-use crate::explain::{shown, some};
+use super::{Finding, Rule, Severity, unmatched, unread, weights};
+use crate::cluster::{Family, Port, Service, ServiceId, State};
+use crate::explain::shown;
 use crate::topology::cause::{Cause, HintsOff};
 use crate::topology::decision::{Choice, Status};
 use crate::topology::label::{DESIRED_NODEPOOL, HOSTNAME, NODEPOOL, ZONE};
@@ -41,7 +38,7 @@ pub(super) fn look(
 ) {
     let Some(service) = state.service(id) else { return };
     let mut sightings = Sightings::new();
-    let faults = named::fault(state, service).into_iter().chain(without_effect(service));
+    let faults = named::fault(state, service).into_iter().chain(unread::without_effect(service));
     findings.extend(faults.map(|it| Finding::of(&id.namespace, &id.name, Rule::Ignored, it)));
     // Policies on trial count as if they held everywhere: this is what they will do.
     let decide = |node| decide_in_full(state, node, Scope::All, id).unwrap_or_default();
@@ -60,7 +57,9 @@ pub(super) fn look(
         exposed(service, &mut sightings);
     }
     for decision in &from_nowhere {
-        unmatched(state, decision, &mut sightings);
+        if let Some(message) = unmatched::message(state, decision) {
+            everywhere(&mut sightings, Some(port(decision.port)), Rule::Unmatched, message);
+        }
         hints_missing(decision, &mut sightings);
         unknown_nodes(state, decision, &mut sightings);
     }
@@ -111,74 +110,6 @@ pub(super) fn look(
             nodes: nodes.into_iter().flatten().collect(),
         })
     }));
-}
-
-/// Why annotations of a Service that is not translated have no effect; `None` if they have.
-fn without_effect(service: &Service) -> Option<String> {
-    let skipped = service.skipped.filter(|why| *why != Skipped::NoClusterIp)?;
-    let has_name = named::has_name(service);
-    let is_idle = |one: &Annotation| match one {
-        // Clients of a name dial pods themselves, and no hook sees which Service they mean.
-        Annotation::ExternalTopologyKeys | Annotation::Ejection => true,
-        // Has findings of its own; and a Service that is left alone is left alone.
-        Annotation::Dns | Annotation::Handle => false,
-        _ => !has_name,
-    };
-    let said = Annotation::iter().filter(|one| one.said(&service.policy).is_some());
-    let said: Vec<_> = said.filter(is_idle).map(Annotation::name).collect();
-    let (one, many) = (["annotation", "has"], ["annotations", "have"]);
-    let [noun, verb] = match said.len() {
-        0 => return None,
-        1 => one,
-        _ => many,
-    };
-    let why: &str = skipped.into();
-    let by_name = match skipped {
-        Skipped::Headless | Skipped::HeadlessLabel if !has_name => {
-            "; with `topo-lb.io/dns: \"true\"` the answers of DNS follow its policy"
-        }
-        _ => "",
-    };
-    Some(format!("{noun} {} {verb} no effect: {why}{by_name}", said.join(", ")))
-}
-
-/// A Service port without an endpoint, though slices of the Service have some: of other ports, or of
-/// another family than its ClusterIPs.
-fn unmatched(state: &State, decision: &Decision<'_>, sightings: &mut Sightings) {
-    let Decision { service, port: own, .. } = decision;
-    let slices = state.slices(&service.id).map(|(_, slice)| slice);
-    let slices: Vec<_> = slices.filter(|slice| !slice.endpoints.is_empty()).collect();
-    let families = |addresses: &mut dyn Iterator<Item = IpAddr>| -> BTreeSet<Family> {
-        addresses.map(Family::of).collect()
-    };
-    let all = slices.iter().flat_map(|slice| slice.endpoints.iter());
-    let theirs = families(&mut all.map(|one| one.address));
-    let ours = families(&mut service.cluster_ips.iter().copied());
-    let shown_port = |port: &Port| match &*port.name {
-        "" => format!("a port without a name of protocol {}", port.protocol),
-        name => format!("a port named {} of protocol {}", shown(name), port.protocol),
-    };
-    let message = if slices.is_empty() {
-        return;
-    } else if !slices.iter().any(|slice| slice.ports.iter().any(|one| own.matches(one))) {
-        let has: BTreeSet<_> =
-            slices.iter().flat_map(|slice| slice.ports.iter().map(shown_port)).collect();
-        let has = if has.is_empty() {
-            "no port at all".to_owned()
-        } else {
-            some(has.iter().map(String::as_str), 3)
-        };
-        format!(
-            "its EndpointSlices have {has}, and not {}: no endpoint ever serves this port; name them alike",
-            shown_port(own)
-        )
-    } else if ours.is_disjoint(&theirs) {
-        let theirs = theirs.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
-        format!("its EndpointSlices have only {theirs} addresses, and it has no such ClusterIP")
-    } else {
-        return;
-    };
-    everywhere(sightings, Some(port(own)), Rule::Unmatched, message);
 }
 
 /// Whether findings can differ between nodes.

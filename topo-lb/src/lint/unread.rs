@@ -2,11 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use strum::IntoEnumIterator as _;
+
 use super::pod::PODS;
 use super::{Finding, Rule, Severity};
-use crate::cluster::{Annotation, Doubt, On, ServiceId, State};
+use crate::cluster::service::Skipped;
+use crate::cluster::{Annotation, Doubt, On, Service, ServiceId, State};
 use crate::explain::{shown, some};
 use crate::source::object::{Unread, What};
+use crate::topology::named;
 
 /// A finding for each annotation and label that has no effect where it is, once for all Pods of a
 /// namespace; for Endpoints that have no EndpointSlice in `state`; and for EndpointSlices of no Service.
@@ -84,4 +88,33 @@ fn sentence(what: &What, kind: &str, whose: &str) -> Option<String> {
     let place =
         if place.is_empty() { format!(" on this {}", shown(kind)) } else { place.to_owned() };
     Some(format!("{noun} {}{place} has no effect: {why}", shown(key)))
+}
+
+/// Why annotations of a Service that is not translated have no effect; `None` if they have.
+pub(super) fn without_effect(service: &Service) -> Option<String> {
+    let skipped = service.skipped.filter(|why| *why != Skipped::NoClusterIp)?;
+    let has_name = named::has_name(service);
+    let is_idle = |one: &Annotation| match one {
+        // Clients of a name dial pods themselves, and no hook sees which Service they mean.
+        Annotation::ExternalTopologyKeys | Annotation::Ejection => true,
+        // Has findings of its own; and a Service that is left alone is left alone.
+        Annotation::Dns | Annotation::Handle => false,
+        _ => !has_name,
+    };
+    let said = Annotation::iter().filter(|one| one.said(&service.policy).is_some());
+    let said: Vec<_> = said.filter(is_idle).map(Annotation::name).collect();
+    let (one, many) = (["annotation", "has"], ["annotations", "have"]);
+    let [noun, verb] = match said.len() {
+        0 => return None,
+        1 => one,
+        _ => many,
+    };
+    let why: &str = skipped.into();
+    let by_name = match skipped {
+        Skipped::Headless | Skipped::HeadlessLabel if !has_name => {
+            "; with `topo-lb.io/dns: \"true\"` the answers of DNS follow its policy"
+        }
+        _ => "",
+    };
+    Some(format!("{noun} {} {verb} no effect: {why}{by_name}", said.join(", ")))
 }

@@ -1,14 +1,15 @@
 //! docs/performance.md and its pictures, made only from the report beside them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use fs_err as fs;
+use serde_json::Value;
 
 use crate::curve::curves;
-use crate::result::{Figure, Report, rows};
+use crate::result::{Figure, Report, readable, rows};
 
 /// The folder of the pictures, beside the page.
 const PICTURES: &str = "performance";
@@ -92,7 +93,7 @@ const PARTS: [(&str, &str, &[&str]); 8] = [
          server answers the last one: *external_udp_pps_ratio* is their rate by that of plain \
          forwarding. The peers are those of the connect path; every proxy has a node of its own \
          with the same Services, half of them local and half remote. *external_remote_ratio* is \
-         promised to be at most that of *nftables* with the fewest Services.\n\n\
+         promised to be at most that of *nftables* with the fewest Services. \
          *drop_kpps*: a process sends datagrams as fast as a packet socket takes them, and the node \
          drops them as they arrive: by a program of native XDP or one of tc that does nothing else, or \
          by topo-lb because of `loadBalancerSourceRanges`. *nobody* is a device without a peer: the \
@@ -128,7 +129,8 @@ const PARTS: [(&str, &str, &[&str]); 8] = [
         "Run time by the kernel's own BPF statistics, which include the cost of taking the time: \
          see the empty program. A value is the mean of 1,000 calls. All programs take turns, and a \
          ratio (*_x*) is a program's value by that of the empty program in the same round: clock \
-         and caches of a machine change from minute to minute, for both alike. *connect4_any* \
+         and caches of a machine change from minute to minute, for both alike. The values themselves \
+         (*_ns*) are in the report. *connect4_any* \
          dials another of all Services each time, *recvmsg_miss* is a datagram that a process \
          without Services receives. *connect4_weights_ratio* and *connect4_weights_reverse_ratio* (without \
          and with reverse state) are a Service with weights of three parts by one with the same six \
@@ -149,12 +151,6 @@ const PARTS: [(&str, &str, &[&str]); 8] = [
             "tc_established_x",
             "services_write_ms",
             "services_memory_mb",
-            "connect4_hit_ns",
-            "connect4_hit_reverse_ns",
-            "connect4_any_ns",
-            "recvmsg_miss_ns",
-            "tc_other_ns",
-            "tc_established_ns",
             "hook_ns",
             "tc_test_run_ns",
         ],
@@ -216,30 +212,16 @@ fn page(report: &Report) -> Result<String> {
     );
     let _ = writeln!(
         text,
-        "Every number here is of [one report]({REPORT}), measured in one run of `{}`, on one machine:\n\n\
-         > {}\n",
+        "Every number here is of [one report]({REPORT}), which also has 99th percentiles, quartiles and what is too \
+         long for a page. Not all of it is of one run, or of one machine: each table says which run of `{}` it is of.\n",
         report.machine.command(),
-        report.machine.sentence()
     );
-    for later in &report.later {
-        let names: Vec<String> = later.names.iter().map(|name| format!("*{name}*")).collect();
-        let _ = writeln!(
-            text,
-            "Except these, of a later run: {}.\n\n> {}\n",
-            names.join(", "),
-            later.machine.sentence()
-        );
-    }
-    text.push_str("## What is promised\n\n");
-    let promised: Vec<Figure> =
-        report.results.iter().filter(|figure| figure.target.is_some()).cloned().collect();
-    text.push_str(&markdown(&promised));
+    text.push_str(&promises(&report.results));
     text.push_str(include_str!("why.md"));
     for (title, about, names) in PARTS {
-        let of_it: Vec<Figure> = names
+        let of_it: Vec<&Figure> = names
             .iter()
             .flat_map(|name| report.results.iter().filter(move |figure| figure.name == *name))
-            .cloned()
             .collect();
         if of_it.is_empty() && NEWER.contains(&title) {
             let _ = write!(text, "\n## {title}\n\n{about}\n\nThis report has no figures of it.\n");
@@ -248,38 +230,132 @@ fn page(report: &Report) -> Result<String> {
         // A page of some parts would drop the other parts of the previous page.
         ensure!(
             !of_it.is_empty(),
-            "the report has nothing for *{title}*, and the page is of one whole run: measure without --part"
+            "the report has nothing for *{title}*, and a page has all parts: measure without --part"
         );
-        let _ = write!(text, "\n## {title}\n\n{about}\n\n{}", markdown(&of_it));
+        let _ = write!(text, "\n## {title}\n\n{about}\n\n{}", runs(report, &of_it));
+        text.push_str(&markdown(&of_it));
     }
     text.push_str("\n## Growth\n");
     for curve in curves(&report.results) {
+        let sentences = curve.sentences().replace("\n- ", " ");
         let _ = write!(
             text,
-            "\n### {}\n\n![{}]({PICTURES}/{}.svg)\n\n{}",
-            curve.title,
+            "\n![{}]({PICTURES}/{}.svg)\n**{}.** {}",
             curve.title,
             curve.file,
-            curve.sentences()
+            curve.title,
+            sentences.trim_start_matches("- ")
         );
     }
     Ok(text)
 }
 
-fn markdown(figures: &[Figure]) -> String {
-    let mut text = String::new();
-    for (place, row) in rows(figures).into_iter().enumerate() {
-        let _ = writeln!(text, "| {} |", row.join(" | "));
-        if place == 0 {
-            text.push_str("|---|---|---:|---:|---:|---|---|\n");
+/// How many promises are kept, and which are not.
+fn promises(all: &[Figure]) -> String {
+    let promised: Vec<&Figure> = all.iter().filter(|figure| figure.met.is_some()).collect();
+    let missed: Vec<&Figure> =
+        promised.iter().copied().filter(|figure| figure.met == Some(false)).collect();
+    let kept = promised.len() - missed.len();
+    let mut text = format!(
+        "## What is promised\n\nA target in a table is a promise: {kept} of {} are kept.",
+        promised.len()
+    );
+    if !missed.is_empty() {
+        let _ = write!(text, " These are missed:\n\n{}", markdown(&missed));
+    }
+    text.trim_end().to_owned() + "\n"
+}
+
+/// The runs that figures are of, each with the machine that it was on; the names, if there are several.
+fn runs(report: &Report, figures: &[&Figure]) -> String {
+    let mut names_of: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
+    for figure in figures {
+        let later = report.later.iter().position(|run| run.names.contains(&figure.name));
+        let names = names_of.entry(later.map_or(0, |place| place + 1)).or_default();
+        if !names.contains(&figure.name.as_str()) {
+            names.push(&figure.name);
         }
     }
+    let is_one = names_of.len() == 1;
+    let lines = names_of.into_iter().map(|(run, names)| {
+        let machine = match run.checked_sub(1) {
+            Some(later) => &report.later[later].machine,
+            None => &report.machine,
+        };
+        let names = names.iter().map(|name| format!("*{name}*")).collect::<Vec<_>>().join(", ");
+        let whose = if is_one { String::new() } else { format!("{names}: ") };
+        // Two spaces at the end break the line.
+        format!("> {whose}run {} of {}: {}", run + 1, report.later.len() + 1, machine.sentence())
+    });
+    lines.collect::<Vec<_>>().join("  \n") + "\n\n"
+}
+
+/// Figures of one name without a target that stay in the report, if they take more rows.
+const MOST_ROWS: usize = 8;
+
+/// A table of medians, with a row for all sizes of what is measured.
+fn markdown(figures: &[&Figure]) -> String {
+    let mut rows: Vec<Vec<&Figure>> = Vec::new();
+    for figure in figures {
+        match rows.iter_mut().find(|row| is_same_but_for_size(row[0], figure)) {
+            Some(row) => row.push(figure),
+            None => rows.push(vec![figure]),
+        }
+    }
+    let is_short = |row: &&Vec<&Figure>| {
+        let alike = rows.iter().filter(|other| other[0].name == row[0].name).count();
+        alike <= MOST_ROWS || row.iter().any(|figure| figure.target.is_some())
+    };
+    let mut text = "| what | where | median | unit | target |\n|---|---|---|---|---|\n".to_owned();
+    for row in rows.iter().filter(is_short) {
+        let [name, shared, medians, target] = cells(row);
+        let _ = writeln!(text, "| {name} | {shared} | {medians} | {} | {target} |", row[0].unit);
+    }
+    let left_out: BTreeSet<&str> =
+        rows.iter().filter(|row| !is_short(row)).map(|row| &*row[0].name).collect();
+    if !left_out.is_empty() {
+        let names: Vec<_> = left_out.into_iter().map(|name| format!("*{name}*")).collect();
+        let _ = write!(text, "\nMore rows of {} are in the report.\n", names.join(", "));
+    }
     text
+}
+
+fn is_same_but_for_size(one: &Figure, two: &Figure) -> bool {
+    let words = |figure: &Figure| -> Vec<(String, Value)> {
+        let all = figure.params.iter().filter(|(_, value)| !value.is_number());
+        all.map(|(name, value)| (name.clone(), value.clone())).collect()
+    };
+    one.name == two.name && one.target.is_some() == two.target.is_some() && words(one) == words(two)
+}
+
+/// Name, what the figures of a row share, their medians by what they do not, and their targets.
+fn cells(row: &[&Figure]) -> [String; 4] {
+    let is_shared =
+        |name: &String| row.iter().all(|it| it.params.get(name) == row[0].params.get(name));
+    let say = |figure: &Figure, shared: bool, between: &str| {
+        let mut figure = figure.clone();
+        figure.params.retain(|name, _| is_shared(name) == shared);
+        figure.circumstances().replace(", ", between)
+    };
+    let median = |figure: &&Figure| match say(figure, false, " ") {
+        size if size.is_empty() => readable(figure.median),
+        size => format!("{size}: **{}**", readable(figure.median)),
+    };
+    let medians: Vec<_> = row.iter().map(median).collect();
+    let mut targets: Vec<String> = Vec::new();
+    let words = rows(&row.iter().map(|figure| (*figure).clone()).collect::<Vec<_>>());
+    for [.., target] in words.into_iter().skip(1) {
+        if !target.is_empty() && !targets.contains(&target) {
+            targets.push(target);
+        }
+    }
+    [row[0].name.clone(), say(row[0], true, ", "), medians.join("; "), targets.join("; ")]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::Machine;
 
     #[test]
     fn what_is_in_docs_is_made_from_the_report_there() {
@@ -303,5 +379,40 @@ mod tests {
             let name = Path::new(PICTURES).join(entry.unwrap().file_name());
             assert!(files.contains_key(&name), "docs/{} is of no report", name.display());
         }
+        let page = &files[Path::new("performance.md")];
+        assert!(page.lines().count() <= 250, "{} lines: nobody reads them", page.lines().count());
+        for (title, ..) in PARTS {
+            let part = page.split("\n## ").find(|part| part.starts_with(title)).unwrap();
+            assert!(part.contains("\n> "), "of which run is *{title}*?");
+        }
+    }
+
+    #[test]
+    fn each_table_says_of_which_run_it_is_and_has_a_row_for_all_sizes() {
+        let machine = |load| Machine { load, ..Machine::describe("full") };
+        let figure =
+            |name: &str, services| Figure::single(name, "us", 7.0).with("services", services);
+        let mut report = Report {
+            machine: machine(1.25),
+            later: Vec::new(),
+            results: vec![
+                figure("a", 10).at_most(9.0),
+                figure("a", 20).at_most(6.0),
+                figure("b", 10),
+            ],
+        };
+        let later = vec![figure("b", 30).with("way", "far")];
+        report.replace(Report { machine: machine(2.5), later: Vec::new(), results: later });
+        let all: Vec<_> = report.results.iter().collect();
+        let (said, table) = (runs(&report, &all), markdown(&all));
+        assert!(said.starts_with("> *a*: run 1 of 2: ") && said.contains("load 1.25"), "{said}");
+        assert!(said.contains("\n> *b*: run 2 of 2: ") && said.contains("load 2.5"), "{said}");
+        assert!(runs(&report, &all[..1]).starts_with("> run 1 of 2: "));
+        let rows: Vec<_> = table.lines().skip(2).collect();
+        let wanted = [
+            "| a |  | services=10: **7.000**; services=20: **7.000** | us | ≤ 9.000: met; ≤ 6.000: MISSED |",
+            "| b | services=30, way=far | 7.000 | us |  |",
+        ];
+        assert_eq!(rows, wanted);
     }
 }

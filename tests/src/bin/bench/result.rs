@@ -134,7 +134,7 @@ impl Figure {
     }
 
     /// `services=10000 path=direct`.
-    fn circumstances(&self) -> String {
+    pub(crate) fn circumstances(&self) -> String {
         let one = |(name, value): (&String, &Value)| match value {
             Value::String(text) => format!("{name}={text}"),
             other => format!("{name}={other}"),

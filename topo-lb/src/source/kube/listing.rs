@@ -153,3 +153,33 @@ async fn all<T: StateKind>(server: &Server) -> Result<(Update, Vec<Fault>), Kube
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use topo_lb_tests::fake_api::{NAMESPACES, NODES, SERVICES};
+
+    use super::super::fake::Fake;
+    use super::*;
+
+    const PODS: &str = "/api/v1/pods";
+
+    #[tokio::test]
+    async fn what_nobody_reads_is_looked_for_in_metadata() {
+        let fake = Fake::new(&[SERVICES, NODES, NAMESPACES, PODS]).await;
+        let object = |name: &str, namespace: Option<&str>| {
+            let annotations = json!({"topo-lb.io/dnss": "true"});
+            json!({"metadata": {"name": name, "namespace": namespace, "annotations": annotations}})
+        };
+        fake.fill(SERVICES, [object("web", Some("shop"))]);
+        fake.fill(NODES, [object("n1", None)]);
+        fake.fill(NAMESPACES, [object("shop", None)]);
+        let mut listing = Listing::default();
+        add_metadata(&fake.server, &mut listing).await.expect("all is served");
+        assert_eq!(listing.clients, Some(Clients::default()));
+        let found: Vec<_> =
+            listing.unread.iter().map(|it| (&*it.kind, &*it.namespace, &*it.name)).collect();
+        let wanted = [("Service", "shop", "web"), ("Node", "", "n1"), ("Namespace", "", "shop")];
+        assert_eq!(found, wanted);
+    }
+}
