@@ -127,30 +127,32 @@ fn from_each_port(work: impl Fn(u16) -> Result<()> + Sync) -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn one_port_is_connected_to_a_node_port_and_to_its_endpoint_at_once() -> Result<()> {
+/// Runs `work` with the client's namespace, the node port and its endpoint, which serves TCP.
+fn in_each_family(work: impl Fn(&NetNs, [SocketAddr; 2]) -> Result<()>) -> Result<()> {
     play(|scene, _| {
         let targets = targets(scene)?;
         let fabric = scene.cluster.fabric();
         let server = bound(scene, "a", TcpListener::bind)?;
-        served(&server, || {
-            for [node_port, endpoint] in targets {
-                from_each_port(|port| {
-                    let is_even = port.is_multiple_of(2);
-                    let (first, second) =
-                        if is_even { (node_port, endpoint) } else { (endpoint, node_port) };
-                    let mut one = dial(fabric, port, first)?;
-                    ask(&mut one, b'1')?;
-                    let mut two = dial(fabric, port, second)?;
-                    for _ in 0..3 {
-                        ask(&mut two, b'2')?;
-                        ask(&mut one, b'1')?;
-                    }
-                    drop(one);
-                    ask(&mut two, b'3')
-                })?;
+        served(&server, || targets.into_iter().try_for_each(|both| work(fabric, both)))
+    })
+}
+
+#[test]
+fn one_port_is_connected_to_a_node_port_and_to_its_endpoint_at_once() -> Result<()> {
+    in_each_family(|fabric, [node_port, endpoint]| {
+        from_each_port(|port| {
+            let is_even = port.is_multiple_of(2);
+            let (first, second) =
+                if is_even { (node_port, endpoint) } else { (endpoint, node_port) };
+            let mut one = dial(fabric, port, first)?;
+            ask(&mut one, b'1')?;
+            let mut two = dial(fabric, port, second)?;
+            for _ in 0..3 {
+                ask(&mut two, b'2')?;
+                ask(&mut one, b'1')?;
             }
-            Ok(())
+            drop(one);
+            ask(&mut two, b'3')
         })
     })
 }
@@ -197,32 +199,25 @@ fn sent_again(stream: &TcpStream) -> Result<u32> {
 
 #[test]
 fn a_direct_connection_begins_at_once_after_one_that_its_endpoint_has_closed() -> Result<()> {
-    play(|scene, _| {
-        let targets = targets(scene)?;
-        let fabric = scene.cluster.fabric();
-        let server = bound(scene, "a", TcpListener::bind)?;
-        served(&server, || {
-            for [node_port, endpoint] in targets {
-                let again = std::sync::Mutex::new(Vec::new());
-                from_each_port(|port| {
-                    // The endpoint closes first, and is in TIME-WAIT.
-                    let mut through = dial(fabric, port, node_port)?;
-                    ask(&mut through, CLOSE)?;
-                    ensure!(through.read(&mut [0])? == 0, "it goes on");
-                    drop(through);
-                    let mut direct = dial(fabric, port, endpoint)?;
-                    ask(&mut direct, b'd')?;
-                    if sent_again(&direct)? != 0 {
-                        again.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(port);
-                    }
-                    Ok(())
-                })?;
-                let again = again.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-                // A busy machine may be late now and then.
-                ensure!(again.len() < 4, "{endpoint}: SYNs were sent again from {again:?}");
+    in_each_family(|fabric, [node_port, endpoint]| {
+        let again = std::sync::Mutex::new(Vec::new());
+        from_each_port(|port| {
+            // The endpoint closes first, and is in TIME-WAIT.
+            let mut through = dial(fabric, port, node_port)?;
+            ask(&mut through, CLOSE)?;
+            ensure!(through.read(&mut [0])? == 0, "it goes on");
+            drop(through);
+            let mut direct = dial(fabric, port, endpoint)?;
+            ask(&mut direct, b'd')?;
+            if sent_again(&direct)? != 0 {
+                again.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(port);
             }
             Ok(())
-        })
+        })?;
+        let again = again.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // A busy machine may be late now and then.
+        ensure!(again.len() < 4, "{endpoint}: SYNs were sent again from {again:?}");
+        Ok(())
     })
 }
 
