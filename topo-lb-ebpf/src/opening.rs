@@ -283,5 +283,7 @@ pub(crate) fn establish<F: Client>(key: &TupleOf<F>) {
         let _ = F::half_open().remove(key);
         let _ = F::half_open().remove(&other);
         budget::established::<F>(budget::of::<F>(key));
+    } else {
+        let _ = F::connections().remove(&other);
     }
 }

@@ -5,6 +5,7 @@
 use core::ptr::NonNull;
 
 use aya_ebpf::bindings::__sk_buff;
+use topo_lb_common::address::TCP;
 use topo_lb_common::connection::{ANSWERED, REPLY, is_closed, is_settled};
 use topo_lb_common::openings::{EACH, bucket};
 
@@ -55,7 +56,10 @@ pub(crate) fn leave<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
         }
         return Verdict::Translate;
     }
-    if let Some(client) = find_half_open::<F>(&key) {
+    // A SYN that was answered by a RST shows nothing about who has sent it.
+    if key.protocol != TCP
+        && let Some(client) = find_half_open::<F>(&key)
+    {
         // SAFETY: a look-up's value, of which these fields do not change.
         affinity::remember::<F>(&key, unsafe { client.as_ref() });
     }

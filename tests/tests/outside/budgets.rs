@@ -78,8 +78,10 @@ fn a_silent_service_does_not_stop_its_client_at_another_one() -> Result<()> {
         let syns: Vec<_> = (1_024..30_000)
             .map(|port| to_node(tcp((client4(), port).into(), silent, Tcp::Syn(port.into()))))
             .collect();
-        let refused =
-            || Ok::<_, anyhow::Error>(packets(scene, "limited")? + packets(scene, "no-port")?);
+        let refused = || {
+            let each = ["limited", "no_port"].map(|outcome| packets(scene, outcome));
+            each.into_iter().sum::<Result<u64>>()
+        };
         let (before, dropped) = (refused()?, dropped_in_queues()?);
         let mut tally = Tally::default();
         let sent = thread::scope(|scope| {

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use topo_lb_common::address::{TCP, UDP};
 use topo_lb_common::backend::Locality;
 use topo_lb_common::maps::{HALF_OPEN, SETTLED, closed};
-use topo_lb_tests::frame::{self, Tcp};
+use topo_lb_tests::frame::{self, ACK, RST, Tcp, segment};
 use topo_lb_tests::packets::{DROP, Hook, NEXT, Programs};
 
 use super::scene::{A4, A6, B4, B6, at};
@@ -271,9 +271,14 @@ fn a_client_keeps_its_endpoint_once_a_connection_is_established() -> Result<()> 
             ensure!(verdict == NEXT, "verdict {verdict}");
             Ok(frame::says(&out)?.1)
         };
-        // Anybody can send these with a false source.
-        let mut seen: Vec<SocketAddr> =
-            (0..64).map(|port| chosen(&mut programs, 20_000 + port)).collect::<Result<_>>()?;
+        // Anybody can send these with a false source, whether the endpoint answers or resets them.
+        let mut seen = Vec::new();
+        for port in 20_000..20_064 {
+            let endpoint = chosen(&mut programs, port)?;
+            let reset = segment((endpoint, parts.client(0, port)?), RST | ACK, 0, 1_000, b"");
+            programs.run(Hook::ExternalEgress, &reset)?;
+            seen.push(endpoint);
+        }
         seen.sort_unstable();
         seen.dedup();
         ensure!(seen.len() == 2, "SYNs alone hold the client at {seen:?}");

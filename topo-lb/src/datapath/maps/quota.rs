@@ -264,8 +264,9 @@ where
         }
     }
 
-    /// Removes an entry if it is still over. Between these two calls no client can open the
-    /// connection again: that takes three packets and an answer of the endpoint.
+    /// Removes an entry if it is still over. Between these two calls no client can establish the
+    /// connection again: that takes three packets and an answer of the endpoint. One that is opened just then
+    /// is opened once more by its next packet.
     fn remove(&mut self, key: &Tuple<A>) -> Result<(), StoreError> {
         let value = found(self.name, self.map.get(&Raw(*key), 0))?;
         match value {
