@@ -214,7 +214,8 @@ impl<'a> Draft<'a> {
         extent: Extent,
         part: &Part,
     ) -> Option<Pool> {
-        if !self.has_reserve || extent != Extent::Whole {
+        // Without slots, it takes hardly more than a few endpoints.
+        if !self.has_reserve || extent != Extent::Whole || part.rows.is_empty() {
             return None;
         }
         // Its slots are taken already.

@@ -399,14 +399,18 @@ fn new_endpoints_that_find_no_room_are_used_as_far_as_they_fit_inline() {
 fn scarce_room_is_divided_by_shares() {
     let tested = Cell::new([0; 3]);
     let batches = prop_oneof![batches(), tight_batches()];
-    proptest!(ProptestConfig::with_cases(600), |(batches in batches, refuses: bool)| {
+    proptest!(ProptestConfig::with_cases(600), |(batches in batches, refuses: bool, narrows: bool)| {
         let when_full = if refuses { WhenFull::RefuseStrict } else { WhenFull::Leave };
         let mut tenants = Tenants::new(SMALL, when_full);
+        tenants.world.narrow(narrows);
         for batch in batches {
             let before = tenants.serving();
             tenants.meet(&batch);
             let mut sum = tested.get();
-            sum[0] += tenants.no_service_within_its_share_lacks_what_one_over_its_share_has()?;
+            // A few endpoints stay with those over their shares where no kube-proxy is.
+            if !narrows {
+                sum[0] += tenants.no_service_within_its_share_lacks_what_one_over_its_share_has()?;
+            }
             sum[1] += tenants.what_serves_goes_on_unless_somebody_within_its_share_needs_the_room(&before)?;
             if refuses {
                 sum[2] += tenants.strict_services_leak_only_over_their_share_and_while_no_others_could_give_up_frontends()?;

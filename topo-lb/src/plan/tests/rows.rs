@@ -154,6 +154,21 @@ fn without_kube_proxy_a_new_service_without_room_gets_a_few_of_its_endpoints() {
 }
 
 #[test]
+fn a_small_service_takes_of_the_reserve_and_is_whole() {
+    let mut world = World::new(TIGHT, WhenFull::Leave);
+    world.desired = Desired::new(true);
+    world.narrow(true);
+    for at in 0..6 {
+        let count = if at < 3 { 30 } else { 5 };
+        let name = format!("s{at}");
+        let one = port(&format!("default/{name}"), at, 0, count);
+        let touched = world.set([(id(&name), vec![one])]);
+        world.carry_out(&touched);
+        assert!(world.unprogrammed.is_empty(), "{name}: {:?}", world.unprogrammed);
+    }
+}
+
+#[test]
 fn nodes_choose_other_endpoints_where_not_all_fit() {
     let chosen = |node: u64| {
         let mut world = World::new(Capacity { slots: 10, members: 10, ..TIGHT }, WhenFull::Leave);
