@@ -239,7 +239,7 @@ pub(super) mod tests {
 
     #[test]
     fn bytes_without_a_meaning_make_a_row_anyway() {
-        for byte in [6, 77, 255] {
+        for byte in [7, 77, 255] {
             let odd = Decision { outcome: byte, hook: byte, protocol: byte, ..routed() };
             let odd = Decision { time: u64::MAX, locality: byte, is_v6: byte, ..odd };
             let row = row(&odd, None);
