@@ -76,7 +76,8 @@ pub(crate) fn leave<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
 }
 
 /// Counts a connection that a packet has just opened. While there is little room for openings, the oldest
-/// one of its client at its frontend is forgotten, unless it has its answer.
+/// one of its client at its frontend is forgotten, unless it is a datagram with an answer. An answered SYN is
+/// not spared: whoever floods with SYNs gets answers, and does not complete a handshake.
 #[inline(always)]
 pub(crate) fn replace_oldest<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let header = F::header(skb, ETHERNET, false);
@@ -105,7 +106,8 @@ pub(crate) fn replace_oldest<F: Translate>(skb: *mut __sk_buff) -> Verdict {
         if is_under_pressure && !are_same(place, &key) {
             let oldest = words(place);
             let entry = find_half_open::<F>(&oldest);
-            forget_if::<F>(&oldest, entry, |state| state & ANSWERED == 0);
+            let is_tcp = oldest.protocol == TCP;
+            forget_if::<F>(&oldest, entry, |state| is_tcp || state & ANSWERED == 0);
         }
         place.write(key);
     }
