@@ -52,7 +52,6 @@ fn served(server: &TcpListener, work: impl FnOnce() -> Result<()>) -> Result<()>
             while !done.load(Ordering::Relaxed) {
                 match server.accept() {
                     Ok((stream, _)) => {
-                        // It ends with its client.
                         scope.spawn(|| echo(stream));
                     }
                     Err(_) => thread::sleep(Duration::from_millis(1)),
@@ -67,6 +66,8 @@ fn served(server: &TcpListener, work: impl FnOnce() -> Result<()>) -> Result<()>
 
 fn echo(mut stream: TcpStream) -> io::Result<()> {
     stream.set_nonblocking(false)?;
+    // Its client may have gone without a word.
+    stream.set_read_timeout(Some(patient(Duration::from_secs(30))))?;
     let mut byte = [0];
     while stream.read(&mut byte)? != 0 {
         stream.write_all(&byte)?;
