@@ -1,6 +1,10 @@
 //! What is over leaves first: closed connections, answered datagrams, and openings that nobody answers.
 //!
 //! Each function is a step of its own, with a stack of its own.
+#![expect(
+    clippy::needless_borrows_for_generic_args,
+    reason = "what is passed by value is copied, on a stack of 512 bytes"
+)]
 
 use core::ptr::NonNull;
 
@@ -50,7 +54,7 @@ pub(crate) fn leave<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
     if established.is_some() {
         if F::closed().push(&key, 0).is_err() {
             if let Ok(Some(oldest)) = F::closed().pop() {
-                forget_if::<F>(&oldest, find_established::<F>(&oldest), |state| is_closed(state));
+                forget_if::<F>(&oldest, find_established::<F>(&oldest), is_closed);
             }
             let _ = F::closed().push(&key, 0);
         }
