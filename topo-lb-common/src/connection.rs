@@ -21,10 +21,6 @@ use crate::layout::layout;
 pub const FROM_CLIENT: u8 = 0;
 /// [`Tuple::way`]: a packet to a client, on egress.
 pub const TO_CLIENT: u8 = 1;
-/// [`Tuple::way`]: on ingress: a datagram from outside that answers one that this node has sent from a
-/// frontend's address and port. Its entry is in `half_open4/6` and has only [`Connection::last_used`]; it is
-/// never translated.
-pub const OWN: u8 = 2;
 
 /// [`Connection::kind`]: the entry for replies.
 pub const REPLY: u8 = 1;

@@ -51,14 +51,29 @@ impl Quota {
     #[inline(always)]
     #[must_use]
     pub const fn allows(&self, connections: u32, now: u64) -> bool {
-        connections < self.connections || now >= self.until
+        connections < self.connections || !self.holds(now)
+    }
+
+    /// Whether an agent corrects the counts at `now`. Without one they only grow, and limit nothing.
+    #[inline(always)]
+    #[must_use]
+    pub const fn holds(&self, now: u64) -> bool {
+        now < self.until
+    }
+
+    /// Whether a table with so many open connections has no room for those of datagrams at `now`: nothing
+    /// proves their source, so they get half of it.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_half_full(&self, open: i64, now: u64) -> bool {
+        open >= self.connections as i64 * SHARE as i64 / 2 && self.holds(now)
     }
 
     /// Whether a table with so many open connections is full at `now`.
     #[inline(always)]
     #[must_use]
     pub const fn is_full(&self, open: i64, now: u64) -> bool {
-        open >= self.connections as i64 * SHARE as i64 && now < self.until
+        open >= self.connections as i64 * SHARE as i64 && self.holds(now)
     }
 }
 
@@ -176,6 +191,9 @@ mod tests {
         assert!(quota.is_full(12, NOW - 1));
         assert!(!quota.is_full(12, NOW));
         assert!(!quota.is_full(-1, NOW - 1));
+        assert!(!quota.is_half_full(5, NOW - 1));
+        assert!(quota.is_half_full(6, NOW - 1));
+        assert!(!quota.is_half_full(6, NOW));
     }
 
     #[test]

@@ -110,9 +110,14 @@ pub const SOURCES4: &str = "sources4";
 pub const SOURCES6: &str = "sources6";
 /// [`crate::snat::Snat`].
 pub const SNAT: &str = "snat";
+/// Whom datagrams of this node itself were sent to, from a frontend's address and port: the key of their
+/// answers → the time of the last one (`CLOCK_MONOTONIC`, nanoseconds).
+pub const OWN4: &str = "own4";
+/// The same for IPv6.
+pub const OWN6: &str = "own6";
 
 /// Every pinned map, in the order of creation.
-pub const ALL: [&str; 50] = [
+pub const ALL: [&str; 52] = [
     RANGE,
     SERVICES4,
     SERVICES6,
@@ -163,6 +168,8 @@ pub const ALL: [&str; 50] = [
     SOURCES4,
     SOURCES6,
     SNAT,
+    OWN4,
+    OWN6,
 ];
 /// Maps that only tc needs, and that are pinned only with tc: those of [`ALL`] from `connections4` on.
 pub const TC: &[&str] = ALL.split_at(28).1.split_at(18).0;
@@ -200,6 +207,8 @@ pub const fn entries(connections: u32) -> u32 {
 /// Fragmented datagrams per address family that are stored at once: room for the places of 16
 /// devices at least.
 pub const FRAGMENTS: u32 = 16 * 2 * FRAGMENT_PLACES;
+/// Entries of `own4` and of `own6`; the least recently used one is replaced.
+pub const OWN: u32 = 8_192;
 /// Most entries of `devices`; the least recently used one is replaced. Clients outside have
 /// [`CLIENTS`](crate::device::CLIENTS) of them, whatever they send: the others are for devices.
 pub const MOST_DEVICES: u32 = 4_096;

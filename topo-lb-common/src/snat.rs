@@ -27,6 +27,10 @@ pub const PORTS: (u16, u16) = (12_000, 29_999);
 
 const COUNT: u16 = PORTS.1 - PORTS.0 + 1;
 
+/// A client with so many open connections gets no source port for another one: it may have all its connections
+/// at one endpoint, where half of the ports are left to others.
+pub const MOST_OF_CLIENT: u32 = COUNT as u32 / 2;
+
 /// Whether replies to a connection with an address of `snat` can have this destination port.
 #[inline(always)]
 #[must_use]

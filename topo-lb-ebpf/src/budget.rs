@@ -4,8 +4,10 @@
 use core::ptr::NonNull;
 
 use aya_ebpf::bindings::BPF_NOEXIST;
+use topo_lb_common::address::TCP;
 use topo_lb_common::connection::REPLY;
 use topo_lb_common::device::{Device, REFUSALS, outside};
+use topo_lb_common::snat::MOST_OF_CLIENT;
 use topo_lb_common::usage::Usage;
 
 use crate::atomic::add;
@@ -21,7 +23,7 @@ pub(crate) fn of<F: Family>(key: &TupleOf<F>) -> u32 {
 
 /// The same of an entry of either direction. `key` is that of `connection`.
 #[inline(always)]
-fn of_entry<F: Family>(connection: NonNull<ConnectionOf<F>>, key: &TupleOf<F>) -> u32 {
+pub(crate) fn of_entry<F: Family>(connection: NonNull<ConnectionOf<F>>, key: &TupleOf<F>) -> u32 {
     if !is_of_outside::<F>(key) {
         return key.device;
     }
@@ -79,11 +81,32 @@ pub(crate) fn may_open<F: Family>(device: u32, now: u64) -> Permit {
     }
 }
 
-/// Whether no connection may be moved to the established ones at `now`.
+/// Whether a connection may move to the established ones at `now`. `key` is that of the client's packets. It
+/// was asked for when it was opened, and many may have been opened together.
 #[inline(always)]
-pub(crate) fn keeps_half_open(now: u64) -> bool {
-    // SAFETY: a look-up's pointer.
-    QUOTA.get_ptr(0).is_some_and(|quota| unsafe { (*quota).keeps_half_open(now) })
+pub(crate) fn may_establish<F: Family>(key: &TupleOf<F>, now: u64) -> bool {
+    let (Some(quota), Some(usage)) = (QUOTA.get_ptr(0), usage::<F>()) else {
+        return false;
+    };
+    // SAFETY: look-ups' pointers, as in `may_open`.
+    unsafe {
+        let open = (&raw const (*usage).open).read_volatile();
+        if (*quota).keeps_half_open(now) || key.protocol != TCP && (*quota).is_half_full(open, now)
+        {
+            return false;
+        }
+    }
+    may_open::<F>(of::<F>(key), now) == Permit::Granted
+}
+
+/// Whether a client of the device has as many open connections as may have a source of tc's at `now`.
+#[inline(always)]
+pub(crate) fn has_many(device: u32, now: u64) -> bool {
+    let (Some(entry), Some(quota)) = (DEVICES.get_ptr_mut(device), QUOTA.get_ptr(0)) else {
+        return false;
+    };
+    // SAFETY: look-ups' pointers, as in `may_open`.
+    unsafe { (*entry).connections >= MOST_OF_CLIENT && (*quota).holds(now) }
 }
 
 #[inline(always)]
@@ -91,9 +114,9 @@ fn usage<F: Family>() -> Option<*mut Usage> {
     USAGE.get_ptr_mut(F::IS_V6.into())
 }
 
-/// A connection is in the table of half-open ones. Returns whether openings are to replace others.
+/// A connection is in the table of half-open ones at `now`. Returns whether openings are to replace others.
 #[inline(always)]
-pub(crate) fn opened<F: Family>() -> bool {
+pub(crate) fn opened<F: Family>(now: u64) -> bool {
     usage::<F>().is_some_and(|usage| {
         // SAFETY: an array's element, whose fields all programs change by atomic additions.
         let half_open = unsafe {
@@ -102,6 +125,8 @@ pub(crate) fn opened<F: Family>() -> bool {
             half_open.read_volatile()
         };
         Usage::is_under_pressure(half_open)
+            // SAFETY: a look-up's pointer.
+            && QUOTA.get_ptr(0).is_some_and(|quota| unsafe { (*quota).holds(now) })
     })
 }
 
@@ -128,14 +153,14 @@ pub(crate) fn established<F: Family>(device: u32) {
     }
 }
 
-/// An established connection is not open any more. `key` is that of its entry `connection`.
+/// An established connection of the device is not open any more.
 #[inline(always)]
-pub(crate) fn closed<F: Family>(connection: NonNull<ConnectionOf<F>>, key: &TupleOf<F>) {
+pub(crate) fn closed<F: Family>(device: u32) {
     if let Some(usage) = usage::<F>() {
         // SAFETY: as above.
         unsafe { add((&raw mut (*usage).open).cast(), -1_i64 as u64) };
     }
-    if let Some(entry) = DEVICES.get_ptr_mut(of_entry::<F>(connection, key)) {
+    if let Some(entry) = DEVICES.get_ptr_mut(device) {
         // SAFETY: as above.
         unsafe { (*entry).connections = (*entry).connections.saturating_sub(1) };
     }

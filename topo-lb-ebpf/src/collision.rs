@@ -22,6 +22,7 @@ use topo_lb_common::packets::Outcome;
 use topo_lb_common::trace::NO_SERVICE;
 
 use crate::access::ETHERNET;
+use crate::budget::{self, Permit};
 use crate::clock::now;
 use crate::connection::{find, find_half_open, holds, is_alive, opens, other_key, revision};
 use crate::fast_path::{FastPath, PacketSummary};
@@ -29,7 +30,7 @@ use crate::four_tuple::{EntryFields, FourTuple, NewEntry};
 use crate::fragment;
 use crate::hooks::Filtered;
 use crate::outside::{client_device, is_translated};
-use crate::packets::{Hook, next};
+use crate::packets::{Hook, limited, next, table_full};
 use crate::reply_filter::{is_no_endpoint, is_none_direct};
 use crate::tc::Translate;
 use crate::transport::{split_ports, transport};
@@ -71,6 +72,11 @@ pub(crate) fn open<F: Translate>(skb: *mut __sk_buff) -> Verdict {
             && let Some(draft) = F::draft()
         {
             let key = says.key(protocol, FROM_CLIENT, device);
+            match budget::may_open::<F>(budget::of::<F>(&key), now) {
+                Permit::Granted => {}
+                Permit::Limited => return limited(hook),
+                Permit::Full => return table_full(hook),
+            }
             let (sequence, revision) = (transport.sequence, revision());
             let new = NewEntry {
                 now,

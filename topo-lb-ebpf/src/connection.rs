@@ -274,14 +274,13 @@ pub(crate) fn forget<F: Family>(key: &TupleOf<F>, connection: NonNull<Connection
     if !holds::<F>(connection, key) {
         return;
     }
+    let device = budget::of_entry::<F>(connection, key);
     if F::half_open().remove(key).is_ok() {
         budget::left_half_open::<F>();
     }
-    if find_established::<F>(key).is_some() {
-        if !is_closed(state) {
-            budget::closed::<F>(connection, key);
-        }
-        let _ = F::connections().remove(key);
+    // Of two CPUs that forget it, one counts it.
+    if F::connections().remove(key).is_ok() && !is_closed(state) {
+        budget::closed::<F>(device);
     }
     // The key may be that of another connection's entry by now.
     if let Some(found) = find::<F>(&other)

@@ -73,6 +73,8 @@ pub(crate) type Settled<K> = Queue<K, { SETTLED as usize }>;
 pub(crate) type LastOpenings<V> = Array<V, { BUCKETS as usize }>;
 /// Map of connections that are not established yet: two entries each.
 pub(crate) type HalfOpen<K, V> = LruHashMap<K, V, { HALF_OPEN as usize }>;
+/// Map of whom the node's own datagrams were sent to, with the time of the last one.
+pub(crate) type Own<K> = LruHashMap<K, u64, { topo_lb_common::maps::OWN as usize }>;
 /// Map of who may dial frontends with source ranges.
 pub(crate) type Sources<K> = LpmTrie<K, u32, { MOST_SOURCES as usize }>;
 /// Map of fragmented datagrams.
@@ -216,6 +218,11 @@ pub(crate) static QUOTA: Array<Quota, 1> = Array::new();
 pub(crate) static CLOSED4: Closed<Tuple4> = Queue::new();
 #[btf_map(name = "closed6")]
 pub(crate) static CLOSED6: Closed<Tuple6> = Queue::new();
+
+#[btf_map(name = "own4")]
+pub(crate) static OWN4: Own<Tuple4> = LruHashMap::new();
+#[btf_map(name = "own6")]
+pub(crate) static OWN6: Own<Tuple6> = LruHashMap::new();
 
 #[btf_map(name = "settled4")]
 pub(crate) static SETTLED4: Settled<Tuple4> = Queue::new();

@@ -256,10 +256,11 @@ fn insert_reply<F: Family>(
 }
 
 /// Moves both entries of a connection to the established ones. `key` is that of the client's
-/// packets. Without room there, or while an agent replaces the tables, the connection stays half-open.
+/// packets. Without room there or in its client's quota, or while an agent replaces the tables, the connection
+/// stays half-open.
 #[inline(always)]
 pub(crate) fn establish<F: Client>(key: &TupleOf<F>) {
-    if budget::keeps_half_open(now()) {
+    if !budget::may_establish::<F>(key, now()) {
         return;
     }
     let Some(client) = find_half_open::<F>(key) else {

@@ -16,6 +16,7 @@ use topo_lb_common::openings::{EACH, bucket};
 use crate::access::ETHERNET;
 use crate::affinity;
 use crate::budget;
+use crate::clock::now;
 use crate::connection::{find_established, find_half_open, forget, holds, other_key};
 use crate::family::{ConnectionOf, TupleOf};
 use crate::four_tuple::{EntryFields, FourTuple};
@@ -46,7 +47,7 @@ pub(crate) fn leave<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
         return Verdict::Translate;
     }
     if established.is_some() {
-        budget::closed::<F>(found, &key);
+        budget::closed::<F>(budget::of_entry::<F>(found, &key));
     }
     if is_reply {
         key = other;
@@ -88,7 +89,7 @@ pub(crate) fn replace_oldest<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let Some(ports) = ports_of(skb, &header) else { return Verdict::Next };
     let says = FourTuple::<F>::of_packet(&header, ports);
     let key = client_key(skb, &says, header.protocol);
-    let is_under_pressure = budget::opened::<F>();
+    let is_under_pressure = budget::opened::<F>(now());
     let client = if is_of_outside::<F>(&key) {
         let [word, _] = F::halves(says.source);
         word

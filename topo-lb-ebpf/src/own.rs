@@ -8,15 +8,13 @@
     reason = "what is passed by value is copied, on a stack of 512 bytes"
 )]
 
-use core::ptr::NonNull;
-
 use aya_ebpf::bindings::BPF_ANY;
 use topo_lb_common::address::UDP;
-use topo_lb_common::connection::{ANSWERED, DIRECT, FROM_CLIENT, OWN, TICK, lifetime};
+use topo_lb_common::connection::{ANSWERED, TICK, lifetime};
 
 use crate::connection::find;
 use crate::family::{Family, TupleOf};
-use crate::four_tuple::{EntryFields, FourTuple, NewEntry};
+use crate::four_tuple::FourTuple;
 use crate::frontend_filter::has_bit;
 use crate::maps::SERVES_ALL_FRONTENDS;
 
@@ -29,44 +27,22 @@ pub(crate) fn may_be<F: Family>(protocol: u8, source: F::Address, port: u16) -> 
 /// Remembers a datagram that leaves with a frontend as its source. `answer`: the key of its answers, as those of
 /// a client. An answer of the Service, which another device's program has translated, is none.
 #[inline(always)]
-pub(crate) fn remember<F: Family>(answer: &mut TupleOf<F>, now: u64) {
+pub(crate) fn remember<F: Family>(answer: &TupleOf<F>, now: u64) {
     if is_own::<F>(answer, now) {
         return;
     }
-    let says = FourTuple::<F>::of_key(answer).reversed();
-    let frontend = F::frontend(says.source, says.source_port, answer.protocol);
-    if F::services().get_ptr(&frontend).is_none() || find::<F>(answer).is_some() {
-        return;
+    let says = FourTuple::<F>::of_key(answer);
+    let frontend = F::frontend(says.destination, says.destination_port, answer.protocol);
+    if F::services().get_ptr(&frontend).is_some() && find::<F>(answer).is_none() {
+        let _ = F::own().insert(answer, &now, BPF_ANY.into());
     }
-    let Some(draft) = F::draft() else { return };
-    answer.way = OWN;
-    let new = NewEntry {
-        now,
-        service: 0,
-        revision: 0,
-        sequence: 0,
-        kind: DIRECT,
-        affinity: 0,
-        locality: 0,
-    };
-    // SAFETY: this CPU's element, which no other code uses meanwhile.
-    let entry = unsafe {
-        draft.write(says.entry(*answer, new));
-        draft.as_ref()
-    };
-    let _ = F::half_open().insert(&*answer, entry, BPF_ANY.into());
-    answer.way = FROM_CLIENT;
 }
 
 /// Whether a datagram with this key answers one of this node. Then the entry is used.
 #[inline(always)]
-pub(crate) fn is_own<F: Family>(key: &mut TupleOf<F>, now: u64) -> bool {
-    key.way = OWN;
-    let found = F::half_open().get_ptr_mut(&*key).and_then(NonNull::new);
-    key.way = FROM_CLIENT;
-    let Some(found) = found else { return false };
-    let last_used = EntryFields::of(found).last_used;
-    // SAFETY: a field of a look-up's value.
+pub(crate) fn is_own<F: Family>(key: &TupleOf<F>, now: u64) -> bool {
+    let Some(last_used) = F::own().get_ptr_mut(key) else { return false };
+    // SAFETY: a look-up's value.
     let before = unsafe { last_used.read_volatile() };
     if now.wrapping_sub(before).cast_signed() > lifetime(UDP, ANSWERED).cast_signed() {
         return false;

@@ -157,7 +157,7 @@ fn note_flags(own: EntryFields, other: EntryFields, transport: &Transport, now: 
         let mut next = state;
         if flags & SYN != 0 {
             if is_reply {
-                let is_awaited = !is_answered || state & REOPENS != 0;
+                let is_awaited = !is_closed(state) && (!is_answered || state & REOPENS != 0);
                 if flags & ACK != 0 && is_awaited && is_near(acknowledged, first) {
                     next = ANSWERED;
                     let after = sequence.wrapping_add(1);

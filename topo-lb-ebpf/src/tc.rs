@@ -13,6 +13,7 @@ use topo_lb_common::trace::Outcome as Told;
 
 use crate::access::ETHERNET;
 use crate::affinity::Client;
+use crate::budget;
 use crate::clock::now;
 use crate::connection::{self, EndpointCheck, Reply};
 use crate::family::{ConnectionOf, TupleOf, V4, V6};
@@ -177,9 +178,9 @@ pub(crate) fn leave_from_own<F: Translate>(skb: *mut __sk_buff) -> Verdict {
         && !is_translated(skb)
     {
         let says = FourTuple::of_packet(&header, ports);
-        let mut key = client_key(skb, &says.reversed(), header.protocol);
+        let key = client_key(skb, &says.reversed(), header.protocol);
         if own::may_be::<F>(header.protocol, says.source, says.source_port) {
-            own::remember::<F>(&mut key, now());
+            own::remember::<F>(&key, now());
         } else if let Some(found) = connection::find::<F>(&key)
             // SAFETY: a field of a look-up's value.
             && unsafe { EntryFields::of(found).kind.read_volatile() } & SOURCE == SOURCE
@@ -270,8 +271,8 @@ pub(crate) fn open<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let transport = transport(skb, &header);
     let says = FourTuple::of_packet(&header, transport.ports);
     let frontend = F::frontend(says.destination, says.destination_port, header.protocol);
-    let mut key = client_key(skb, &says, header.protocol);
-    if is_outside(skb) && header.protocol == UDP && own::is_own::<F>(&mut key, now()) {
+    let key = client_key(skb, &says, header.protocol);
+    if is_outside(skb) && header.protocol == UDP && own::is_own::<F>(&key, now()) {
         return fragment::leave(&header, hook);
     }
     if is_outside(skb) && is_denied::<F>(&frontend, says.source) {
@@ -299,11 +300,17 @@ pub(crate) fn choose_source<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let header = F::header(skb, ETHERNET, false);
     if let Some(ports) = ports_of(skb, &header) {
         let key = client_key(skb, &FourTuple::of_packet(&header, ports), header.protocol);
-        if let Some(found) = connection::find_half_open::<F>(&key)
-            && !snat::choose::<F>(skb, found, header.protocol)
-        {
-            opening::give_up::<F>(&key);
-            return dropped(Hook::Ingress);
+        if let Some(found) = connection::find_half_open::<F>(&key) {
+            if !snat::choose::<F>(skb, found, header.protocol) {
+                opening::give_up::<F>(&key);
+                return dropped(Hook::Ingress);
+            }
+            // SAFETY: a field of a look-up's value.
+            let kind = unsafe { EntryFields::of(found).kind.read_volatile() };
+            if kind & SNAT != 0 && budget::has_many(budget::of::<F>(&key), now()) {
+                opening::give_up::<F>(&key);
+                return limited(Hook::Ingress);
+            }
         }
     }
     Verdict::ExpectReplies

@@ -16,8 +16,10 @@ use crate::datapath::error::causes;
 use crate::datapath::host::grace;
 
 /// How long connections stay half-open if the agent crashes while it replaces programs, in units of
-/// [`Quota::half_open_until`].
+/// [`Quota::half_open_until`], beside the time to copy the tables.
 const AT_MOST: u32 = 10;
+/// Entries that are copied in such a unit, also by a slow CPU.
+const COPIED: u32 = 50_000;
 
 /// The old maps of connections that were replaced, beside the new ones. The hooks of cgroups switch
 /// first: until a device has the new programs, its old ones write to the old maps.
@@ -36,6 +38,8 @@ struct Carried {
     new: Map,
     /// In bytes.
     old_key_size: u32,
+    /// Most entries of `old`.
+    room: u32,
 }
 
 impl CarriedConnections {
@@ -54,10 +58,11 @@ impl CarriedConnections {
         name: &'static str,
         (old, new): (MapData, MapData),
     ) -> Result<(), MapError> {
-        let old_key_size = old.info()?.key_size();
+        let info = old.info()?;
+        let (old_key_size, room) = (info.key_size(), info.max_entries());
         // Earlier versions had LRU maps; both are read alike.
         let (old, new) = (Map::HashMap(old), Map::HashMap(new));
-        self.maps.push(Carried { name, old, new, old_key_size });
+        self.maps.push(Carried { name, old, new, old_key_size, room });
         Ok(())
     }
 
@@ -68,7 +73,7 @@ impl CarriedConnections {
         if self.maps.is_empty() {
             return;
         }
-        self.keep_half_open((now() >> HALF_OPEN_UNIT) as u32 + AT_MOST);
+        self.keep_half_open(self.until());
         self.copy();
     }
 
@@ -77,8 +82,8 @@ impl CarriedConnections {
         if self.maps.is_empty() {
             return;
         }
-        // Programs of an earlier version have established connections until now.
-        self.wait();
+        // Waits for programs of an earlier version, which have established connections until now.
+        self.keep_half_open(self.until());
         self.copy();
         for carried in &mut self.maps {
             let removed = match carried.name {
@@ -91,6 +96,12 @@ impl CarriedConnections {
             }
         }
         self.keep_half_open(0);
+    }
+
+    /// Until when connections stay half-open while the tables are copied, if they are full.
+    fn until(&self) -> u32 {
+        let room = self.maps.iter().map(|carried| carried.room).sum::<u32>();
+        (now() >> HALF_OPEN_UNIT) as u32 + AT_MOST + room / COPIED
     }
 
     fn keep_half_open(&mut self, until: u32) {

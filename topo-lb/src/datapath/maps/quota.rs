@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use aya::maps::{Array, Map, MapData, MapError};
 use topo_lb_common::address::TCP;
 use topo_lb_common::connection::{
-    Connection, Connection4, Connection6, LONGEST_TIME_WAIT, OUTSIDE_DEVICE, OWN, REPLY, SNAT,
-    Tuple, Tuple4, Tuple6, is_closed, lifetime,
+    Connection, Connection4, Connection6, LONGEST_TIME_WAIT, OUTSIDE_DEVICE, REPLY, SNAT, Tuple,
+    Tuple4, Tuple6, is_closed, lifetime,
 };
 use topo_lb_common::device::{Device, Quota, SHARE, outside, word};
 use topo_lb_common::maps;
@@ -129,6 +129,7 @@ struct Work {
 
 impl Work {
     fn pass(&mut self) -> Result<(), StoreError> {
+        let began = cpu_time();
         let devices: HashMap<u32, Device> =
             entries(&self.devices, maps::DEVICES).collect::<Result<_, StoreError>>()?;
         let before = [self.read_usage(0)?, self.read_usage(1)?];
@@ -167,7 +168,9 @@ impl Work {
             }
             self.counted = Some(Instant::now());
         }
-        let until = now() + HOLDS.as_nanos() as u64;
+        // A large table takes long to read, and the pause after it is a multiple of that.
+        let holds = HOLDS.max(cpu_time().saturating_sub(began) * PART * 2);
+        let until = now() + holds.as_nanos() as u64;
         let quota = Quota { until, connections: self.most, half_open_until: 0 };
         self.quota.set(0, Raw(quota), 0).map_err(failed(maps::QUOTA, "write"))
     }
@@ -195,6 +198,7 @@ impl Work {
 /// A table of connections.
 struct Table<K, V> {
     name: &'static str,
+    is_half_open: bool,
     map: Hash<K, V>,
     /// `map` again, to read many entries at once.
     batch: OwnedFd,
@@ -216,7 +220,8 @@ where
         };
         let batch = data.fd().as_fd().try_clone_to_owned();
         let batch = batch.map_err(|error| failed(name, "read")(MapError::IoError(error)))?;
-        Ok(Self { name, map: another(table, name)?, batch })
+        let is_half_open = [maps::HALF_OPEN4, maps::HALF_OPEN6].contains(&name);
+        Ok(Self { name, is_half_open, map: another(table, name)?, batch })
     }
 
     /// Removes entries of connections that are over. Adds those that are open to the sums of their
@@ -240,11 +245,7 @@ where
             .map_err(|error| failed(self.name, "read")(MapError::IoError(error)))?;
             let now = now();
             for (key, value) in keys.iter().zip(&values).take(read) {
-                // Entries of the node's own datagrams are neither.
-                if key.way == OWN {
-                    continue;
-                }
-                if is_over(key, value, now) {
+                if is_over(key, value, self.is_half_open, now) {
                     self.remove(key)?;
                 } else if value.kind & REPLY == 0 {
                     let Some(left) = &mut left else {
@@ -270,7 +271,7 @@ where
     fn remove(&mut self, key: &Tuple<A>) -> Result<(), StoreError> {
         let value = found(self.name, self.map.get(&Raw(*key), 0))?;
         match value {
-            Some(value) if is_over(key, &value, now()) => {
+            Some(value) if is_over(key, &value, self.is_half_open, now()) => {
                 absent_is_fine(self.map.remove(&Raw(*key))).map_err(failed(self.name, "remove"))
             }
             _ => Ok(()),
@@ -287,8 +288,10 @@ fn device<A: bytemuck::Pod>(key: &Tuple<A>, seed: u64) -> u32 {
 }
 
 /// Whether the programs have no use for an entry any more, at `now`.
-fn is_over<A, K>(key: &Tuple<A>, value: &Connection<A, K>, now: u64) -> bool {
+fn is_over<A, K>(key: &Tuple<A>, value: &Connection<A, K>, is_half_open: bool, now: u64) -> bool {
     let lifetime = match key.protocol {
+        // Its client has had time to complete it: with a false source nobody does.
+        TCP if is_half_open => lifetime(TCP, value.state).min(LONGEST_TIME_WAIT),
         // The endpoint may remember the port for so long.
         TCP if is_closed(value.state) && value.kind & SNAT != 0 => LONGEST_TIME_WAIT,
         protocol => lifetime(protocol, value.state),
@@ -317,8 +320,16 @@ mod tests {
         let key = Tuple4 { protocol: TCP, ..Tuple4::default() };
         let closed = |kind| Connection4 { kind, state: ANSWERED | RESET, ..Connection4::default() };
         for (kind, lifetime) in [(0, SHORTEST_LIFETIME), (SNAT, LONGEST_TIME_WAIT)] {
-            assert!(!is_over(&key, &closed(kind), lifetime));
-            assert!(is_over(&key, &closed(kind), lifetime + 1));
+            assert!(!is_over(&key, &closed(kind), false, lifetime));
+            assert!(is_over(&key, &closed(kind), false, lifetime + 1));
         }
+    }
+
+    #[test]
+    fn an_answered_opening_that_nobody_completes_does_not_stay() {
+        let key = Tuple4 { protocol: TCP, ..Tuple4::default() };
+        let answered = Connection4 { state: ANSWERED, ..Connection4::default() };
+        assert!(is_over(&key, &answered, true, LONGEST_TIME_WAIT + 1));
+        assert!(!is_over(&key, &answered, false, LONGEST_TIME_WAIT + 1));
     }
 }

@@ -40,7 +40,7 @@ const RENAMED: [(&str, &str); 1] = [("left_out", maps::UNPROGRAMMED)];
 const GONE: [&str; 3] = ["replies4", "replies6", "refusals"];
 
 /// Maps that the programs write; they outlive a renewal if they fit.
-const STATE: [&str; 27] = [
+const STATE: [&str; 29] = [
     maps::SNAT,
     maps::FLOWS4,
     maps::FLOWS6,
@@ -63,6 +63,8 @@ const STATE: [&str; 27] = [
     maps::USAGE,
     maps::CLIENTS4,
     maps::CLIENTS6,
+    maps::OWN4,
+    maps::OWN6,
     maps::TOTALS,
     maps::FAR_ENDPOINTS,
     maps::TORN,

@@ -122,6 +122,8 @@ pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
         spec::<Key<Source4>, u32>(maps::SOURCES4, LpmTrie, sources, NO_PREALLOC),
         spec::<Key<Source6>, u32>(maps::SOURCES6, LpmTrie, sources, NO_PREALLOC),
         spec::<u32, Snat>(maps::SNAT, Array, 1, 0),
+        spec::<Tuple4, u64>(maps::OWN4, LruHash, maps::OWN, 0),
+        spec::<Tuple6, u64>(maps::OWN6, LruHash, maps::OWN, 0),
     ];
     let only_tc = all.iter_mut().filter(|spec| maps::TC.contains(&spec.name));
     only_tc.for_each(|spec| spec.is_pinned = capacity.connections != 0);
