@@ -183,7 +183,16 @@ impl Programs {
             *asked = asked.saturating_sub(ticks as u32);
         };
         self.rewrite(|one: &mut Connection4| older(&mut one.last_used, &mut one.asked), TABLES4)?;
-        self.rewrite(|one: &mut Connection6| older(&mut one.last_used, &mut one.asked), TABLES6)
+        self.rewrite(|one: &mut Connection6| older(&mut one.last_used, &mut one.asked), TABLES6)?;
+        self.age_own::<Tuple4>(maps::OWN4, ticks << TICK)?;
+        self.age_own::<Tuple6>(maps::OWN6, ticks << TICK)
+    }
+
+    fn age_own<K: Pod>(&mut self, table: &str, age: u64) -> Result<()> {
+        for (key, last_used) in self.entries::<K, u64>(table)? {
+            self.insert(table, key, last_used.saturating_sub(age))?;
+        }
+        Ok(())
     }
 
     fn rewrite<A: Copy, K: Pod>(

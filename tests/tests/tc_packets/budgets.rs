@@ -112,6 +112,8 @@ fn openings_that_nobody_completes_leave_room_for_the_same_client_at_another_fron
     for parts in FAMILIES {
         let Parts { web, other, a, b, .. } = parts;
         let mut programs = parts.scene()?;
+        // An agent counts.
+        programs.limit(1 << 20)?;
         for round in 0..4 {
             let at_other = parts.client(0, 1_000 + round)?;
             syn(&mut programs, at_other, other, b)?;
@@ -235,6 +237,54 @@ fn a_table_full_of_open_connections_refuses_others_and_says_so() -> Result<()> {
         }
         reset(&mut programs, parts.client(0, 40_000)?, web, a)?;
         open(&mut programs, late, web, a)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn datagrams_leave_half_of_the_table_to_others() -> Result<()> {
+    const MOST: u32 = 8;
+    const HALF: u16 = 2 * MOST as u16;
+    for parts in FAMILIES {
+        let Parts { web, a, .. } = parts;
+        let mut programs = parts.scene()?;
+        programs.limit(MOST)?;
+        for network in 0..2 * HALF {
+            let client = parts.client(network, 40_000)?;
+            let asks = frame::udp(client, at(web), b"?");
+            let answer = frame::udp(at(a), client, b"!");
+            // What has no room among the established ones goes on all the same.
+            for _ in 0..2 {
+                pass(&mut programs, Hook::ExternalIngress, &asks, (client, at(a)))?;
+                pass(&mut programs, Hook::ExternalEgress, &answer, (at(web), client))?;
+            }
+        }
+        let established = programs.connections_outside()?;
+        ensure!(established == u32::from(HALF), "{established} flows are established");
+        open(&mut programs, parts.client(2 * HALF, 40_000)?, web, a)?;
+        ensure!(programs.connections_outside()? == established + 1, "no room for TCP");
+    }
+    Ok(())
+}
+
+#[test]
+fn handshakes_that_are_completed_together_stay_within_the_quota() -> Result<()> {
+    const MOST: u32 = 4;
+    for parts in FAMILIES {
+        let Parts { web, a, .. } = parts;
+        let mut programs = parts.scene()?;
+        programs.limit(MOST)?;
+        let clients: Vec<_> = (0..3 * MOST as u16)
+            .map(|port| parts.client(0, 40_000 + port))
+            .collect::<Result<_>>()?;
+        for client in &clients {
+            syn(&mut programs, *client, web, a)?;
+        }
+        for client in &clients {
+            complete(&mut programs, *client, web, a)?;
+            goes_on(&mut programs, *client, web, a)?;
+        }
+        ensure!(programs.connections_outside()? == MOST, "more than the quota");
     }
     Ok(())
 }

@@ -228,6 +228,8 @@ fn a_flood_of_one_client_does_not_stop_another() -> Result<()> {
     {
         let mut programs = Programs::replacing()?;
         programs.expose(1, at(port), TCP, &here(a))?;
+        // An agent counts.
+        programs.limit(1 << 20)?;
         let flood = |programs: &mut Programs, first: u16| {
             (0..10_000).try_for_each(|number| {
                 let from = SocketAddr::new(at(outside).ip(), first + number).to_string();
