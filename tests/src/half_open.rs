@@ -97,7 +97,7 @@ pub fn run(syns: u64) -> Result<Flooded> {
         },
         |scene| {
             scene.agent.set("--kube-proxy-replacement", "");
-            // So few that the flood would evict the others, if it were in their table.
+            // So few that the flood would fill the table of the others, if it were in it.
             scene.agent.set("--max-connections", "4096");
             scene.agent.resume()?;
             flooded = Some(within(scene, syns)?);

@@ -24,6 +24,7 @@ fn topo_lb_does_what_kube_proxy_does_in_a_part_of_all_cells() -> Result<()> {
     let kube_proxy = kept(&docs())?;
     within(ReversePath::Loose, |stage| {
         let topo_lb = stage.with_topo_lb(|stage| stage.measure(&part()))?;
+        ensure!(stage.directly > 100, "{} direct exchanges with endpoints", stage.directly);
         compare(&kube_proxy, &topo_lb)
     })
 }

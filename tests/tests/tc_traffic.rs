@@ -153,7 +153,7 @@ fn what_a_socket_has_translated_tc_leaves_alone() -> Result<()> {
         let connections = tracked(&scene.agent.list("connections")?)?;
         ensure!(connections.is_empty(), "{connections:?}");
         let mut machine = scene.cluster.machine("client")?;
-        // Few enough that none is evicted: connections that close soon are evicted early.
+        // Few enough that closed ones stay: the oldest leave when there are many.
         let tally = machine.call(Via::Http, at(WEB4)?, 20)?;
         ensure!(tally.answered() == 20, "{tally}");
         let connections = tracked(&scene.agent.list("connections")?)?;

@@ -29,7 +29,7 @@ pub struct Readiness {
     pub overridden: Option<String>,
     /// Why connections of clients outside fail although topo-lb is to serve them, if they do.
     pub outside: Option<String>,
-    /// Why new connections of guests and clients outside are refused, if their table is full.
+    /// Why new connections of guests and clients outside are dropped, if their table is full.
     pub full: Option<String>,
     /// Which clients outside are not served although all else is, if any.
     pub unserved: Option<String>,

@@ -93,7 +93,8 @@ pub struct AgentArgs {
     /// without an endpoint: keys without `*`, OpenYurt's, `internalTrafficPolicy: Local`
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_WHEN_FULL")]
     pub when_full: WhenFull,
-    /// Room in the maps, per address family: clients with session affinity
+    /// Room in the maps, per address family: clients with session affinity, so many with a socket on this
+    /// node, and as many of tc
     #[arg(long, value_name = "N", env = "TOPO_LB_MAX_FLOWS", default_value_t = maps::DEFAULT_FLOWS,
           value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
     pub max_flows: u32,
@@ -109,7 +110,7 @@ pub struct AgentArgs {
     /// node. Default: 131,072, or 32,768 for each CPU; less where full tables would take more than a
     /// sixteenth of the node's memory
     #[arg(long, value_name = "N", env = "TOPO_LB_MAX_CONNECTIONS",
-          value_parser = clap::value_parser!(u32).range(1..=8_388_608))]
+          value_parser = clap::value_parser!(u32).range(1..=4_194_304))]
     pub max_connections: Option<u32>,
     /// Foreign programs that may run before topo-lb's, because they only filter: names as `bpftool
     /// prog` prints them, with * for any text, or ids such as id:42; separated by commas. Without

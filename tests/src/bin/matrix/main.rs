@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Parser;
 use fs_err as fs;
 use topo_lb_tests::external::cell::Cell;
@@ -58,6 +58,11 @@ fn measure(proxy: Proxy) -> Result<Table> {
     })?;
     let name: &str = proxy.into();
     let (cells, seconds) = (table.0.len(), begun.elapsed().as_secs_f64());
+    // The table does not show these dials.
+    ensure!(
+        proxy != Proxy::TopoLb || directly >= 10_000,
+        "{name}: endpoints were dialled directly only {directly} times"
+    );
     eprintln!("{name}: {cells} cells, and endpoints directly {directly} times, in {seconds:.1} s");
     Ok(table)
 }

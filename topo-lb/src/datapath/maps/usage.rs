@@ -54,7 +54,7 @@ pub fn full(uses: &[TableUse; 2], was_full: bool) -> Option<String> {
     let full = uses.iter().find(is_full)?;
     Some(format!(
         "the table of connections of guests and clients outside is full: {} of {} are open, and new \
-         ones are refused; raise --max-connections",
+         ones are dropped; raise --max-connections",
         full.open, full.room
     ))
 }
