@@ -27,9 +27,9 @@ pub const PORTS: (u16, u16) = (12_000, 29_999);
 
 const COUNT: u16 = PORTS.1 - PORTS.0 + 1;
 
-/// A client with so many open connections gets no source port for another one: it may have all its connections
-/// at one endpoint, where half of the ports are left to others.
-pub const MOST_OF_CLIENT: u32 = COUNT as u32 / 2;
+/// A client with so many open connections gets no source port for another one: it may have all of them at one
+/// endpoint, and an eighth of the ports is left to others there. Few proxies in front have as many through one node.
+pub const MOST_OF_CLIENT: u32 = COUNT as u32 / 8 * 7;
 
 /// Whether replies to a connection with an address of `snat` can have this destination port.
 #[inline(always)]
