@@ -9,6 +9,7 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{ConnectInfo, DefaultBodyLimit};
 use axum::routing::{get, post};
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::runtime;
@@ -56,12 +57,18 @@ pub(crate) fn serve(
     })
 }
 
+/// Room for datagrams that wait, in bytes: a flood of some seconds.
+const WAITING: usize = 64 << 20;
+
 fn bound(address: SocketAddr, only_ipv6: bool) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
     socket.set_nonblocking(true)?;
     if only_ipv6 {
         socket.set_only_v6(true)?;
     }
+    // A flood that the node lets through waits here, and pushes out nobody's datagram. Without the privilege
+    // for it the socket keeps the kernel's default.
+    let _ = set_socket_recv_buffer_size_force(&socket, WAITING);
     socket.bind(&address.into())?;
     UdpSocket::from_std(socket.into())
 }
