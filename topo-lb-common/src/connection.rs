@@ -214,9 +214,9 @@ layout! {
         /// reply, in units of [`TICK`]. A time before the last packet of the other entry means that
         /// the endpoint has replied since.
         pub asked: u32,
-        /// [`ANSWERED`], [`CLIENT_FIN`], [`ENDPOINT_FIN`], [`RESET`], [`REOPENS`].
+        /// [`ANSWERED`], [`CLIENT_FIN`], [`ENDPOINT_FIN`], [`RESET`], [`REOPENS`], [`MET`].
         pub state: u8,
-        /// [`REPLY`], [`HAIRPIN`], [`ENDPOINT_GONE`], [`MASQUERADE`], [`SNAT`].
+        /// [`REPLY`], [`HAIRPIN`], [`ENDPOINT_GONE`], [`MASQUERADE`], [`SNAT`], [`DIRECT`].
         pub kind: u8,
         /// Zero, [`KEEPS`] or [`KEEPS_OUTSIDE`].
         pub affinity: u8,
