@@ -40,6 +40,7 @@ mod nftables;
 pub mod observe;
 pub mod plan;
 pub mod pod;
+pub mod pod_cgroups;
 pub mod policy_status;
 pub mod rate;
 pub mod readiness;

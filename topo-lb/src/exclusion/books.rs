@@ -5,14 +5,23 @@ use std::sync::Arc;
 
 use topo_lb_common::exclusion::{Levels, MOST_LEVELS};
 
-use super::{Folder, Pod, PodReport, Rules};
+use super::{Pod, PodReport, Rules};
+
+/// The cgroup of a Pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PodCgroup {
+    /// Its cgroup id.
+    pub cgroup: u64,
+    /// Its level in the hierarchy, as far as it is visible.
+    pub level: u32,
+}
 
 /// The known Pods and cgroups.
 #[derive(Debug)]
 pub struct Books {
     rules: Rules,
     pods: BTreeMap<Arc<str>, PodRecord>,
-    folders: BTreeMap<Arc<str>, Folder>,
+    folders: BTreeMap<Arc<str>, PodCgroup>,
     /// Levels that may be above those of `folders`, invisible.
     unseen: u32,
     /// Whether all Pods were listed once.
@@ -78,7 +87,7 @@ impl Books {
     }
 
     /// Takes in the existing cgroups.
-    pub fn see(&mut self, folders: BTreeMap<Arc<str>, Folder>) {
+    pub fn see(&mut self, folders: BTreeMap<Arc<str>, PodCgroup>) {
         self.folders = folders;
         self.forget();
     }
@@ -99,13 +108,13 @@ impl Books {
     /// last agent excluded.
     #[must_use]
     pub fn wanted(&self, has: &BTreeSet<u64>, room: usize) -> Wanted {
-        let is_excluded = |uid: &Arc<str>, folder: &Folder| match self.pods.get(uid) {
+        let is_excluded = |uid: &Arc<str>, folder: &PodCgroup| match self.pods.get(uid) {
             Some(known) => self.rules.exclude(&known.pod),
             None => !self.is_listed && has.contains(&folder.cgroup),
         };
         let folders = self.folders.iter().filter(|(uid, folder)| is_excluded(uid, folder));
         let folders = folders.map(|(_, folder)| folder);
-        let (old, new): (Vec<&Folder>, Vec<&Folder>) =
+        let (old, new): (Vec<&PodCgroup>, Vec<&PodCgroup>) =
             folders.partition(|folder| has.contains(&folder.cgroup));
         let cgroups: BTreeMap<u64, u32> =
             old.iter().chain(&new).take(room).map(|folder| (folder.cgroup, folder.level)).collect();
@@ -135,9 +144,9 @@ mod tests {
         Books::new(Rules::new(vec!["meshed".parse().unwrap()], true), 0)
     }
 
-    fn folders(all: &[(&str, u64, u32)]) -> BTreeMap<Arc<str>, Folder> {
+    fn folders(all: &[(&str, u64, u32)]) -> BTreeMap<Arc<str>, PodCgroup> {
         let folder =
-            |&(uid, cgroup, level): &(&str, u64, u32)| (uid.into(), Folder { cgroup, level });
+            |&(uid, cgroup, level): &(&str, u64, u32)| (uid.into(), PodCgroup { cgroup, level });
         all.iter().map(folder).collect()
     }
 

@@ -3,18 +3,12 @@
 //! | file | idea |
 //! |---|---|
 //! | `rules` | which Pods are excluded |
-//! | `folder` | finds the cgroup of each Pod |
-//! | `books` | computes the excluded cgroups from both; pure |
-//! | `keep` | the task that updates the kernel's maps |
+//! | `books` | computes the excluded cgroups from them and the cgroups of Pods |
 
 mod books;
-mod folder;
-mod keep;
 mod rules;
 
-pub use books::{Books, Wanted};
-pub use folder::{Folder, Tree};
-pub use keep::{Keeper, Ready};
+pub use books::{Books, PodCgroup, Wanted};
 pub use rules::{Namespace, NamespaceError, Rules, asks};
 
 use std::sync::Arc;

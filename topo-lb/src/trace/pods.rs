@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::exclusion::Tree;
+use crate::pod_cgroups::Tree;
 use crate::topology::label_name::is_dns_name;
 
 /// Most cgroups that are remembered; a host has fewer.

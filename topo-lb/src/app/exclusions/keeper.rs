@@ -14,10 +14,10 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::MissedTickBehavior;
 use tracing::{debug, info, warn};
 
-use super::folder::{Found, Tree};
-use super::{Books, PodReport, Rules};
 use crate::datapath::maps::excluded::ExcludedMap;
+use crate::exclusion::{Books, PodReport, Rules};
 use crate::metrics::Figures;
+use crate::pod_cgroups::{Found, Tree};
 
 /// Interval of searching the cgroups without a notification.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
@@ -25,10 +25,10 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 const LOOK_AGAIN_UNTOLD: Duration = Duration::from_millis(250);
 
 /// Completes when the Pods that existed at first are excluded.
-pub type Ready = oneshot::Receiver<()>;
+pub(super) type Ready = oneshot::Receiver<()>;
 
 /// Keeps the maps up to date.
-pub struct Keeper {
+pub(super) struct Keeper {
     books: Books,
     tree: Tree,
     map: ExcludedMap,
@@ -48,7 +48,7 @@ impl Keeper {
     ///
     /// # Errors
     /// Maps or folders cannot be opened.
-    pub fn open(
+    pub(super) fn open(
         rules: Rules,
         cgroup_root: &Path,
         maps: &Path,
@@ -78,7 +78,7 @@ impl Keeper {
 
     /// Follows `pods` in a task of its own until they end.
     #[must_use]
-    pub fn start(self, pods: impl Stream<Item = PodReport> + Send + 'static) -> Ready {
+    pub(super) fn start(self, pods: impl Stream<Item = PodReport> + Send + 'static) -> Ready {
         let (ready, told) = oneshot::channel();
         tokio::spawn(self.keep(pods, ready));
         told

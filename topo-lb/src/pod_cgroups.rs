@@ -15,21 +15,14 @@ use std::os::unix::fs::{DirEntryExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::exclusion::PodCgroup;
+
 /// Deepest level below the cgroup root to search for `kubepods`; kind has it at the third.
 const DEEPEST: u32 = 5;
 /// The inode number of the hierarchy's root (`kernfs_create_root`, fs/kernfs/dir.c: the first).
 const ROOT: u64 = 1;
 /// Levels assumed above a cgroup root of unknown level.
 const UNKNOWN: u32 = 8;
-
-/// The cgroup of a Pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Folder {
-    /// Its cgroup id.
-    pub cgroup: u64,
-    /// Its level in the hierarchy, as far as it is visible.
-    pub level: u32,
-}
 
 /// Searches the cgroups of Pods.
 #[derive(Debug)]
@@ -46,7 +39,7 @@ pub struct Tree {
 #[derive(Debug, Default)]
 pub struct Found {
     /// The cgroups by UID of the Pod.
-    pub folders: BTreeMap<Arc<str>, Folder>,
+    pub folders: BTreeMap<Arc<str>, PodCgroup>,
     /// The cgroups in which those of Pods are created and removed.
     pub parents: Vec<PathBuf>,
 }
@@ -163,7 +156,7 @@ fn look_into(parent: &Path, level: u32, found: &mut Found) {
     for (name, cgroup, path) in below(parent) {
         match pod_uid(&name) {
             Some(uid) => {
-                found.folders.insert(uid.into(), Folder { cgroup, level: level + 1 });
+                found.folders.insert(uid.into(), PodCgroup { cgroup, level: level + 1 });
             }
             None if is_class(&name) => look_into(&path, level + 1, found),
             None => {}

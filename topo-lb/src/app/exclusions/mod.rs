@@ -1,5 +1,7 @@
 //! Starts the exclusion of Pods, if flags ask for it.
 
+mod keeper;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +11,8 @@ use futures::{Stream, StreamExt as _};
 use tokio::sync::mpsc;
 use tracing::warn;
 
-use crate::exclusion::{Keeper, PodReport, Rules};
+use self::keeper::Keeper;
+use crate::exclusion::{PodReport, Rules};
 use crate::metrics::Figures;
 use crate::source::Event;
 
