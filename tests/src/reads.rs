@@ -22,8 +22,8 @@ use topo_lb::cluster::{
     self, Change, Frontend, Placement, Port, Protocol, Service, ServiceId, Slice, SliceId, Update,
 };
 use topo_lb::datapath::maps::bpf::BpfStore;
-use topo_lb::datapath::maps::commit::{commit, take_over};
-use topo_lb::datapath::maps::store::Store as _;
+use topo_lb::plan::commit::{commit, take_over};
+use topo_lb::plan::store::Store as _;
 use topo_lb::plan::{Installed, Plan, Step};
 use topo_lb::reconcile::Reconciler;
 use topo_lb::topology::Scope;

@@ -11,11 +11,11 @@ use tracing::{debug, info, warn};
 use crate::agent_state::AgentState;
 use crate::cluster::{Frontend, ServiceId};
 use crate::datapath::maps::bpf::BpfStore;
-use crate::datapath::maps::commit::{commit, take_over};
 use crate::datapath::maps::error::StoreError;
 use crate::datapath::maps::sources::SourceMaps;
 use crate::datapath::maps::unprogrammed::{self, UnprogrammedMap};
 use crate::plan::appeared;
+use crate::plan::commit::{commit, take_over};
 use crate::plan::sources::{self, SourcePlan, SourceStep};
 use crate::plan::{Gone, Installed, Lack, Meanwhile, Plan, Shortage, Step};
 

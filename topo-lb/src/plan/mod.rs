@@ -5,6 +5,7 @@
 pub mod appeared;
 pub mod apportionment;
 pub mod capacity;
+pub mod commit;
 pub mod desired;
 pub mod diff;
 mod draft;
@@ -13,11 +14,14 @@ mod extent;
 pub mod gone;
 pub mod indexes;
 pub mod installed;
+#[cfg(test)]
+pub(crate) mod memory;
 pub mod ration;
 pub mod share;
 pub mod slots;
 pub mod sources;
 pub mod step;
+pub mod store;
 #[cfg(test)]
 mod tests;
 

@@ -2,9 +2,9 @@ use super::*;
 use crate::cluster::{
     Change, Endpoint, Labels, Node, Placement, Port, Protocol, Service, Slice, SliceId,
 };
-use crate::datapath::maps::commit::commit;
-use crate::datapath::maps::memory::MemoryStore;
-use crate::datapath::maps::store::Store as _;
+use crate::plan::commit::commit;
+use crate::plan::memory::MemoryStore;
+use crate::plan::store::Store as _;
 use crate::plan::{Capacity, Meanwhile, Shortage};
 
 fn id(name: &str) -> ServiceId {

@@ -8,9 +8,9 @@ use topo_lb::cluster::{
     self, Change, Placement, Port, Protocol, Service, ServiceId, Slice, SliceId, Update,
 };
 use topo_lb::datapath::maps::bpf::BpfStore;
-use topo_lb::datapath::maps::commit::commit;
-use topo_lb::datapath::maps::store::Store as _;
 use topo_lb::plan::Installed;
+use topo_lb::plan::commit::commit;
+use topo_lb::plan::store::Store as _;
 use topo_lb::reconcile::Reconciler;
 use topo_lb::topology::Scope;
 

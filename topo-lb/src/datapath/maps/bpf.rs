@@ -17,11 +17,11 @@ use super::family::{BATCH, FamilyMaps, Published};
 use super::frontends::FrontendFilter;
 use super::pinned::{Hash, Raw, absent_is_fine, data, entries, failed, open, size};
 use super::spec::cpus;
-use super::store::Store;
 use super::totals::TotalsMap;
 use crate::cluster::Family;
 use crate::datapath::host::batch::update_batch;
 use crate::datapath::host::grace;
+use crate::plan::store::Store;
 use crate::plan::{Capacity, Installed, Step};
 
 /// The pinned maps.
@@ -134,6 +134,8 @@ impl BpfStore {
 }
 
 impl Store for BpfStore {
+    type Error = StoreError;
+
     fn write(&mut self, steps: &[Step]) -> Result<usize, StoreError> {
         let Some(step) = steps.first() else { return Ok(0) };
         match step {

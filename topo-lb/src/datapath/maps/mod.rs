@@ -2,7 +2,6 @@
 
 pub mod bpf;
 pub(crate) mod carried;
-pub mod commit;
 pub mod connections;
 pub mod counters;
 pub(crate) mod earlier;
@@ -17,8 +16,6 @@ pub(crate) mod layout;
 pub(crate) mod lease;
 pub(crate) mod mapped;
 pub mod members;
-#[cfg(test)]
-pub(crate) mod memory;
 pub mod packets;
 pub(crate) mod pinned;
 pub(crate) mod quota;
@@ -28,7 +25,6 @@ pub(crate) mod snat;
 pub mod socket_storage;
 pub mod sources;
 pub(crate) mod spec;
-pub mod store;
 pub mod totals;
 pub mod trace;
 pub mod unprogrammed;

@@ -8,8 +8,8 @@ use topo_lb_common::backend::Locality;
 
 use super::world::{World, route};
 use crate::cluster::{Clients, Family, Frontend, FrontendKind, Protocol, ServiceId};
-use crate::datapath::maps::commit::{commit, take_over};
 use crate::plan::apportionment::{self, Rows};
+use crate::plan::commit::{commit, take_over};
 use crate::plan::{Capacity, Desired, Meanwhile, Plan, Ration, Step, WhenFull, diff};
 use crate::topology::{Chosen, Part, Route};
 

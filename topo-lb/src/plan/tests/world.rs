@@ -6,8 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use topo_lb_common::backend::Locality;
 
 use crate::cluster::{Created, Frontend, FrontendKind, Protocol, ServiceId};
-use crate::datapath::maps::commit::{commit, perform};
-use crate::datapath::maps::memory::MemoryStore;
+use crate::plan::commit::{commit, perform};
+use crate::plan::memory::MemoryStore;
 use crate::plan::{Capacity, Desired, Installed, Lack, Plan, Ration, Step, WhenFull, diff};
 use crate::topology::{Chosen, Route, Verdict};
 

@@ -1,16 +1,15 @@
 //! The only executor of plans.
 
-use super::error::StoreError;
 use super::store::Store;
-use crate::plan::{Installed, Plan, Step};
+use super::{Installed, Plan, Step};
 
 /// Carries out the steps in order, and records each in `installed`. Stops at the first failure:
 /// every frontend is then either as before or as planned, and the caller must plan again.
-pub fn commit(
+pub fn commit<S: Store>(
     plan: &Plan,
-    store: &mut impl Store,
+    store: &mut S,
     installed: &mut Installed,
-) -> Result<(), StoreError> {
+) -> Result<(), S::Error> {
     for part in plan.steps.split_inclusive(|step| *step == Step::Grace) {
         let (visible, wait) = match part {
             [visible @ .., Step::Grace] => (visible, &part[visible.len()..]),
@@ -33,18 +32,18 @@ pub fn commit(
 ///
 /// The last writer may have stopped right after a write: tc connections and UDP flows may not have
 /// checked their endpoints since, and programs may still read what the write replaced.
-pub fn take_over(store: &mut impl Store) -> Result<Installed, StoreError> {
+pub fn take_over<S: Store>(store: &mut S) -> Result<Installed, S::Error> {
     store.revise()?;
     store.write(&[Step::Grace])?;
     store.installed()
 }
 
 /// Carries out steps in order, and records each in `installed`. Stops at the first failure.
-pub fn perform(
+pub fn perform<S: Store>(
     mut steps: &[Step],
-    store: &mut impl Store,
+    store: &mut S,
     installed: &mut Installed,
-) -> Result<(), StoreError> {
+) -> Result<(), S::Error> {
     while !steps.is_empty() {
         let (done, rest) = steps.split_at(store.write(steps)?);
         done.iter().for_each(|step| installed.record(step));
@@ -56,8 +55,8 @@ pub fn perform(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::datapath::maps::memory::MemoryStore;
     use crate::plan::Capacity;
+    use crate::plan::memory::MemoryStore;
 
     #[test]
     fn taking_over_makes_connections_check_their_endpoints() {

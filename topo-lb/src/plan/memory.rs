@@ -5,9 +5,8 @@ use std::net::SocketAddr;
 
 use topo_lb_common::range::Range;
 
-use super::error::StoreError;
-use super::store::Store;
 use crate::cluster::{Family, Frontend};
+use crate::plan::store::Store;
 use crate::plan::{Capacity, Installed, Placed, Step};
 use crate::topology::Chosen;
 
@@ -77,16 +76,11 @@ impl MemoryStore {
     }
 
     /// Counts a write; fails it if `fail_at` says so.
-    fn count_write(&mut self) -> Result<(), StoreError> {
+    fn count_write(&mut self) -> Result<(), Failed> {
         self.writes += 1;
         if self.fail_at == Some(self.writes) {
             self.fail_at = None;
-            return Err(StoreError::Map {
-                map: "memory",
-                action: "write",
-                errno: Some(libc::ENOMEM),
-                reason: "no memory".into(),
-            });
+            return Err(Failed);
         }
         Ok(())
     }
@@ -109,8 +103,14 @@ impl MemoryStore {
     }
 }
 
+/// A write that `fail_at` made fail.
+#[derive(Debug)]
+pub(crate) struct Failed;
+
 impl Store for MemoryStore {
-    fn write(&mut self, steps: &[Step]) -> Result<usize, StoreError> {
+    type Error = Failed;
+
+    fn write(&mut self, steps: &[Step]) -> Result<usize, Failed> {
         let step = &steps[0];
         match step {
             Step::Grace => {
@@ -175,12 +175,12 @@ impl Store for MemoryStore {
         Ok(1)
     }
 
-    fn revise(&mut self) -> Result<(), StoreError> {
+    fn revise(&mut self) -> Result<(), Failed> {
         self.is_unrevised = false;
         Ok(())
     }
 
-    fn installed(&mut self) -> Result<Installed, StoreError> {
+    fn installed(&mut self) -> Result<Installed, Failed> {
         let mut installed = Installed::new(self.capacity);
         installed.adopt_range(self.range);
         for (index, name) in &self.names {
