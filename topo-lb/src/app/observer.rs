@@ -26,7 +26,7 @@ impl Observer {
     ) -> Option<Self> {
         let observed = observed?;
         info!("topo-lb only observes: it counts what it would do, and translates nothing");
-        match Listener::start(Arc::clone(figures)) {
+        match Listener::start(Arc::clone(&figures.observer_overruns)) {
             Ok(listener) => Some(Self { listener, observed, scope: config.scope }),
             Err(error) => {
                 warn!("only what would be is counted, and not what happens: {error}");

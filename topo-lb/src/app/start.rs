@@ -118,8 +118,8 @@ pub(super) async fn start(
         tcp: config.terminate_tcp,
         early: config.replacement.is_some(),
     };
-    let mut terminator =
-        SocketTerminator::start(options, Arc::clone(&figures)).context("cannot start a thread")?;
+    let mut terminator = SocketTerminator::start(options, Arc::clone(&figures.sockets))
+        .context("cannot start a thread")?;
     // Gone while no agent ran. Only now, the pins are those of the attached programs.
     let appeared = kernel.take_appeared(&state);
     terminator.end(&kernel.take_gone(), appeared);

@@ -11,13 +11,11 @@ use topo_lb_common::totals::Totals;
 
 use super::refusals::Refusals;
 use crate::datapath::maps::totals::Group;
+use crate::observe::ByServicePort;
 use crate::refusal::Refusal;
 
 /// A Service port, as `namespace/name:port`.
 type Name = Arc<str>;
-
-/// Connections by Service port, and by locality of their endpoint.
-pub type ByServicePort = BTreeMap<(Name, Locality), u64>;
 
 /// What is counted of Service ports.
 #[derive(Clone, Debug, Default)]

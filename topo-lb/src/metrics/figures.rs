@@ -1,5 +1,6 @@
 //! What the agent's own tasks count: plain atomics, written and read without a lock.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -10,6 +11,7 @@ use super::dns::DnsFigures;
 use super::ejections::EjectionFigures;
 use crate::cluster::Family;
 use crate::plan::Installed;
+use crate::socket::terminator::EndedSockets;
 
 /// Buckets from a watch event to the maps, in seconds; the target is 10 ms for 99 % of events.
 const PROGRAMMING: [f64; 13] =
@@ -110,16 +112,14 @@ pub struct Figures {
     pub unasked_cgroups: AtomicU64,
     /// Health checks of load balancers without a listener: of Services, of the node.
     pub unanswered_health_checks: [AtomicU64; 2],
-    /// Sockets ended because their endpoint no longer serves: UDP, TCP.
-    pub ended_sockets: [AtomicU64; 2],
-    /// Failed attempts to find or end sockets.
-    pub unended_sockets: AtomicU64,
+    /// Of ended sockets.
+    pub sockets: Arc<EndedSockets>,
     /// Of endpoints that are left out.
     pub ejections: EjectionFigures,
     /// Of the resolver.
     pub dns: DnsFigures,
     /// New connections that the agent could not observe, or times that the kernel dropped some.
-    pub observer_overruns: AtomicU64,
+    pub observer_overruns: Arc<AtomicU64>,
     /// How full the maps are, in the order of [`PLANNED`].
     pub uses: [Use; PLANNED.len()],
 }

@@ -394,14 +394,14 @@ impl Scrape {
                     no more, or because they connected before their Service was served";
         let mut family =
             families.0.encode_descriptor("ended_sockets", help, None, MetricType::Counter)?;
-        for (protocol, value) in ["udp", "tcp"].iter().zip(&figures.ended_sockets) {
+        for (protocol, value) in ["udp", "tcp"].iter().zip(&figures.sockets.ended) {
             counter(&mut family, &[("protocol", *protocol)], value.load(Relaxed))?;
         }
         families.counter(
             "unended_sockets",
             "Times that sockets of a network namespace could not be looked for or ended, and times \
              that endpoints went faster than that",
-            &figures.unended_sockets,
+            &figures.sockets.failures,
         )?;
         let started =
             figures.times.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

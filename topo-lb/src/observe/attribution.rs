@@ -5,9 +5,9 @@ use std::net::IpAddr;
 
 use topo_lb_common::backend::Locality;
 
+use super::ByServicePort;
 use super::Connection;
 use crate::cluster::{ServiceId, State};
-use crate::metrics::bounded::ByServicePort;
 use crate::topology::{Scope, Verdict, decide, locality, port_name};
 
 /// Counts `connections` by Service port and by locality as seen from `node`. Left out are those that dialled

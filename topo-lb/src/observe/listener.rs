@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs::read_to_string;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{io, mem, thread};
 
@@ -14,7 +15,6 @@ use rustix::net::{RecvFlags, recv};
 use tracing::warn;
 
 use super::Connection;
-use crate::metrics::{Figures, count};
 use crate::netlink::{self, Netlink};
 
 /// Whether connection tracking tells of new connections; it is not there without the module.
@@ -54,11 +54,11 @@ pub enum ListenError {
 pub struct Listener(Arc<Mutex<HashMap<Connection, u64>>>);
 
 impl Listener {
-    /// Starts to listen, on a thread of its own.
+    /// Starts to listen, on a thread of its own. `overruns` counts what it could not keep.
     ///
     /// # Errors
     /// The kernel does not tell of connections.
-    pub fn start(figures: Arc<Figures>) -> Result<Self, ListenError> {
+    pub fn start(overruns: Arc<AtomicU64>) -> Result<Self, ListenError> {
         let is_on = read_to_string(EVENTS).map_err(ListenError::NoTracking)?;
         if is_on.trim() == "0" {
             return Err(ListenError::Silent);
@@ -74,7 +74,7 @@ impl Listener {
         let heard = listener.clone();
         thread::Builder::new()
             .name("observer".into())
-            .spawn(move || heard.hear(&socket, &figures))?;
+            .spawn(move || heard.hear(&socket, &overruns))?;
         Ok(listener)
     }
 
@@ -84,7 +84,7 @@ impl Listener {
         mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn hear(&self, socket: &OwnedFd, figures: &Figures) {
+    fn hear(&self, socket: &OwnedFd, overruns: &AtomicU64) {
         let mut is_told = false;
         let mut buffer = vec![0; BUFFER];
         loop {
@@ -99,13 +99,13 @@ impl Listener {
                         if heard.len() < MOST || heard.contains_key(&connection) {
                             *heard.entry(connection).or_default() += 1;
                         } else {
-                            count(&figures.observer_overruns);
+                            overruns.fetch_add(1, Relaxed);
                         }
                     });
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::NOBUFS) => {
-                    count(&figures.observer_overruns);
+                    overruns.fetch_add(1, Relaxed);
                     if !mem::replace(&mut is_told, true) {
                         warn!(
                             "there were more new connections than the agent could read: some are \

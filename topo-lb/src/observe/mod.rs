@@ -11,13 +11,17 @@ mod attribution;
 mod conntrack;
 mod listener;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use attribution::attribute;
 pub use conntrack::Connection;
 pub use listener::{ListenError, Listener};
 
-use crate::metrics::bounded::ByServicePort;
+use topo_lb_common::backend::Locality;
+
+/// Connections by Service port, as `namespace/name:port`, and by locality of their endpoint.
+pub type ByServicePort = BTreeMap<(Arc<str>, Locality), u64>;
 
 /// What the agent has observed since it started. Written by the agent task once a second, read by scrapes.
 #[derive(Debug, Default)]

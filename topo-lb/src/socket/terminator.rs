@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -25,7 +25,6 @@ use crate::datapath::maps::excluded::ExcludedMap;
 use crate::datapath::maps::members::Members;
 use crate::datapath::maps::socket_storage::Connected;
 use crate::kube_proxy::Traces;
-use crate::metrics::{Figures, count};
 use crate::plan::Gone;
 
 /// Which sockets are ended.
@@ -65,7 +64,7 @@ pub struct SocketTerminator {
     done: Receiver<()>,
     protocols: &'static [Protocol],
     early: bool,
-    figures: Arc<Figures>,
+    figures: Arc<EndedSockets>,
 }
 
 impl SocketTerminator {
@@ -73,7 +72,7 @@ impl SocketTerminator {
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub fn start(options: Options, figures: Arc<Figures>) -> io::Result<Self> {
+    pub fn start(options: Options, figures: Arc<EndedSockets>) -> io::Result<Self> {
         let (queue, stale) = sync_channel(1);
         let (say_done, done) = sync_channel(0);
         let protocols: &[_] =
@@ -101,7 +100,7 @@ impl SocketTerminator {
         match self.queue.try_send(std::mem::take(&mut self.backlog)) {
             Err(TrySendError::Full(stale)) if stale.len() <= BACKLOG => self.backlog = stale,
             Err(TrySendError::Full(_)) => {
-                count(&self.figures.unended_sockets);
+                self.figures.failures.fetch_add(1, Relaxed);
                 warn!("endpoints go faster than their sockets can be ended; some sockets stay");
             }
             // Without a thread, no socket can be ended.
@@ -177,9 +176,18 @@ fn switcher() -> Result<NetnsSwitcher, Obstacle> {
     Ok(switcher)
 }
 
+/// What the thread counts.
+#[derive(Debug, Default)]
+pub struct EndedSockets {
+    /// Sockets ended because their endpoint no longer serves: UDP, TCP.
+    pub ended: [AtomicU64; 2],
+    /// Failed attempts to find or end sockets.
+    pub failures: AtomicU64,
+}
+
 struct Worker {
     options: Options,
-    figures: Arc<Figures>,
+    figures: Arc<EndedSockets>,
     switcher: NetnsSwitcher,
     /// Each problem is logged once.
     reported: ReportedProblems,
@@ -198,7 +206,7 @@ struct Search<'a> {
 }
 
 impl Worker {
-    fn prepare(options: Options, figures: Arc<Figures>) -> Option<Self> {
+    fn prepare(options: Options, figures: Arc<EndedSockets>) -> Option<Self> {
         let switcher = match switcher() {
             Ok(switcher) => switcher,
             Err(error) => {
@@ -247,7 +255,7 @@ impl Worker {
                 continue;
             }
             if let Err(error) = self.sweep(&stale) {
-                count(&self.figures.unended_sockets);
+                self.figures.failures.fetch_add(1, Relaxed);
                 warn!("sockets to endpoints that are gone cannot be looked for: {error}");
             }
             pause = GATHER.max(began.elapsed() * IDLE);
@@ -294,14 +302,14 @@ impl Worker {
                 // All processes of the namespace have ended.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
-                    count(&self.figures.unended_sockets);
+                    self.figures.failures.fetch_add(1, Relaxed);
                     self.tell(&error);
                 }
                 Ok(()) => {}
             }
         }
         let [udp, tcp] = ended;
-        for (counter, ended) in self.figures.ended_sockets.iter().zip([udp + early, tcp]) {
+        for (counter, ended) in self.figures.ended.iter().zip([udp + early, tcp]) {
             counter.fetch_add(ended, Relaxed);
         }
         if early > 0 {
