@@ -107,7 +107,7 @@ pub(crate) fn one(bytes: &[u8]) -> bool {
     }
     let _ = lint::table(
         &[
-            lint::unreadable(&faults),
+            lint::unreadable(faults.iter().map(source::Fault::parts)),
             lint::meshed(&clients.meshed, &[]),
             lint::unclear(&clients.unclear),
             lint::unread(&unread, &state),

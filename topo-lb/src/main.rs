@@ -18,7 +18,7 @@ use topo_lb::cluster::{ServiceId, State};
 use topo_lb::datapath::attach::cleanup::cleanup;
 use topo_lb::lint::Rule;
 use topo_lb::list::Listed;
-use topo_lb::source::Listing;
+use topo_lb::source::{self, Listing};
 use topo_lb::topology::Scope;
 use topo_lb::what_if::{self, Figures, Proxied};
 use topo_lb::{
@@ -161,7 +161,7 @@ fn name_scope(args: &ExplainArgs, state: &State, node: &str, ids: &[ServiceId]) 
 
 fn run_lint(args: &LintArgs) -> anyhow::Result<ExitCode> {
     let Listing { updates, faults, clients, unread } = read_cluster(&args.source, true)?;
-    let mut findings = lint::unreadable(&faults);
+    let mut findings = lint::unreadable(faults.iter().map(source::Fault::parts));
     if clients.is_none() && args.source.manifests.is_some() && !args.ignore.contains(&Rule::Meshed)
     {
         eprintln!(

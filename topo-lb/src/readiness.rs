@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 
-use crate::source::Freshness;
+use crate::cluster::Freshness;
 use crate::stale_write_gate::in_words;
 
 /// Whether the hooks work.

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use tracing::{info, warn};
 
-use crate::source::Freshness;
+use crate::cluster::Freshness;
 
 /// The freshness of the state, and whether writes are held back.
 #[derive(Debug, Default)]

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::watch;
 
+use crate::cluster::Freshness;
 use crate::cluster::{Change, Family, Update};
 use crate::datapath::inspect::in_front;
 use crate::datapath::inspect::overridden::{self, Precedence};
@@ -20,7 +21,6 @@ use crate::metrics::{Figures, count};
 use crate::plan::{Installed, Meanwhile};
 use crate::readiness::{Proof, Readiness};
 use crate::reconcile::Reconciler;
-use crate::source::Freshness;
 use crate::state_query::{Question, Questions, StateQueryHandle, View, state_query};
 
 /// Most pending changes that are timed. More may wait while the maps cannot be written.

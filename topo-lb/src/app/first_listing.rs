@@ -12,9 +12,10 @@ use tracing::{info, warn};
 use super::source::Events;
 use super::wanted::WantedNodes;
 use crate::agent_state::AgentState;
+use crate::cluster::Freshness;
 use crate::cluster::{KnownNodes, Update};
 use crate::datapath::attach::hooks;
-use crate::source::{Event, Freshness};
+use crate::source::Event;
 
 /// A first listing that takes longer is logged.
 pub(super) const UNREMARKED: Duration = Duration::from_secs(2);

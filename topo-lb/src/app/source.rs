@@ -3,12 +3,14 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use futures::{Stream, StreamExt as _};
+use futures::{Stream, StreamExt as _, future, stream};
 use tracing::{info, warn};
 
 use super::config::{Config, Source};
 use super::exclusions::{self, Pods};
 use super::wanted::WantedNodes;
+use crate::cluster::Update;
+use crate::device::address;
 use crate::source::saved::{self, Saver};
 use crate::source::{self, Event};
 
@@ -45,7 +47,25 @@ pub(super) async fn open(config: &Config) -> anyhow::Result<(Events, WantedNodes
             (Box::pin(saved::before(saved, live)), Saver::new(folder), pods)
         }
     };
-    Ok((Box::pin(source::with_local_addresses(events)), wanted, saver, pods))
+    Ok((Box::pin(with_local_addresses(events)), wanted, saver, pods))
+}
+
+/// Adds this host's addresses: the first before the source can be complete. Ends with the source.
+fn with_local_addresses(
+    source: impl Stream<Item = Event> + Send + 'static,
+) -> impl Stream<Item = Event> + Send {
+    let mut addresses = Box::pin(address::follow());
+    stream::once(async move {
+        let first = addresses.next().await.unwrap_or_default();
+        let said = |all| Event::Update(Update::LocalAddresses(all));
+        let source = source.map(Some).chain(stream::once(future::ready(None)));
+        stream::iter([said(first)]).chain(
+            stream::select(source, addresses.map(move |all| Some(said(all))))
+                .take_while(|event| future::ready(event.is_some()))
+                .filter_map(future::ready),
+        )
+    })
+    .flatten()
 }
 
 /// The saved state, if it is usable.

@@ -1,6 +1,6 @@
 //! Namespaces and Pods of service meshes, for `lint` only.
 
-use super::field::Pairs;
+use super::client::Pairs;
 
 /// A namespace or a Pod in a service mesh, which takes over its connections.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

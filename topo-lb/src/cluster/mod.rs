@@ -4,13 +4,16 @@
 use std::collections::HashSet;
 
 pub mod annotation;
+pub mod client;
 pub mod created;
 pub mod ejection;
 pub mod exposure;
+pub mod freshness;
 pub mod frontend;
 pub mod kept;
 pub mod labels;
 pub mod local_addresses;
+pub mod mesh;
 pub mod namespace;
 pub mod node;
 mod policies;
@@ -23,11 +26,13 @@ pub mod service;
 pub mod slice;
 pub mod state;
 pub mod topology_policy;
+pub mod unread;
 
 pub use annotation::{Annotation, Doubt, On};
 pub use created::Created;
 pub use ejection::{Ejection, Ejections, ServiceEjections};
 pub use exposure::Exposure;
+pub use freshness::Freshness;
 pub use frontend::{Clients, Family, Frontend, FrontendKind};
 pub use labels::Labels;
 pub use local_addresses::{LocalAddresses, NodePortAddresses};

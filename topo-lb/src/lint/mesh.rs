@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::pod::PODS;
 use super::{Finding, Rule};
+use crate::cluster::mesh::Meshed;
 use crate::explain::{shown, some};
-use crate::source::object::Meshed;
 
 /// A finding for each namespace that is in a mesh or has Pods in one, except `excluded` namespaces.
 #[must_use]

@@ -17,7 +17,6 @@ use serde::Serialize;
 
 use crate::cluster::{Frontend, State};
 use crate::explain::shown_id;
-use crate::source::Fault;
 use crate::topology::claim::{self, Claim};
 use crate::topology::{NodesByLabel, Scope};
 
@@ -124,13 +123,16 @@ impl Finding {
     }
 }
 
-/// Findings for objects that cannot be used and are therefore in no [`State`].
+/// Findings for objects that cannot be used and are therefore in no [`State`]: namespace, name, and a
+/// sentence.
 #[must_use]
-pub fn unreadable(faults: &[Fault]) -> Vec<Finding> {
-    let finding = |Fault { object, sentence }: &Fault| {
-        Finding::of(&object.namespace, &object.name, Rule::Unreadable, sentence.clone())
+pub fn unreadable<'a>(
+    faults: impl IntoIterator<Item = (&'a str, &'a str, &'a str)>,
+) -> Vec<Finding> {
+    let finding = |(namespace, name, sentence): (_, _, &str)| {
+        Finding::of(namespace, name, Rule::Unreadable, sentence.to_owned())
     };
-    faults.iter().map(finding).collect()
+    faults.into_iter().map(finding).collect()
 }
 
 /// All findings, sorted by namespace, name, port and rule.

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Finding, Rule};
+use crate::cluster::client::Unclear;
 use crate::exclusion::ANNOTATION;
 use crate::explain::{shown, some};
-use crate::source::object::Unclear;
 
 /// Most Pods that a message names.
 pub(super) const PODS: usize = 3;

@@ -7,9 +7,9 @@ use strum::IntoEnumIterator as _;
 use super::pod::PODS;
 use super::{Finding, Rule, Severity};
 use crate::cluster::service::Skipped;
+use crate::cluster::unread::{Unread, What};
 use crate::cluster::{Annotation, Doubt, On, Service, ServiceId, State};
 use crate::explain::{shown, some};
-use crate::source::object::{Unread, What};
 use crate::topology::named;
 
 /// A finding for each annotation and label that has no effect where it is, once for all Pods of a

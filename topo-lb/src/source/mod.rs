@@ -7,15 +7,12 @@ pub mod object;
 pub mod prometheus;
 pub mod saved;
 
-use std::time::SystemTime;
-
-use futures::{Stream, StreamExt as _, future, stream};
-
-use crate::cluster::Update;
-use crate::device::address;
+use crate::cluster::client::Clients;
+use crate::cluster::unread::Unread;
+use crate::cluster::{Freshness, Update};
 use crate::exclusion::Pod;
 pub use beside::beside;
-use object::{Clients, Identity, ObjectError, SkippedEndpoints, Unread};
+use object::{Identity, ObjectError, SkippedEndpoints};
 
 /// A whole cluster at one moment.
 #[derive(Clone, Debug, Default)]
@@ -52,6 +49,12 @@ impl Fault {
         Some(Self { object, sentence: skipped.to_string() })
     }
 
+    /// The object's namespace and name, and the sentence.
+    #[must_use]
+    pub fn parts(&self) -> (&str, &str, &str) {
+        (&self.object.namespace, &self.object.name, &self.sentence)
+    }
+
     /// Adds the place of the object in front.
     fn at(self, place: impl std::fmt::Display) -> Self {
         Self { sentence: format!("{place}: {}", self.sentence), ..self }
@@ -76,32 +79,4 @@ pub enum Event {
     /// One sentence about an API server that does not serve. The last good state stays. It is over when all
     /// is listed, or [`Live`](Freshness::Live) again.
     Unserved(String),
-}
-
-/// How fresh a source's state is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Freshness {
-    /// Changes arrive as they happen.
-    #[default]
-    Live,
-    /// As of this time: when it was saved, or when the API server last sent something.
-    AsOf(SystemTime),
-}
-
-/// Adds this host's addresses: the first before the source can be complete. Ends with the source.
-pub fn with_local_addresses(
-    source: impl Stream<Item = Event> + Send + 'static,
-) -> impl Stream<Item = Event> + Send {
-    let mut addresses = Box::pin(address::follow());
-    stream::once(async move {
-        let first = addresses.next().await.unwrap_or_default();
-        let said = |all| Event::Update(Update::LocalAddresses(all));
-        let source = source.map(Some).chain(stream::once(future::ready(None)));
-        stream::iter([said(first)]).chain(
-            stream::select(source, addresses.map(move |all| Some(said(all))))
-                .take_while(|event| future::ready(event.is_some()))
-                .filter_map(future::ready),
-        )
-    })
-    .flatten()
 }

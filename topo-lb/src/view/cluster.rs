@@ -10,9 +10,10 @@ use futures::stream::{self, BoxStream};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
+use crate::cluster::Freshness;
 use crate::cluster::State;
 use crate::source::kube::{KubeTarget, connect_to_show, follow_all};
-use crate::source::{Event, Freshness, file};
+use crate::source::{Event, file};
 
 /// The pause between two publications: a busy cluster changes many times a second.
 const PAUSE: Duration = Duration::from_millis(500);

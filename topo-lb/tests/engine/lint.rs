@@ -161,7 +161,7 @@ fn what_could_not_be_read_is_found_under_its_own_name() {
                       spec: {ports: [{port: 0}]}\n---\napiVersion: v1\nkind: Node\n\
                       metadata: {name: n1, labels: [a]}\n";
     let listing = topo_lb::source::file::parse("a.yaml".as_ref(), manifests).unwrap();
-    let mut findings = lint::unreadable(&listing.faults);
+    let mut findings = lint::unreadable(listing.faults.iter().map(topo_lb::source::Fault::parts));
     findings.sort();
     assert_eq!(rules(&findings), [Rule::Unreadable; 2]);
     let expected = "\

@@ -6,8 +6,9 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::FileError;
+use crate::cluster::unread::Unread;
 use crate::source::object::{
-    Content, Names, Object, ObjectError, Unread, Written, content, parse_kind, parse_with, plain,
+    Content, Names, Object, ObjectError, Written, content, parse_kind, parse_with, plain, unread,
 };
 
 /// An object or its error, and a way to tell what of it nobody reads.
@@ -75,16 +76,16 @@ fn read_document(
         Err(error) => found(number, None, (Err(error), &Vec::new)),
         Ok(Content::Object) => {
             let parsed = parse_with(document, names);
-            found(number, None, (parsed, &|| Unread::of(None, document)))
+            found(number, None, (parsed, &|| unread(None, document)))
         }
         Ok(Content::List(items)) => items.into_iter().enumerate().try_for_each(|(index, item)| {
             let parsed = parse_with(item, names);
-            found(number, Some(index), (parsed, &|| Unread::of(None, item)))
+            found(number, Some(index), (parsed, &|| unread(None, item)))
         }),
         Ok(Content::Typed(kind, items)) => {
             items.into_iter().enumerate().try_for_each(|(index, item)| {
                 let parsed = parse_kind(kind, item, names);
-                found(number, Some(index), (parsed, &|| Unread::of(Some(kind), item)))
+                found(number, Some(index), (parsed, &|| unread(Some(kind), item)))
             })
         }
     }

@@ -9,12 +9,14 @@ use std::sync::Arc;
 
 use super::FileError;
 use super::document;
+use crate::cluster::client::Clients;
+use crate::cluster::unread::Unread;
 use crate::cluster::{
     Change, ClusterTopologyPolicy, Namespace, Node, PolicyId, Service, ServiceId, Slice, SliceId,
     TopologyPolicy, Update,
 };
 use crate::exclusion::Pod;
-use crate::source::object::{Clients, Identity, Kind, Names, Object, ObjectError, Unread};
+use crate::source::object::{Identity, Kind, Names, Object, ObjectError};
 use crate::source::{Fault, Listing};
 
 /// A place in a file.

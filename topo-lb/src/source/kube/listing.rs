@@ -12,10 +12,13 @@ use super::error::is_missing;
 use super::reflect::{Change, Failure, Query, changes};
 use super::resource::StateKind;
 use super::{KubeError, Server};
+use crate::cluster::client::{Client, Clients};
+use crate::cluster::mesh::POD_SELECTORS;
+use crate::cluster::unread::Unread;
 use crate::cluster::{
     self, ClusterTopologyPolicy, Namespace, Node, Service, Slice, TopologyPolicy, Update,
 };
-use crate::source::object::{Client, Clients, Identity, POD_SELECTORS, Unread};
+use crate::source::object::Identity;
 use crate::source::{Fault, Listing};
 
 /// Lists all Nodes, EndpointSlices, Services, and what gives them policies: without the custom resources

@@ -15,9 +15,10 @@ use super::fake::{Fake, PATIENT, TIMING};
 use super::reflect::{self, Query};
 use super::timing::Timing;
 use super::{KubeTarget, Nodes, Server, connect, read};
+use crate::cluster::Freshness;
 use crate::cluster::{Change, KnownNodes, Service, TopologyPolicy, Update};
+use crate::source::Event;
 use crate::source::object::Kind;
-use crate::source::{Event, Freshness};
 
 const ALL: [&str; 3] = [NODES, SERVICES, SLICES];
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::source::Freshness;
+use crate::cluster::Freshness;
 use crate::source::object::Kind;
 
 #[derive(Clone, Copy, Debug, Default)]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
+use crate::cluster::client::Pairs;
 use serde::de::{self, Deserializer, IgnoredAny, Visitor};
 use serde::{Deserialize, de::Error as _};
 
@@ -37,9 +38,6 @@ impl<'de> Deserialize<'de> for Text {
         }))
     }
 }
-
-/// Labels or annotations.
-pub(super) type Pairs = BTreeMap<String, String>;
 
 /// Labels or annotations; values other than strings are taken as written.
 #[derive(Default)]

@@ -4,7 +4,6 @@
 mod client;
 mod field;
 mod leaving;
-mod mesh;
 mod names;
 mod namespace;
 mod node;
@@ -23,14 +22,13 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::Value;
 
-pub use client::{Client, Clients, Unclear};
-pub use mesh::{Meshed, POD_SELECTORS};
 pub use names::Names;
 pub use parsed::{ParseResult, Parsed};
 pub(super) use plain::plain;
-pub use unread::{Unread, What};
+pub(super) use unread::unread;
 pub use written::Written;
 
+use crate::cluster::client::Client;
 use crate::{cluster, exclusion};
 
 /// An object of any kind; only some kinds are read.
@@ -296,7 +294,7 @@ pub fn parse_with(object: impl Written, names: &mut Names) -> Result<Object, Obj
         }
         None if (&*api_version, kind) == ("v1", "Pod") => {
             let pod = Parsed::parsed(object, names).ok().map(|(pod, _)| pod);
-            Ok(Object::Client(Client::of(true, object).unwrap_or_default(), pod))
+            Ok(Object::Client(client::client(true, object).unwrap_or_default(), pod))
         }
         None => Ok(Object::Other),
     }
@@ -319,7 +317,7 @@ pub fn parse_kind(
         }
         Kind::Node => Object::Node(Parsed::parsed(object, names)?.0),
         Kind::Namespace => {
-            let client = Client::of(false, object).unwrap_or_default();
+            let client = client::client(false, object).unwrap_or_default();
             Object::Namespace(Parsed::parsed(object, names)?.0, client)
         }
         Kind::TopologyPolicy => Object::TopologyPolicy(Parsed::parsed(object, names)?.0),

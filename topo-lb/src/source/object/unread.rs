@@ -5,48 +5,11 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::field::{Metadata, PROXY_NAME, or_default};
 use super::{Kind, Written};
-use crate::cluster::{Annotation, Doubt, On};
+use crate::cluster::On;
+use crate::cluster::unread::{Unread, What};
 
 /// The label of a slice that says whose it is.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
-
-/// Something in an object that has no effect.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Unread {
-    /// The object's kind.
-    pub kind: String,
-    /// Its namespace; empty if it has none.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-    /// What it is.
-    pub what: What,
-}
-
-/// What has no effect.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum What {
-    /// An annotation of this key, on such an object.
-    Annotation(String, On),
-    /// A label of this key.
-    Label(String),
-    /// An Endpoints object: only its EndpointSlices are read.
-    Endpoints,
-    /// An EndpointSlice that names no Service.
-    Slice,
-}
-
-impl What {
-    /// Why; `None` for whole objects.
-    #[must_use]
-    pub fn doubt(&self) -> Option<Doubt> {
-        match self {
-            Self::Annotation(key, on) => Annotation::doubt(key, *on),
-            Self::Label(key) => Annotation::doubt_of_label(key),
-            Self::Endpoints | Self::Slice => None,
-        }
-    }
-}
 
 /// The keys of labels or annotations.
 #[derive(Default)]
@@ -102,60 +65,33 @@ struct TemplateMetadata {
     annotations: Keys,
 }
 
-impl Unread {
-    /// What has no effect in an object as it is written; nothing if it is unreadable. `list`: what kind its
-    /// list is of, which it may leave out.
-    pub(in crate::source) fn of(list: Option<Kind>, object: impl Written) -> Vec<Self> {
-        let Ok(Object { kind, metadata, spec }) = object.read::<Object>() else {
-            return Vec::new();
-        };
-        let kind = kind.or_else(|| Some(list?.to_string())).unwrap_or_default();
-        let kind = &*kind;
-        let has_namespace = !matches!(kind, "Namespace" | "Node" | "ClusterTopologyPolicy");
-        let namespace = if has_namespace { metadata.namespace() } else { "" };
-        let (Keys(labels), Keys(annotations)) = (&metadata.labels, &metadata.annotations);
-        let mut all = Self::in_metadata(kind, namespace, &metadata.name, labels, annotations);
-        let mut add = |what| {
-            let (kind, namespace) = (kind.to_owned(), namespace.to_owned());
-            all.push(Self { kind, namespace, name: metadata.name.clone(), what });
-        };
-        for key in spec.template.into_iter().flat_map(|it| it.metadata.annotations.0) {
-            let what = What::Annotation(key, On::Pod);
-            if what.doubt().is_some() {
-                add(what);
-            }
+/// What has no effect in an object as it is written; nothing if it is unreadable. `list`: what kind its
+/// list is of, which it may leave out.
+pub(in crate::source) fn unread(list: Option<Kind>, object: impl Written) -> Vec<Unread> {
+    let Ok(Object { kind, metadata, spec }) = object.read::<Object>() else {
+        return Vec::new();
+    };
+    let kind = kind.or_else(|| Some(list?.to_string())).unwrap_or_default();
+    let kind = &*kind;
+    let has_namespace = !matches!(kind, "Namespace" | "Node" | "ClusterTopologyPolicy");
+    let namespace = if has_namespace { metadata.namespace() } else { "" };
+    let (Keys(labels), Keys(annotations)) = (&metadata.labels, &metadata.annotations);
+    let mut all = Unread::in_metadata(kind, namespace, &metadata.name, labels, annotations);
+    let mut add = |what| {
+        let (kind, namespace) = (kind.to_owned(), namespace.to_owned());
+        all.push(Unread { kind, namespace, name: metadata.name.clone(), what });
+    };
+    for key in spec.template.into_iter().flat_map(|it| it.metadata.annotations.0) {
+        let what = What::Annotation(key, On::Pod);
+        if what.doubt().is_some() {
+            add(what);
         }
-        let names_one = |key: &String| matches!(&**key, SERVICE_NAME | PROXY_NAME);
-        match kind {
-            "Endpoints" => add(What::Endpoints),
-            "EndpointSlice" if !labels.iter().any(names_one) => add(What::Slice),
-            _ => {}
-        }
-        all
     }
-
-    /// What has no effect of the labels and annotations of these keys.
-    pub fn in_metadata<'a>(
-        kind: &str,
-        namespace: &str,
-        name: &str,
-        labels: impl IntoIterator<Item = &'a String>,
-        annotations: impl IntoIterator<Item = &'a String>,
-    ) -> Vec<Self> {
-        let on = match kind {
-            "Service" => On::Service,
-            "Namespace" => On::Namespace,
-            "Pod" => On::Pod,
-            _ => On::Other,
-        };
-        let annotations = annotations.into_iter().map(|key| What::Annotation(key.clone(), on));
-        // Kubernetes copies labels of Services to their slices.
-        let labels = labels.into_iter().filter(|_| on != On::Other);
-        let all = annotations.chain(labels.map(|key| What::Label(key.clone())));
-        let of = |what| {
-            let (kind, namespace) = (kind.to_owned(), namespace.to_owned());
-            Self { kind, namespace, name: name.to_owned(), what }
-        };
-        all.filter(|what| what.doubt().is_some()).map(of).collect()
+    let names_one = |key: &String| matches!(&**key, SERVICE_NAME | PROXY_NAME);
+    match kind {
+        "Endpoints" => add(What::Endpoints),
+        "EndpointSlice" if !labels.iter().any(names_one) => add(What::Slice),
+        _ => {}
     }
+    all
 }

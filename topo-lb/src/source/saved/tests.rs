@@ -8,10 +8,11 @@ use futures::{Stream, StreamExt as _, stream};
 
 use super::format::{self, Whole};
 use super::{Folder, Saver, StateError, before};
+use crate::cluster::Freshness;
 use crate::cluster::{Change, Labels, Service, State, Update};
+use crate::source::Event;
 use crate::source::file::parse;
 use crate::source::kube::Identity;
-use crate::source::{Event, Freshness};
 
 const FIXTURES: [(&str, &str); 2] = [
     ("kubernetes-1.36.json", include_str!("../../../../tests/fixtures/kubernetes-1.36.json")),
