@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use fs_err as fs;
 use rustix::thread::CapabilitySet;
 use serde_json::Value;
-use topo_lb::admin::Listen;
+use topo_lb_agent::serve::Listen;
 
 use crate::binary::{Binary, json_of};
 use crate::cluster::Cluster;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use fs_err::{self as fs, File};
 use rustix::process::{Pid, Signal, kill_process};
-use topo_lb::datapath::host::mount::cgroup2_root;
+use topo_lb_kernel::datapath::host::mount::cgroup2_root;
 
 use crate::permit::permit;
 use crate::wait::patient;

@@ -8,14 +8,14 @@ use std::time::Instant;
 
 use anyhow::Result;
 use serde_json::{Value, json};
-use topo_lb::cluster::{ServiceId, State};
-use topo_lb::metrics::zones::named;
-use topo_lb::topology::label::ZONE;
-use topo_lb::topology::{Scope, decide};
+use topo_lb_agent::metrics::zones::named;
 use topo_lb_common::backend::Locality;
+use topo_lb_core::cluster::{ServiceId, State};
+use topo_lb_core::topology::label::ZONE;
+use topo_lb_core::topology::{Scope, decide};
 
-use crate::fake_api::{FakeApi, NODES, SERVICES, SLICES};
 use crate::population::{Population, update};
+use topo_lb_fake_api::{FakeApi, NODES, SERVICES, SLICES};
 
 /// The path of the agents' Pods.
 pub const PODS: &str = "/api/v1/namespaces/topo-lb/pods";

@@ -10,9 +10,9 @@ use anyhow::{Context as _, Result};
 use aya_obj::generated::bpf_prog_type::{BPF_PROG_TYPE_CGROUP_SOCK_ADDR, BPF_PROG_TYPE_SOCK_OPS};
 use aya_obj::generated::{BPF_F_ALLOW_MULTI, bpf_attach_type, bpf_cmd};
 use fs_err::File;
-use topo_lb::datapath::hook::Hook;
-use topo_lb::datapath::host::memlock;
-use topo_lb::datapath::host::syscall::{self, BPF_F_BEFORE, BPF_F_PREORDER};
+use topo_lb_kernel::datapath::hook::Hook;
+use topo_lb_kernel::datapath::host::memlock;
+use topo_lb_kernel::datapath::host::syscall::{self, BPF_F_BEFORE, BPF_F_PREORDER};
 
 /// The name of its programs.
 pub const NAME: &str = "foreign_lb";

@@ -11,10 +11,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 
 use crate::cluster::Cluster;
-use crate::fake_api::FakeApi;
 use crate::iptables::Iptables;
 use crate::process::printed;
 use crate::wait::until;
+use topo_lb_fake_api::FakeApi;
 
 /// The variable that names the program.
 pub const VARIABLE: &str = "TOPO_LB_KUBE_PROXY";

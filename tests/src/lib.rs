@@ -37,7 +37,6 @@ pub mod deployment;
 pub mod dial;
 pub mod etcd;
 pub mod external;
-pub mod fake_api;
 pub mod flood;
 pub mod folder;
 pub mod foreign;

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use aya::maps::loaded_maps;
 use aya::programs::{loaded_links, loaded_programs};
 use fs_err as fs;
-use topo_lb::datapath::host::syscall::open_pin;
+use topo_lb_kernel::datapath::host::syscall::open_pin;
 
 use crate::wait::{PATIENCE, until};
 

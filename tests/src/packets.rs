@@ -20,8 +20,6 @@ use aya::programs::{ProgramInfo, SchedClassifier, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfLoader};
 use bytemuck::Pod;
 use fs_err as fs;
-use topo_lb::datapath::maps::encode::{Head, Layout, V4, V6};
-use topo_lb::datapath::programs::object::{Constants, TcpPeer};
 use topo_lb_common::backend::Locality;
 use topo_lb_common::counters::sum;
 use topo_lb_common::device::{Device, Quota};
@@ -31,6 +29,8 @@ use topo_lb_common::packets::Packets;
 use topo_lb_common::range::Range;
 use topo_lb_common::record::NO_TIER;
 use topo_lb_common::selection::NO_SLOTS;
+use topo_lb_kernel::datapath::maps::encode::{Head, Layout, V4, V6};
+use topo_lb_kernel::datapath::programs::object::{Constants, TcpPeer};
 
 use self::reuse::Purpose;
 use crate::frame::NODE_MAC;

@@ -5,8 +5,8 @@ use std::net::Ipv4Addr;
 
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
-use topo_lb::cluster::{Change, Update};
-use topo_lb::source::object::{Object, parse};
+use topo_lb_core::cluster::{Change, Update};
+use topo_lb_kube::source::object::{Object, parse};
 
 /// The port of every Service.
 pub const SERVICE_PORT: u16 = 80;

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use topo_lb::cluster::Update;
-use topo_lb::plan::{Capacity, Installed};
-use topo_lb::reconcile::Reconciler;
-use topo_lb::topology::Scope;
+use topo_lb_core::cluster::Update;
+use topo_lb_core::plan::{Capacity, Installed};
+use topo_lb_core::reconcile::Reconciler;
+use topo_lb_core::topology::Scope;
 
 /// The state of one node's agent, and what it would have installed.
 pub struct PureAgent {

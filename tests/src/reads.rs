@@ -18,17 +18,17 @@ use aya::programs::{SchedClassifier, TestRun as _, TestRunOptions};
 use aya::util::nr_cpus;
 use aya::{Ebpf, EbpfLoader};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use topo_lb::cluster::{
-    self, Change, Frontend, Placement, Port, Protocol, Service, ServiceId, Slice, SliceId, Update,
-};
-use topo_lb::datapath::maps::bpf::BpfStore;
-use topo_lb::plan::commit::{commit, take_over};
-use topo_lb::plan::store::Store as _;
-use topo_lb::plan::{Installed, Plan, Step};
-use topo_lb::reconcile::Reconciler;
-use topo_lb::topology::Scope;
 use topo_lb_common::maps;
 use topo_lb_common::stress::{PORT, Reads, SERVICES, count, port};
+use topo_lb_core::cluster::{
+    self, Change, Frontend, Placement, Port, Protocol, Service, ServiceId, Slice, SliceId, Update,
+};
+use topo_lb_core::plan::commit::{commit, take_over};
+use topo_lb_core::plan::store::Store as _;
+use topo_lb_core::plan::{Installed, Plan, Step};
+use topo_lb_core::reconcile::Reconciler;
+use topo_lb_core::topology::Scope;
+use topo_lb_kernel::datapath::maps::bpf::BpfStore;
 
 use crate::address::{Endpoint, Family, cluster_ip};
 use crate::folder::Folder;

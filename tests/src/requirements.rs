@@ -4,7 +4,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use topo_lb::datapath::host::mount::check_bpffs;
+use topo_lb_kernel::datapath::host::mount::check_bpffs;
 
 use crate::cgroup;
 

@@ -11,8 +11,8 @@ use aya::programs::{Program, ProgramError};
 use aya::{Btf, Ebpf, EbpfLoader, VerifierLogLevel};
 use fs_err::File;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use topo_lb::datapath::programs::object::{AllFrontends, Constants, TcpPeer};
-use topo_lb::datapath::programs::tcp_fields::TcpFields;
+use topo_lb_kernel::datapath::programs::object::{AllFrontends, Constants, TcpPeer};
+use topo_lb_kernel::datapath::programs::tcp_fields::TcpFields;
 
 use crate::packets::{MARK, load_object, object};
 use crate::requirements::kernel;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use fs_err as fs;
 use serde_json::{Value, json};
-use topo_lb_tests::fake_api::{self, CLUSTER_POLICIES, FakeApi};
+use topo_lb_fake_api::{CLUSTER_POLICIES, FakeApi};
 use topo_lb_tests::manifest::{endpoint, service, slice};
 use topo_lb_tests::scene::{
     ALL, FOLLOWS, HERE, KEYS, NOBODY4, Scene, WEB4, WEB6, ZONE, at, idle, play,
@@ -125,7 +125,7 @@ fn no_connection_fails_while_endpoints_come_and_go() -> Result<()> {
 fn start_by_api(scene: &mut Scene<'_>) -> Result<FakeApi> {
     let netns = scene.cluster.node_netns(HERE)?;
     let listener = netns.run(|| TcpListener::bind("127.0.0.1:0").context("cannot listen"))?;
-    let server = FakeApi::start(listener, &fake_api::ALL)?;
+    let server = FakeApi::start(listener, &topo_lb_fake_api::ALL)?;
     let mut list: Value = serde_json::from_str(&fs::read_to_string(scene.manifests.file())?)?;
     server.fill_all(list["items"].as_array_mut().context("a list has items")?.drain(..));
     scene.agent.unset("--manifests");

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::thread::CapabilitySet;
-use topo_lb::datapath::hook::Hook;
+use topo_lb_kernel::datapath::hook::Hook;
 use topo_lb_tests::cgroup::Cgroup;
 use topo_lb_tests::foreign::{self, AttachMode, Foreign, NAME, Rule};
 use topo_lb_tests::http::Answer;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use topo_lb::datapath::masquerade::{self, Masquerade};
+use topo_lb_kernel::datapath::masquerade::{self, Masquerade};
 use topo_lb_tests::netns::NetNs;
 use topo_lb_tests::prefix::Prefix;
 use topo_lb_tests::process::{fed, printed};

@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, ensure};
 use aya_obj::generated::bpf_prog_type::BPF_PROG_TYPE_SCHED_CLS;
 use serde_json::Value;
-use topo_lb::datapath::host::syscall::{load, pin};
+use topo_lb_kernel::datapath::host::syscall::{load, pin};
 use topo_lb_tests::binary::row;
 use topo_lb_tests::client::Client;
 use topo_lb_tests::foreign::instruction;

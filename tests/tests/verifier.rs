@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, Result, ensure};
 use aya_obj::generated::bpf_prog_type::BPF_PROG_TYPE_SCHED_CLS;
-use topo_lb::datapath::host::syscall;
+use topo_lb_kernel::datapath::host::syscall;
 use topo_lb_tests::requirements;
 use topo_lb_tests::verifier::pending::{self, Field};
 use topo_lb_tests::verifier::{INSTRUCTION_LIMIT, JUMP_LIMIT, Serving, instructions, peak_jumps};

@@ -4,10 +4,12 @@
 use std::hint::black_box;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use topo_lb::cluster::service::PolicySources;
-use topo_lb::cluster::{Change, ClusterTopologyPolicy, PolicyId, State, TopologyPolicy, Update};
-use topo_lb::topology::{self, Scope};
-use topo_lb::{explain, lint};
+use topo_lb_core::cluster::service::PolicySources;
+use topo_lb_core::cluster::{
+    Change, ClusterTopologyPolicy, PolicyId, State, TopologyPolicy, Update,
+};
+use topo_lb_core::topology::{self, Scope};
+use topo_lb_core::{explain, lint};
 use topo_lb_tests::population::{Population, update};
 use topo_lb_tests::pure_agent::PureAgent;
 

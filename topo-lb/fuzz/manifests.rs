@@ -10,16 +10,17 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
-use topo_lb::cluster::{ServiceId, State};
-use topo_lb::dns::answer::{answer, is_answer};
-use topo_lb::dns::framing::{Messages, framed};
-use topo_lb::dns::names::Names;
-use topo_lb::dns::transport::Transport;
-use topo_lb::plan::{Capacity, Installed};
-use topo_lb::reconcile::Reconciler;
-use topo_lb::topology::Scope;
-use topo_lb::topology::named::{Group, Named};
-use topo_lb::{explain, lint, source, what_if};
+use topo_lb_agent::dns::answer::{answer, is_answer};
+use topo_lb_agent::dns::framing::{Messages, framed};
+use topo_lb_core::cluster::{ServiceId, State};
+use topo_lb_core::dns::names::Names;
+use topo_lb_core::dns::transport::Transport;
+use topo_lb_core::plan::{Capacity, Installed};
+use topo_lb_core::reconcile::Reconciler;
+use topo_lb_core::topology::Scope;
+use topo_lb_core::topology::named::{Group, Named};
+use topo_lb_core::{explain, lint, what_if};
+use topo_lb_kube::source;
 
 /// The most nodes to decide for, besides one that never exists.
 const NODES: usize = 4;

@@ -9,7 +9,7 @@ fn main() {
         Some(path) => PathBuf::from(path),
         // Read at run time: the build script may have been compiled in another checkout.
         None => PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default())
-            .join("../target/bpf/topo-lb.o"),
+            .join("../../target/bpf/topo-lb.o"),
     };
     println!("cargo::rerun-if-changed={}", object.display());
     match object.canonicalize() {

@@ -21,10 +21,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::admin::probe::Probe;
-use crate::datapath::attach::mode;
-use crate::list::View;
-use crate::topology::Scope;
+use crate::commands::list::View;
 pub use agent::{AgentArgs, node_name};
 pub use agents::AgentsArgs;
 pub use check::CheckArgs;
@@ -37,6 +34,9 @@ pub use plan::PlanArgs;
 pub use pod::PodTask;
 pub use source::{SourceArgs, kube_target};
 pub use top::TopArgs;
+use topo_lb_agent::admin::probe::Probe;
+use topo_lb_core::topology::Scope;
+use topo_lb_kernel::datapath::attach::mode;
 pub use trace::TraceArgs;
 pub use view::ViewArgs;
 

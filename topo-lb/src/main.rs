@@ -7,24 +7,26 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use tokio::runtime::{Builder, Runtime};
-use topo_lb::admin::probe;
-use topo_lb::app;
 use topo_lb::cli::{
     AgentArgs, CheckArgs, CleanupArgs, Command, ExplainArgs, LintArgs, ListArgs, MigrateArgs,
     Output, PlanArgs, PodTask, ProbeArgs, TopArgs, TraceArgs, TryArgs, ViewArgs, kube_target, name,
     node_name,
 };
-use topo_lb::cluster::{ServiceId, State};
-use topo_lb::datapath::attach::cleanup::cleanup;
-use topo_lb::lint::Rule;
-use topo_lb::list::Listed;
-use topo_lb::source::{self, Listing};
-use topo_lb::topology::Scope;
-use topo_lb::what_if::{self, Figures, Proxied};
+use topo_lb::commands::list::Listed;
 use topo_lb::{
-    agent_metrics, check, crd, explain, heap, lint, list, migrate, name_service, pod, top, trace,
-    try_out, view,
+    commands::agent_metrics, commands::check, commands::list, commands::migrate, commands::top,
+    commands::trace, commands::try_out, commands::view, name_service, pod,
 };
+use topo_lb_agent::admin::probe;
+use topo_lb_agent::app;
+use topo_lb_core::cluster::{ServiceId, State};
+use topo_lb_core::lint::Rule;
+use topo_lb_core::topology::Scope;
+use topo_lb_core::what_if::{self, Figures, Proxied};
+use topo_lb_core::{explain, lint};
+use topo_lb_kernel::datapath::attach::cleanup::cleanup;
+use topo_lb_kube::source::{self, Listing};
+use topo_lb_kube::{crd, heap};
 
 mod printing;
 mod reading;

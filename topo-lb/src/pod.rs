@@ -12,8 +12,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
-use crate::datapath::host::mount::check_bpffs;
-use crate::trace;
+use crate::commands::trace;
+use topo_lb_kernel::datapath::host::mount::check_bpffs;
 
 /// What the endpoint of the test answers.
 const ANSWER: &[u8] = b"answered";

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use topo_lb::cli::{SourceArgs, name};
-use topo_lb::cluster::{ServiceId, State, Update};
-use topo_lb::source::kube::KubeTarget;
-use topo_lb::source::{self, Listing};
+use topo_lb_core::cluster::{ServiceId, State, Update};
+use topo_lb_kube::source::kube::KubeTarget;
+use topo_lb_kube::source::{self, Listing};
 
 use crate::block_on;
 

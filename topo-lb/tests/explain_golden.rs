@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 
 use command::{run, text};
 use serde::Serialize;
-use topo_lb::cluster::{Change, KnownNodes, ServiceId, State, Update};
-use topo_lb::source::file;
-use topo_lb::topology::Scope;
-use topo_lb::topology::label::ZONE;
-use topo_lb::what_if::{self, Proxied};
-use topo_lb::{explain, lint};
+use topo_lb_core::cluster::{Change, KnownNodes, ServiceId, State, Update};
+use topo_lb_core::topology::Scope;
+use topo_lb_core::topology::label::ZONE;
+use topo_lb_core::what_if::{self, Proxied};
+use topo_lb_core::{explain, lint};
+use topo_lb_kube::source::file;
 
 const NODES: [&str; 3] = ["kind-control-plane", "kind-worker", "kind-worker2"];
 

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use command::{run, text};
 use serde_json::{Value, json};
+use topo_lb_fake_api::FakeApi;
 use topo_lb_tests::counting::PODS;
-use topo_lb_tests::fake_api::FakeApi;
 
 const OF_N1: &str = "/api/v1/namespaces/topo-lb/pods/agent-n1:19876/proxy/metrics";
 const OF_N2: &str = "/api/v1/namespaces/topo-lb/pods/agent-n2:19876/proxy/metrics";

@@ -19,7 +19,6 @@ use crate::cgroup::Cgroup;
 use crate::client::Client;
 use crate::cluster::Cluster;
 use crate::dial::{Dial, Dialled};
-use crate::fake_api::{FakeApi, NODES, OLD_SLICES, SERVICES};
 use crate::kube_proxy::{Program, VARIABLE};
 use crate::kubernetes_1_20;
 use crate::lab;
@@ -31,6 +30,7 @@ use crate::requirements;
 use crate::scene::HERE;
 use crate::wait::until;
 use crate::wiring::{GATEWAY4, fabric4, node4, node6};
+use topo_lb_fake_api::{FakeApi, NODES, OLD_SLICES, SERVICES};
 
 use super::cell::{
     Caller, Cell, Endpoints, HERE_NUMBER, Service, THERE, THERE_NUMBER, Target, node,

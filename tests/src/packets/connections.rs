@@ -6,7 +6,6 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use aya::maps::{Array, HashMap, MapData};
 use bytemuck::Pod;
-use topo_lb::datapath::maps::encode::{V4, V6};
 use topo_lb_common::address::TCP;
 use topo_lb_common::connection::{
     ANSWERED, Connection, Connection4, Connection6, FROM_CLIENT, OUTSIDE_DEVICE, REPLY, TICK,
@@ -14,6 +13,7 @@ use topo_lb_common::connection::{
 };
 use topo_lb_common::maps;
 use topo_lb_common::reply_filter::{self, ReplyFilterEntry, ReplyFilterPlace};
+use topo_lb_kernel::datapath::maps::encode::{V4, V6};
 
 use super::{Hook, LOOPBACK, Programs, Raw, octets};
 

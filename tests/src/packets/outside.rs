@@ -5,8 +5,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use anyhow::{Context as _, Result};
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{Array, MapData};
-use topo_lb::datapath::maps::encode::{V4, V6};
-use topo_lb::datapath::programs::object::{AllFrontends, Constants, MASQUERADE_MARK, TcpPeer};
 use topo_lb_common::address::OUTSIDE;
 use topo_lb_common::backend::Locality;
 use topo_lb_common::frontend_filter::{ANY_OUTSIDE, FrontendBit, bit};
@@ -15,6 +13,10 @@ use topo_lb_common::record::DROPS;
 use topo_lb_common::reply_filter::folded;
 use topo_lb_common::snat::Snat;
 use topo_lb_common::sources::{ALLOWED, DENIED, FRONTEND_BITS4, FRONTEND_BITS6, Source4, Source6};
+use topo_lb_kernel::datapath::maps::encode::{V4, V6};
+use topo_lb_kernel::datapath::programs::object::{
+    AllFrontends, Constants, MASQUERADE_MARK, TcpPeer,
+};
 
 use super::{Hook, Programs, Raw, octets};
 

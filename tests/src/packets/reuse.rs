@@ -8,7 +8,7 @@ use aya::maps::{Map, MapData};
 use aya::util::nr_cpus;
 use aya_obj::generated::bpf_cmd;
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use topo_lb::datapath::host::syscall::bpf;
+use topo_lb_kernel::datapath::host::syscall::bpf;
 
 use super::Hook;
 

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
+use topo_lb_fake_api::{FakeApi, NODES, SERVICES, SLICES};
 use topo_lb_tests::browser::Browser;
 use topo_lb_tests::counting::{self, Demand, PODS};
-use topo_lb_tests::fake_api::{FakeApi, NODES, SERVICES, SLICES};
 use topo_lb_tests::pictures;
 use topo_lb_tests::population::Population;
 use topo_lb_tests::served::View;

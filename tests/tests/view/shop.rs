@@ -4,8 +4,8 @@ use std::net::Ipv4Addr;
 
 use anyhow::Result;
 use serde_json::{Value, json};
+use topo_lb_fake_api::FakeApi;
 use topo_lb_tests::counting::{self, Demand};
-use topo_lb_tests::fake_api::FakeApi;
 use topo_lb_tests::pod::PORT;
 
 const NEAR: &str =

@@ -2,13 +2,13 @@
 
 use tracing::warn;
 
-use crate::cluster::{Change, Update};
 use crate::metrics::count;
-use crate::reconcile::Reconciler;
-use crate::source::Event;
-use crate::source::saved::Saver;
-use crate::stale_write_gate::StaleWriteGate;
 use crate::telemetry::{Arrival, Telemetry};
+use topo_lb_core::cluster::{Change, Update};
+use topo_lb_core::reconcile::Reconciler;
+use topo_lb_core::stale_write_gate::StaleWriteGate;
+use topo_lb_kube::source::Event;
+use topo_lb_kube::source::saved::Saver;
 
 /// The agent's state, and the parts that follow its changes.
 pub struct AgentState {

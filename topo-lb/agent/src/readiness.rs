@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 
-use crate::cluster::Freshness;
-use crate::stale_write_gate::in_words;
+use topo_lb_core::cluster::Freshness;
+use topo_lb_core::stale_write_gate::in_words;
 
 /// Whether the hooks work.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::cluster::{ServiceId, State};
-use crate::plan::Lack;
-use crate::refusal::Refusal;
+use topo_lb_core::cluster::{ServiceId, State};
+use topo_lb_core::plan::Lack;
+use topo_lb_core::refusal::Refusal;
 
 /// Most waiting queries; further ones fail with [`Busy`].
 const WAITING: usize = 16;

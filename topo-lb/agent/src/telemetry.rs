@@ -6,22 +6,22 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::watch;
 
-use crate::cluster::Freshness;
-use crate::cluster::{Change, Family, Update};
-use crate::datapath::inspect::in_front;
-use crate::datapath::inspect::overridden::{self, Precedence};
-use crate::datapath::maps::usage::{self, TableUse};
 use crate::events::concern::News;
 use crate::events::ledger::Ledger;
 use crate::events::publish::EventPublisher;
 use crate::health;
-use crate::ignored::IgnoredLog;
-use crate::local;
 use crate::metrics::{Figures, count};
-use crate::plan::{Installed, Meanwhile};
 use crate::readiness::{Proof, Readiness};
-use crate::reconcile::Reconciler;
 use crate::state_query::{Question, Questions, StateQueryHandle, View, state_query};
+use topo_lb_core::cluster::Freshness;
+use topo_lb_core::cluster::{Change, Family, Update};
+use topo_lb_core::ignored::IgnoredLog;
+use topo_lb_core::local;
+use topo_lb_core::plan::{Installed, Meanwhile};
+use topo_lb_core::reconcile::Reconciler;
+use topo_lb_kernel::datapath::inspect::in_front;
+use topo_lb_kernel::datapath::inspect::overridden::{self, Precedence};
+use topo_lb_kernel::datapath::maps::usage::{self, TableUse};
 
 /// Most pending changes that are timed. More may wait while the maps cannot be written.
 const TIMED: usize = 4096;
@@ -308,11 +308,11 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::cluster::KnownNodes;
-    use crate::plan::{Capacity, WhenFull};
-    use crate::refusal::Refusal;
-    use crate::source::file::example::{CLUSTER, updates};
-    use crate::topology::Scope;
+    use topo_lb_core::cluster::KnownNodes;
+    use topo_lb_core::plan::{Capacity, WhenFull};
+    use topo_lb_core::refusal::Refusal;
+    use topo_lb_core::topology::Scope;
+    use topo_lb_kube::source::file::example::{CLUSTER, updates};
 
     /// An agent that writes nothing.
     struct Agent {

@@ -25,14 +25,14 @@ const BUFFER: usize = 64 * 1024;
 
 /// A netlink socket. It stays in the network namespace in which it was opened.
 #[derive(Debug)]
-pub(crate) struct Netlink(OwnedFd);
+pub struct Netlink(OwnedFd);
 
 impl Netlink {
     /// Opens a socket; `None` is `NETLINK_ROUTE`, which is zero.
     ///
     /// # Errors
     /// The kernel opens no such socket.
-    pub(crate) fn open(protocol: Option<Protocol>) -> io::Result<Self> {
+    pub fn open(protocol: Option<Protocol>) -> io::Result<Self> {
         let (family, kind) = (AddressFamily::NETLINK, SocketType::RAW);
         let socket = socket_with(family, kind, SocketFlags::CLOEXEC, protocol)?;
         set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
@@ -43,7 +43,7 @@ impl Netlink {
     ///
     /// # Errors
     /// The kernel refuses, or does not answer.
-    pub(crate) fn ask(&self, request: &[u8], each: impl FnMut(u16, &[u8])) -> io::Result<()> {
+    pub fn ask(&self, request: &[u8], each: impl FnMut(u16, &[u8])) -> io::Result<()> {
         self.exchange(request, None, each)
     }
 
@@ -88,7 +88,7 @@ pub(crate) fn listen(protocol: Option<Protocol>, groups: u32) -> io::Result<Owne
 }
 
 /// A request with these flags (`NLM_F_*`).
-pub(crate) fn request(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
+pub fn request(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
     message(kind, flags | NLM_F_REQUEST, body)
 }
 

@@ -15,7 +15,7 @@ use std::os::unix::fs::{DirEntryExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::exclusion::PodCgroup;
+use topo_lb_core::exclusion::PodCgroup;
 
 /// Deepest level below the cgroup root to search for `kubepods`; kind has it at the third.
 const DEEPEST: u32 = 5;

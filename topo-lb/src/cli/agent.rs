@@ -9,18 +9,19 @@ use topo_lb_common::maps;
 use super::{
     CGROUP_ROOT, DnsArgs, FrontendArgs, HealthzArgs, LogFormat, PinArgs, SourceArgs, Switch,
 };
-use crate::admin::Listen;
-use crate::app::{Config, Source};
-use crate::datapath::Options;
-use crate::datapath::attach::pin::TcAttach;
-use crate::datapath::host::netns;
-use crate::datapath::inspect::tolerated::Tolerated;
-use crate::datapath::programs::object::{AllFrontends, TcpPeer};
-use crate::device::Pattern;
-use crate::exclusion::{Namespace, Rules};
-use crate::plan::{Capacity, WhenFull};
-use crate::topology::Scope;
-use crate::{admin, connection_room, health};
+use topo_lb_agent::app::{Config, Source};
+use topo_lb_agent::serve::Listen;
+use topo_lb_agent::{admin, health};
+use topo_lb_core::exclusion::{Namespace, Rules};
+use topo_lb_core::plan::{Capacity, WhenFull};
+use topo_lb_core::topology::Scope;
+use topo_lb_kernel::connection_room;
+use topo_lb_kernel::datapath::Options;
+use topo_lb_kernel::datapath::attach::pin::TcAttach;
+use topo_lb_kernel::datapath::host::netns;
+use topo_lb_kernel::datapath::inspect::tolerated::Tolerated;
+use topo_lb_kernel::datapath::programs::object::{AllFrontends, TcpPeer};
+use topo_lb_kernel::device::Pattern;
 
 /// `topo-lb agent`.
 #[derive(Debug, Args)]

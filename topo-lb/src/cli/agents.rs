@@ -2,8 +2,8 @@
 
 use clap::Args;
 
-use crate::source::kube::KubeTarget;
-use crate::top::From;
+use crate::commands::top::From;
+use topo_lb_kube::source::kube::KubeTarget;
 
 /// The agents that are asked.
 #[derive(Debug, Args)]

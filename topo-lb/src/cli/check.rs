@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{CGROUP_ROOT, HealthzArgs, Output, PinArgs};
-use crate::datapath::inspect::tolerated::Tolerated;
-use crate::device::Pattern;
+use topo_lb_kernel::datapath::inspect::tolerated::Tolerated;
+use topo_lb_kernel::device::Pattern;
 
 /// `topo-lb check`.
 #[derive(Debug, Args)]

@@ -2,8 +2,8 @@
 
 use clap::Args;
 
-use crate::cluster::ServiceId;
-use crate::dns;
+use topo_lb_agent::dns;
+use topo_lb_core::cluster::ServiceId;
 
 /// Flags of `topo-lb agent` about DNS.
 #[derive(Debug, Args)]

@@ -3,8 +3,8 @@
 use clap::error::ErrorKind;
 
 use super::{AgentArgs, name};
-use crate::datapath::programs::object::TcpPeer;
-use crate::topology::Scope;
+use topo_lb_core::topology::Scope;
+use topo_lb_kernel::datapath::programs::object::TcpPeer;
 
 impl AgentArgs {
     /// Checks what clap cannot.

@@ -3,11 +3,11 @@
 use clap::{Args, ValueEnum};
 use ipnet::IpNet;
 
-use crate::app::{MasqueradeBy, Replacement};
-use crate::cluster::NodePortAddresses;
-use crate::datapath::programs::object::MASQUERADE_MARK;
-use crate::device::Pattern;
-use crate::topology::exposed::Exposing;
+use topo_lb_agent::app::{MasqueradeBy, Replacement};
+use topo_lb_core::cluster::NodePortAddresses;
+use topo_lb_core::topology::exposed::Exposing;
+use topo_lb_kernel::datapath::programs::object::MASQUERADE_MARK;
+use topo_lb_kernel::device::Pattern;
 
 /// Which addresses of a Service are translated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

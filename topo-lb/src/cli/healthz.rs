@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::admin::Listen;
+use topo_lb_agent::serve::Listen;
 
 /// Where load balancers ask whether this node forwards.
 #[derive(Debug, Args)]

@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum as _};
 
 use super::{Output, SourceArgs};
-use crate::lint;
+use topo_lb_core::lint;
 
 /// `topo-lb lint`.
 #[derive(Debug, Args)]

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::Output;
-use crate::agent_metrics::Origin;
-use crate::source::prometheus::{Over, Prometheus};
-use crate::topology::Scope;
-use crate::topology::label::ZONE;
-use crate::topology::label_name::label_name;
-use crate::what_if::Setting;
+use crate::commands::agent_metrics::Origin;
+use crate::{commands::prometheus::Over, commands::prometheus::Prometheus};
+use topo_lb_core::topology::Scope;
+use topo_lb_core::topology::label::ZONE;
+use topo_lb_core::topology::label_name::label_name;
+use topo_lb_core::what_if::Setting;
 
 /// `topo-lb plan`.
 #[derive(Debug, Args)]

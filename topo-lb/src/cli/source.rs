@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::name;
-use crate::source::kube::KubeTarget;
+use topo_lb_kube::source::kube::KubeTarget;
 
 /// In place of a URL: the API server of this Pod.
 const IN_CLUSTER: &str = "in-cluster";

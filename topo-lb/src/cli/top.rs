@@ -6,8 +6,8 @@ use std::time::Duration;
 use clap::Args;
 
 use super::{AgentsArgs, Output, PinArgs, name};
-use crate::source::kube::KubeTarget;
-use crate::top::{Column, From, Options};
+use crate::{commands::top::Column, commands::top::From, commands::top::Options};
+use topo_lb_kube::source::kube::KubeTarget;
 
 /// `topo-lb top`.
 #[derive(Debug, Args)]

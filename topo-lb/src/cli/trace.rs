@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{CGROUP_ROOT, Output, PinArgs};
-use crate::trace::Options;
+use crate::commands::trace::Options;
 
 /// `topo-lb trace`.
 #[derive(Debug, Args)]

@@ -6,9 +6,9 @@ use std::time::Duration;
 use clap::Args;
 
 use super::{AgentsArgs, SourceArgs, name, plan};
-use crate::topology::Scope;
-use crate::topology::label::ZONE;
-use crate::view::{Described, Options};
+use crate::{commands::view::Described, commands::view::Options};
+use topo_lb_core::topology::Scope;
+use topo_lb_core::topology::label::ZONE;
 
 /// `topo-lb view`.
 #[derive(Debug, Args)]

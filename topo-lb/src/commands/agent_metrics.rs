@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 
-use crate::top;
-use crate::what_if::Scraped;
+use crate::commands::top;
+use topo_lb_core::what_if::Scraped;
 
 /// What a file of metrics may be called after its node's name.
 const ENDINGS: [&str; 3] = [".txt", ".prom", ".metrics"];

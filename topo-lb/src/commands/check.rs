@@ -12,27 +12,27 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use self::devices::DEVICES;
-use crate::admin::Listen;
-use crate::connection_room;
-use crate::datapath::attach::mode;
-use crate::datapath::host::capability;
-use crate::datapath::host::conntrack::Conntrack;
-use crate::datapath::host::feature::{self, FeatureGroup, GROUPS, kernel_release};
-use crate::datapath::host::lock::{Lock, LockError};
-use crate::datapath::host::memlock;
-use crate::datapath::host::mount::{MountError, check_bpffs, check_cgroup2};
-use crate::datapath::inspect::effective;
-use crate::datapath::inspect::in_front;
-use crate::datapath::inspect::overridden;
-use crate::datapath::inspect::self_probe;
-use crate::datapath::inspect::tolerated::Tolerated;
-use crate::datapath::masquerade;
-use crate::device::Pattern;
-use crate::kube_proxy::Traces;
-use crate::magnitude::bytes;
-use crate::socket::terminator;
+use topo_lb_agent::serve::Listen;
+use topo_lb_core::magnitude::bytes;
+use topo_lb_kernel::connection_room;
+use topo_lb_kernel::datapath::attach::mode;
+use topo_lb_kernel::datapath::host::capability;
+use topo_lb_kernel::datapath::host::conntrack::Conntrack;
+use topo_lb_kernel::datapath::host::feature::{self, FeatureGroup, GROUPS, kernel_release};
+use topo_lb_kernel::datapath::host::lock::{Lock, LockError};
+use topo_lb_kernel::datapath::host::memlock;
+use topo_lb_kernel::datapath::host::mount::{MountError, check_bpffs, check_cgroup2};
+use topo_lb_kernel::datapath::inspect::effective;
+use topo_lb_kernel::datapath::inspect::in_front;
+use topo_lb_kernel::datapath::inspect::overridden;
+use topo_lb_kernel::datapath::inspect::self_probe;
+use topo_lb_kernel::datapath::inspect::tolerated::Tolerated;
+use topo_lb_kernel::datapath::masquerade;
+use topo_lb_kernel::device::Pattern;
+use topo_lb_kernel::kube_proxy::Traces;
+use topo_lb_kernel::socket::terminator;
 
-pub use crate::datapath::inspect::self_probe::child as probe_child;
+pub use topo_lb_kernel::datapath::inspect::self_probe::child as probe_child;
 
 /// Where the agent would run.
 #[derive(Clone, Debug)]

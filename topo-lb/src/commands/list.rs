@@ -12,15 +12,15 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use topo_lb_common::counters::Counters;
 
-use crate::cluster::Frontend;
-use crate::datapath::maps::bpf::BpfStore;
-use crate::datapath::maps::connections::read as read_connections;
-use crate::datapath::maps::counters::MappedCounters;
-use crate::datapath::maps::error::{ReadError, StoreError};
-use crate::datapath::maps::family::Published;
-use crate::datapath::maps::unprogrammed;
-use crate::plan::{Lack, Placed};
-use crate::topology::Chosen;
+use topo_lb_core::cluster::Frontend;
+use topo_lb_core::plan::{Lack, Placed};
+use topo_lb_core::topology::Chosen;
+use topo_lb_kernel::datapath::maps::bpf::BpfStore;
+use topo_lb_kernel::datapath::maps::connections::read as read_connections;
+use topo_lb_kernel::datapath::maps::counters::MappedCounters;
+use topo_lb_kernel::datapath::maps::error::{ReadError, StoreError};
+use topo_lb_kernel::datapath::maps::family::Published;
+use topo_lb_kernel::datapath::maps::unprogrammed;
 
 pub use connections::ConnectionRow;
 use connections::{connection_row, flow_row, flows};

@@ -8,9 +8,9 @@ use futures::{Stream, StreamExt};
 use kube::api::DeleteParams;
 use serde_json::json;
 use tokio::sync::watch;
-use topo_lb::cluster::{KnownNodes, Service, ServiceId, State};
-use topo_lb::source::Event;
-use topo_lb::source::kube::{KubeTarget, Nodes, Server, connect, follow, read};
+use topo_lb_core::cluster::{KnownNodes, Service, ServiceId, State};
+use topo_lb_kube::source::Event;
+use topo_lb_kube::source::kube::{KubeTarget, Nodes, Server, connect, follow, read};
 use topo_lb_tests::api::{self, create};
 use topo_lb_tests::control_plane::{ADMINISTRATOR, ControlPlane, NOBODY};
 

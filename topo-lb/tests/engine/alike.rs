@@ -1,8 +1,8 @@
 //! Nodes that a Service treats alike are one group. That their decisions are the same is shown in `lint`
 //! and `what_if`.
 
-use topo_lb::cluster::Service;
-use topo_lb::topology::{self, NodesByLabel, Scope};
+use topo_lb_core::cluster::Service;
+use topo_lb_core::topology::{self, NodesByLabel, Scope};
 
 use crate::made::{Cluster, H, Z, endpoint, id, keyed, node, openyurt, service};
 

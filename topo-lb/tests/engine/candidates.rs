@@ -2,12 +2,12 @@
 
 use std::net::SocketAddr;
 
-use topo_lb::cluster::service::Protocol;
-use topo_lb::cluster::{Endpoint, Service, Slice};
-use topo_lb::topology::cause::{Cause, Missing};
-use topo_lb::topology::decision::Status;
-use topo_lb::topology::{Route, Verdict};
 use topo_lb_common::backend::Locality;
+use topo_lb_core::cluster::service::Protocol;
+use topo_lb_core::cluster::{Endpoint, Service, Slice};
+use topo_lb_core::topology::cause::{Cause, Missing};
+use topo_lb_core::topology::decision::Status;
+use topo_lb_core::topology::{Route, Verdict};
 
 use crate::made::{Cluster, Otherwise, R, Z, endpoint, id, keyed, node, port, service, slice};
 

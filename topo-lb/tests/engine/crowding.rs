@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use topo_lb::explain;
-use topo_lb::topology::{self, Scope};
+use topo_lb_core::explain;
+use topo_lb_core::topology::{self, Scope};
 
 use crate::made::{Asking as _, Cluster, H, Z, endpoint, id, keyed, node};
 

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use topo_lb::cluster::ejection::most_ejected;
-use topo_lb::cluster::service::Protocol;
-use topo_lb::cluster::{Ejection, Ejections, ServiceEjections, State, Update};
-use topo_lb::explain;
-use topo_lb::topology::decision::Status;
-use topo_lb::topology::{Route, Scope, Verdict, decide, ejected, ignored, routes};
 use topo_lb_common::totals::Failure;
+use topo_lb_core::cluster::ejection::most_ejected;
+use topo_lb_core::cluster::service::Protocol;
+use topo_lb_core::cluster::{Ejection, Ejections, ServiceEjections, State, Update};
+use topo_lb_core::explain;
+use topo_lb_core::topology::decision::Status;
+use topo_lb_core::topology::{Route, Scope, Verdict, decide, ejected, ignored, routes};
 
 use crate::made::{Asking as _, Cluster, H, Otherwise as _, Z, endpoint, id, keyed, node, service};
 use crate::random;
@@ -51,7 +51,7 @@ fn route(state: &State, this_node: &str) -> Route {
 }
 
 fn addresses(route: &Route) -> Vec<SocketAddr> {
-    route.endpoints.iter().map(topo_lb::topology::Chosen::address).collect()
+    route.endpoints.iter().map(topo_lb_core::topology::Chosen::address).collect()
 }
 
 #[test]

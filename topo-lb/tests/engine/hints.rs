@@ -1,7 +1,7 @@
 //! Policy *hints* against the table of kube-proxy's `CategorizeEndpoints`, and cases beyond it.
 
-use topo_lb::cluster::{Endpoint, Service};
-use topo_lb::topology::{PolicyKind, PolicySource};
+use topo_lb_core::cluster::{Endpoint, Service};
+use topo_lb_core::topology::{PolicyKind, PolicySource};
 
 use crate::made::{Cluster, H, Otherwise, Z, endpoint, keyed, node, openyurt, service};
 

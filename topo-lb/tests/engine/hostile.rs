@@ -1,8 +1,8 @@
 //! Hostile strings in objects: no panic, no effect on other Services, plain text as output.
 
 use proptest::prelude::*;
-use topo_lb::topology::Scope;
-use topo_lb::{explain, lint};
+use topo_lb_core::topology::Scope;
+use topo_lb_core::{explain, lint};
 
 use crate::made::{Cluster, Otherwise, asking, endpoint, id, node, service};
 

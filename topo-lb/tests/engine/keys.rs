@@ -1,6 +1,6 @@
 //! Policy *keys* against the table of Kubernetes 1.20, and cases beyond it.
 
-use topo_lb::cluster::{Endpoint, Node, Service};
+use topo_lb_core::cluster::{Endpoint, Node, Service};
 
 use crate::made::{Cluster, H, Otherwise, R, Z, asking, endpoint, keyed, node, with_field};
 

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use proptest::test_runner::{Config, TestRunner};
-use topo_lb::cluster::{Endpoint, Exposure, Node, Service, State};
-use topo_lb::lint::{self, Finding, Rule, Severity};
-use topo_lb::topology::cause::{Cause, HintsOff};
-use topo_lb::topology::{self, Scope, Verdict};
+use topo_lb_core::cluster::{Endpoint, Exposure, Node, Service, State};
+use topo_lb_core::lint::{self, Finding, Rule, Severity};
+use topo_lb_core::topology::cause::{Cause, HintsOff};
+use topo_lb_core::topology::{self, Scope, Verdict};
 
 use crate::made::{Asking, Cluster, H, Otherwise, Z, endpoint, id, keyed, node, service};
 use crate::random;
@@ -160,8 +160,9 @@ fn what_could_not_be_read_is_found_under_its_own_name() {
     let manifests = b"apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\n\
                       spec: {ports: [{port: 0}]}\n---\napiVersion: v1\nkind: Node\n\
                       metadata: {name: n1, labels: [a]}\n";
-    let listing = topo_lb::source::file::parse("a.yaml".as_ref(), manifests).unwrap();
-    let mut findings = lint::unreadable(listing.faults.iter().map(topo_lb::source::Fault::parts));
+    let listing = topo_lb_kube::source::file::parse("a.yaml".as_ref(), manifests).unwrap();
+    let mut findings =
+        lint::unreadable(listing.faults.iter().map(topo_lb_kube::source::Fault::parts));
     findings.sort();
     assert_eq!(rules(&findings), [Rule::Unreadable; 2]);
     let expected = "\
@@ -245,7 +246,8 @@ fn a_pool_whose_endpoints_cannot_be_used_is_a_warning() {
 
 /// The findings for these manifests.
 fn meshes(manifests: &str, excluded: &[&str]) -> Vec<Finding> {
-    let listing = topo_lb::source::file::parse("a.yaml".as_ref(), manifests.as_bytes()).unwrap();
+    let listing =
+        topo_lb_kube::source::file::parse("a.yaml".as_ref(), manifests.as_bytes()).unwrap();
     assert_eq!(listing.faults, []);
     let excluded: Vec<_> = excluded.iter().map(|&name| name.to_owned()).collect();
     lint::meshed(&listing.clients.unwrap_or_default().meshed, &excluded)

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use topo_lb::cluster::service::{PolicySources, Protocol};
-use topo_lb::cluster::{
+use topo_lb_core::cluster::service::{PolicySources, Protocol};
+use topo_lb_core::cluster::{
     Change, ClusterTopologyPolicy, Endpoint, Labels, Namespace, Node, Placement, PolicyId, Port,
     Service, ServiceId, Slice, SliceId, State, TopologyPolicy, Update,
 };
-use topo_lb::topology::{self, Decision, Route, Scope, Verdict};
+use topo_lb_core::topology::{self, Decision, Route, Scope, Verdict};
 
 pub(crate) const H: &str = "kubernetes.io/hostname";
 pub(crate) const Z: &str = "topology.kubernetes.io/zone";

@@ -2,8 +2,10 @@
 //! implementation that must agree, and the state's independence of the order of updates.
 
 mod alike;
+mod annotations;
 mod candidates;
 mod crowding;
+mod dns;
 mod ejection;
 mod hints;
 mod hostile;
@@ -11,7 +13,9 @@ mod keys;
 mod lint;
 mod made;
 mod naive;
+mod named;
 mod node_labels;
+mod observed;
 mod openyurt;
 mod outside;
 mod policies;
@@ -20,7 +24,9 @@ mod random;
 mod refined;
 mod same_rules;
 mod seeds;
+mod setting;
 mod speed;
 mod updates;
 mod weights;
 mod what_if;
+mod without_room;

@@ -5,8 +5,8 @@ mod policy;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
-use topo_lb::cluster::service::Protocol;
-use topo_lb::cluster::{Endpoint, Port, Service};
+use topo_lb_core::cluster::service::Protocol;
+use topo_lb_core::cluster::{Endpoint, Port, Service};
 
 use crate::made::Cluster;
 pub(crate) use policy::{Said, said};

@@ -4,10 +4,10 @@
 use std::cell::Cell;
 
 use proptest::test_runner::{Config, TestRunner};
-use topo_lb::cluster::service::Skipped;
-use topo_lb::cluster::{Endpoint, Service, State};
-use topo_lb::topology::{self, Route, Scope};
 use topo_lb_common::backend::Locality;
+use topo_lb_core::cluster::service::Skipped;
+use topo_lb_core::cluster::{Endpoint, Service, State};
+use topo_lb_core::topology::{self, Route, Scope};
 
 use crate::made::{Cluster, H, Otherwise, R, Z, asking, endpoint, id, keyed, node, openyurt};
 use crate::random;

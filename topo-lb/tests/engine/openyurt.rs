@@ -1,8 +1,8 @@
 //! Policy *OpenYurt* against the table of OpenYurt's filter, and cases beyond it.
 
-use topo_lb::cluster::{Endpoint, Node};
-use topo_lb::explain;
-use topo_lb::topology::{PolicyKind, PolicySource, Scope, Verdict};
+use topo_lb_core::cluster::{Endpoint, Node};
+use topo_lb_core::explain;
+use topo_lb_core::topology::{PolicyKind, PolicySource, Scope, Verdict};
 
 use crate::made::{Cluster, endpoint, labels, node, openyurt, service};
 

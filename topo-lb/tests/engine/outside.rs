@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use topo_lb::cluster::{Clients, Exposure, FrontendKind, LocalAddresses, Service, State, Update};
-use topo_lb::topology::exposed::Exposing;
-use topo_lb::topology::{self, Scope, Verdict};
+use topo_lb_core::cluster::{
+    Clients, Exposure, FrontendKind, LocalAddresses, Service, State, Update,
+};
+use topo_lb_core::topology::exposed::Exposing;
+use topo_lb_core::topology::{self, Scope, Verdict};
 
 use crate::made::{Asking, Cluster, H, Otherwise, R, Z, endpoint, id, keyed, node, service};
 
@@ -67,7 +69,7 @@ fn got(state: &State, kind: FrontendKind, wanted: Clients) -> String {
     let routes = topology::routes(state, "here", Scope::All, Some(&exposing), &id("svc"));
     let by = |clients| {
         routes.iter().find(|route| {
-            let is_it = |(own, frontend): &(FrontendKind, topo_lb::cluster::Frontend)| {
+            let is_it = |(own, frontend): &(FrontendKind, topo_lb_core::cluster::Frontend)| {
                 *own == kind && frontend.clients == clients && !frontend.address.is_loopback()
             };
             route.frontends.iter().any(is_it)

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use topo_lb::cluster::selector::{Operator, Requirement, Selector};
-use topo_lb::cluster::service::PolicySources;
-use topo_lb::cluster::{Created, Namespace, PolicyId, Service, TopologyPolicy};
-use topo_lb::explain;
-use topo_lb::lint::{self, Rule};
-use topo_lb::topology::{self, NodesByLabel, Origin, Scope, Verdict};
+use topo_lb_core::cluster::selector::{Operator, Requirement, Selector};
+use topo_lb_core::cluster::service::PolicySources;
+use topo_lb_core::cluster::{Created, Namespace, PolicyId, Service, TopologyPolicy};
+use topo_lb_core::explain;
+use topo_lb_core::lint::{self, Rule};
+use topo_lb_core::topology::{self, NodesByLabel, Origin, Scope, Verdict};
 
 use crate::made::{
     Asking, Cluster, H, Z, endpoint, id, keyed, labels, node, of_cluster, policy, service,

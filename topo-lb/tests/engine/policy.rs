@@ -1,9 +1,9 @@
 //! Where a policy comes from, why it is ignored, and which Services are in scope.
 
-use topo_lb::cluster::service::Skipped;
-use topo_lb::cluster::{LocalAddresses, Service, ServiceId, Update};
-use topo_lb::topology::validation::Rule;
-use topo_lb::topology::{self, Bypass, PolicyKind, PolicySource, Scope, Verdict};
+use topo_lb_core::cluster::service::Skipped;
+use topo_lb_core::cluster::{LocalAddresses, Service, ServiceId, Update};
+use topo_lb_core::topology::validation::Rule;
+use topo_lb_core::topology::{self, Bypass, PolicyKind, PolicySource, Scope, Verdict};
 
 use crate::made::{
     Asking, Cluster, H, Z, asking, endpoint, id, keyed, node, openyurt, service, with_field,

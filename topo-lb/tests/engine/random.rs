@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use topo_lb::cluster::selector::{Operator, Requirement, Selector};
-use topo_lb::cluster::service::{PolicySources, Protocol, Skipped};
-use topo_lb::cluster::{
+use topo_lb_core::cluster::selector::{Operator, Requirement, Selector};
+use topo_lb_core::cluster::service::{PolicySources, Protocol, Skipped};
+use topo_lb_core::cluster::{
     Change, ClusterTopologyPolicy, Created, Endpoint, Exposure, Labels, Namespace, Node, Placement,
     PolicyId, Port, Service, Slice, SliceId, TopologyPolicy, Update,
 };

@@ -1,10 +1,10 @@
 //! The refinements of keys: `topo-lb.io/min-endpoints` and `topo-lb.io/spill`.
 
-use topo_lb::cluster::{Endpoint, Node, Service};
-use topo_lb::topology::field::Field;
-use topo_lb::topology::validation::Rule;
-use topo_lb::topology::{self, Scope, Verdict};
 use topo_lb_common::selection::SPILL_ONE;
+use topo_lb_core::cluster::{Endpoint, Node, Service};
+use topo_lb_core::topology::field::Field;
+use topo_lb_core::topology::validation::Rule;
+use topo_lb_core::topology::{self, Scope, Verdict};
 
 use crate::made::{
     Asking, Cluster, H, Otherwise, Z, asking, endpoint, id, keyed, node, openyurt, service,

@@ -6,14 +6,14 @@ use std::num::NonZero;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use proptest::test_runner::{Config, TestRunner};
-use topo_lb::cluster::{Clients, Service, State, Update};
-use topo_lb::plan::apportionment::{self, Rows};
-use topo_lb::topology::candidate::Stock;
-use topo_lb::topology::decision::{Choice, Status};
-use topo_lb::topology::exposed::Exposing;
-use topo_lb::topology::named::Group;
-use topo_lb::topology::{self, Chosen, Route, Scope, Verdict};
 use topo_lb_common::selection::SPILL_ONE;
+use topo_lb_core::cluster::{Clients, Service, State, Update};
+use topo_lb_core::plan::apportionment::{self, Rows};
+use topo_lb_core::topology::candidate::Stock;
+use topo_lb_core::topology::decision::{Choice, Status};
+use topo_lb_core::topology::exposed::Exposing;
+use topo_lb_core::topology::named::Group;
+use topo_lb_core::topology::{self, Chosen, Route, Scope, Verdict};
 
 use crate::ejection::ejections;
 use crate::made::id;

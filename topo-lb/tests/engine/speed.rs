@@ -3,8 +3,8 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use topo_lb::explain;
-use topo_lb::topology::Scope;
+use topo_lb_core::explain;
+use topo_lb_core::topology::Scope;
 
 use crate::made::{Cluster, H, Z, endpoint, id, keyed, node, slice};
 

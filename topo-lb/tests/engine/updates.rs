@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use proptest::test_runner::{Config, TestRunner};
-use topo_lb::cluster::{
+use topo_lb_core::cluster::{
     Change, ClusterObject, Endpoint, Service, ServiceId, Slice, SliceId, State, Update,
 };
-use topo_lb::topology::{self, Route, Scope};
+use topo_lb_core::topology::{self, Route, Scope};
 
 use crate::made::{Cluster, Otherwise, Z, endpoint, id, keyed, node, service, slice};
 use crate::random;

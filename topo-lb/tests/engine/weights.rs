@@ -1,10 +1,10 @@
 //! `topo-lb.io/weights`.
 
-use topo_lb::cluster::{Clients, Endpoint, Node, Service};
-use topo_lb::lint::{self, Severity};
-use topo_lb::topology::decision::Status;
-use topo_lb::topology::field::Field;
-use topo_lb::topology::{self, Scope, Verdict};
+use topo_lb_core::cluster::{Clients, Endpoint, Node, Service};
+use topo_lb_core::lint::{self, Severity};
+use topo_lb_core::topology::decision::Status;
+use topo_lb_core::topology::field::Field;
+use topo_lb_core::topology::{self, Scope, Verdict};
 
 use crate::made::{Asking, Cluster, H, Otherwise, Z, endpoint, id, keyed, node, service};
 

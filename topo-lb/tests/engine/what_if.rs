@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use proptest::test_runner::{Config, TestRunner};
-use topo_lb::cluster::service::PolicySources;
-use topo_lb::cluster::{Endpoint, Family, Frontend, Node, Port, Service, ServiceId, State};
-use topo_lb::topology::{self, Scope, Verdict};
-use topo_lb::what_if::{self, Both, Figures, Group, Proxied, Report, Scraped, ServicePort};
 use topo_lb_common::backend::Locality;
 use topo_lb_common::selection::SPILL_ONE;
+use topo_lb_core::cluster::service::PolicySources;
+use topo_lb_core::cluster::{Endpoint, Family, Frontend, Node, Port, Service, ServiceId, State};
+use topo_lb_core::topology::{self, Scope, Verdict};
+use topo_lb_core::what_if::{self, Both, Figures, Group, Proxied, Report, Scraped, ServicePort};
 
 use crate::made::{
     Asking, Cluster, H, Otherwise, Z, endpoint, id, keyed, node, of_cluster, policy, service, slice,

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 
 use anyhow::{Context as _, Result};
 use serde_json::Value;
-use topo_lb_tests::fake_api::{CLUSTER_POLICIES, FakeApi, NAMESPACES, NODES, POLICIES, SERVICES};
+use topo_lb_fake_api::{CLUSTER_POLICIES, FakeApi, NAMESPACES, NODES, POLICIES, SERVICES};
 use topo_lb_tests::netns::NetNs;
 
 /// Serves objects in a network namespace.

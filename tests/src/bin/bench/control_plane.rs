@@ -12,8 +12,8 @@ use bytemuck::bytes_of;
 use fs_err as fs;
 use topo_lb_common::address::{Frontend4, TCP};
 use topo_lb_common::maps;
+use topo_lb_fake_api::{FakeApi, NODES, SLICES};
 use topo_lb_tests::agent::Agent;
-use topo_lb_tests::fake_api::{FakeApi, NODES, SLICES};
 use topo_lb_tests::wait::{PATIENCE, until_is};
 
 use crate::ground::{Effort, Ground, HERE};

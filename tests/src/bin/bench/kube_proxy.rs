@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
+use topo_lb_fake_api::FakeApi;
 use topo_lb_tests::cgroup;
 use topo_lb_tests::cluster::Cluster;
-use topo_lb_tests::fake_api::FakeApi;
 use topo_lb_tests::kube_proxy::Program;
 use topo_lb_tests::kubernetes_1_20;
 use topo_lb_tests::process::{Running, spawn_logged};

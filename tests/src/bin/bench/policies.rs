@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
+use topo_lb_fake_api::{CLUSTER_POLICIES, FakeApi};
 use topo_lb_tests::agent::Agent;
-use topo_lb_tests::fake_api::{CLUSTER_POLICIES, FakeApi};
 use topo_lb_tests::population::{NAMESPACES, Population, SERVICE_PORT};
 use topo_lb_tests::wait::PATIENCE;
 

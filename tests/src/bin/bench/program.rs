@@ -17,7 +17,7 @@ use aya::sys::{Stats, enable_stats};
 use aya_obj::generated::bpf_attach_type;
 use aya_obj::generated::bpf_prog_type::{BPF_PROG_TYPE_CGROUP_SOCK_ADDR, BPF_PROG_TYPE_SCHED_CLS};
 use fs_err as fs;
-use topo_lb::datapath::host::syscall::{load_empty, pin};
+use topo_lb_kernel::datapath::host::syscall::{load_empty, pin};
 use topo_lb_tests::netns::NetNs;
 use topo_lb_tests::permit::permit;
 use topo_lb_tests::requirements::kernel;

@@ -10,7 +10,7 @@ use aya_obj::generated::bpf_attach_type::BPF_XDP;
 use aya_obj::generated::bpf_prog_type::{BPF_PROG_TYPE_SCHED_CLS, BPF_PROG_TYPE_XDP};
 use fs_err as fs;
 use serde_json::json;
-use topo_lb::datapath::host::syscall::load;
+use topo_lb_kernel::datapath::host::syscall::load;
 use topo_lb_tests::flood::{dropped_in_queues, flood};
 use topo_lb_tests::frame::udp;
 use topo_lb_tests::manifest::{endpoint, service, slice};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
-use topo_lb::magnitude;
+use topo_lb_core::magnitude;
 use topo_lb_tests::agent::Agent;
 use topo_lb_tests::wait::patient;
 

@@ -17,11 +17,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
-use topo_lb::datapath::attach::cleanup;
-use topo_lb::datapath::maps::bpf::BpfStore;
-use topo_lb::datapath::programs::object::{AllFrontends, MASQUERADE_MARK, TcpPeer};
-use topo_lb::datapath::{Datapath, Options};
-use topo_lb::plan::Capacity;
+use topo_lb_core::plan::Capacity;
+use topo_lb_kernel::datapath::attach::cleanup;
+use topo_lb_kernel::datapath::maps::bpf::BpfStore;
+use topo_lb_kernel::datapath::programs::object::{AllFrontends, MASQUERADE_MARK, TcpPeer};
+use topo_lb_kernel::datapath::{Datapath, Options};
 use topo_lb_tests::report::Report;
 
 use crate::hammer::{accept, hammer};

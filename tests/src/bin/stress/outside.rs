@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
 use aya_obj::generated::bpf_cmd;
-use topo_lb::datapath::Datapath;
-use topo_lb::datapath::attach::link::DIRECTORY;
-use topo_lb::datapath::direction::{Direction, Role};
-use topo_lb::datapath::host::syscall;
-use topo_lb::device::{Pattern, chosen};
+use topo_lb_kernel::datapath::Datapath;
+use topo_lb_kernel::datapath::attach::link::DIRECTORY;
+use topo_lb_kernel::datapath::direction::{Direction, Role};
+use topo_lb_kernel::datapath::host::syscall;
+use topo_lb_kernel::device::{Pattern, chosen};
 use topo_lb_tests::address::{Endpoint, Family, SERVICES, cluster_ip};
 use topo_lb_tests::frame::{says, udp};
 use topo_lb_tests::packets::NEXT;

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result};
-use topo_lb::cluster::{
+use topo_lb_core::cluster::{
     self, Change, Placement, Port, Protocol, Service, ServiceId, Slice, SliceId, Update,
 };
-use topo_lb::datapath::maps::bpf::BpfStore;
-use topo_lb::plan::Installed;
-use topo_lb::plan::commit::commit;
-use topo_lb::plan::store::Store as _;
-use topo_lb::reconcile::Reconciler;
-use topo_lb::topology::Scope;
+use topo_lb_core::plan::Installed;
+use topo_lb_core::plan::commit::commit;
+use topo_lb_core::plan::store::Store as _;
+use topo_lb_core::reconcile::Reconciler;
+use topo_lb_core::topology::Scope;
+use topo_lb_kernel::datapath::maps::bpf::BpfStore;
 
 use crate::hammer::PORT;
 use crate::history::{History, ServiceSize};

@@ -13,20 +13,20 @@ use serde::Serialize;
 use tokio::runtime::Handle;
 
 use super::{Admin, plain};
-use crate::datapath::attach::mode::observes;
-use crate::datapath::maps::error::{OpenError, ReadError};
-use crate::datapath::maps::far_endpoints;
 use crate::metrics::bounded::{Bounded, Counts};
 use crate::metrics::figures::PLANNED;
 use crate::metrics::refusals::Refusals;
 use crate::metrics::scrape::{CONTENT_TYPE, Counted, Scrape};
 use crate::metrics::zones::{Zones, named};
 use crate::readiness::{self, Condition};
-use crate::refusal::Refusal;
-use crate::stale_write_gate::in_words;
 use crate::state_query::View;
-use crate::topology::Scope;
-use crate::topology::zone::{zone_of, zones_of};
+use topo_lb_core::refusal::Refusal;
+use topo_lb_core::stale_write_gate::in_words;
+use topo_lb_core::topology::Scope;
+use topo_lb_core::topology::zone::{zone_of, zones_of};
+use topo_lb_kernel::datapath::attach::mode::observes;
+use topo_lb_kernel::datapath::maps::error::{OpenError, ReadError};
+use topo_lb_kernel::datapath::maps::far_endpoints;
 
 /// The agent task counts as stuck after this time; the longest plan takes a few seconds.
 pub(crate) const STUCK: Duration = Duration::from_secs(60);

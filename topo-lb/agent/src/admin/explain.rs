@@ -17,10 +17,11 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use super::answers::{in_background, json};
 use super::{Admin, plain};
-use crate::cluster::ServiceId;
 use crate::state_query::View;
-use crate::topology::Scope;
-use crate::{explain, heap};
+use topo_lb_core::cluster::ServiceId;
+use topo_lb_core::explain;
+use topo_lb_core::topology::Scope;
+use topo_lb_kube::heap;
 
 /// Services per piece.
 const PIECE: usize = 256;

@@ -5,21 +5,13 @@
 //!
 //! | file | idea |
 //! |---|---|
-//! | `listen` | the addresses on which the agent listens |
 //! | `socket` | the Unix socket for probes |
-//! | `door` | connections from accept to close |
-//! | `crowd` | which connection is evicted when there are too many |
-//! | `head` | the head of a request |
 //! | `answers` | the handler of each path |
 //! | `explain` | the answer that can be long |
 //! | `probe` | the client: `topo-lb probe` |
 
 pub(crate) mod answers;
-pub(crate) mod crowd;
-pub(crate) mod door;
 mod explain;
-mod head;
-pub(crate) mod listen;
 pub mod probe;
 mod socket;
 
@@ -34,17 +26,16 @@ use axum::http::StatusCode;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::{Semaphore, watch};
 use tracing::warn;
 
 use crate::metrics::Figures;
-use crate::observe::Observed;
 use crate::readiness::Readiness;
+use crate::serve::{Listen, descriptors, door, listen, run, waiting};
 use crate::state_query::StateQueryHandle;
-use crate::topology::Scope;
+use topo_lb_core::topology::Scope;
+use topo_lb_kernel::observe::Observed;
 
-pub use listen::{Listen, ListenError};
 pub use socket::SocketFile;
 
 /// What answers are computed from.
@@ -131,39 +122,6 @@ pub fn start(options: &Options, sources: Sources) -> std::io::Result<SocketFile>
         })?;
     }
     Ok(file)
-}
-
-/// Runs `work` on a thread of its own.
-pub(crate) fn run(
-    name: &str,
-    work: impl Future<Output = ()> + Send + 'static,
-) -> std::io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .max_blocking_threads(4)
-        .build()?;
-    std::thread::Builder::new().name(name.to_owned()).spawn(move || runtime.block_on(work))?;
-    Ok(())
-}
-
-/// Raises the limit of descriptors of this process, and returns it. Many container runtimes set the
-/// soft limit to 1,024 for programs that use select(2); Go's runtime raises it, too.
-pub(crate) fn descriptors() -> Option<u64> {
-    const ENOUGH: u64 = 16 * 1024;
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let wanted = maximum.map_or(ENOUGH, |maximum| maximum.min(ENOUGH));
-    if current.is_none_or(|current| current >= wanted) {
-        return current;
-    }
-    let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum });
-    if raised.is_ok() { Some(wanted) } else { current }
-}
-
-/// Most connections that wait at one listener. Most descriptors are for the rest of the agent.
-pub(crate) fn waiting(descriptors: Option<u64>) -> usize {
-    const MOST: usize = 2048;
-    let share = descriptors.map_or(MOST, |all| usize::try_from(all / 8).unwrap_or(MOST));
-    share.clamp(8, MOST)
 }
 
 /// Every path; the 404 answer lists them.

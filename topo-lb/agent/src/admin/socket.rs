@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use tokio::net::{UnixListener, UnixStream};
 
-use super::listen::retried;
+use crate::serve::listen::retried;
 
 /// The socket's file, once this process has created it. [`remove`](Self::remove) deletes it.
 #[derive(Clone, Debug, Default)]
@@ -60,8 +60,8 @@ fn clear(path: &Path) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::listen::PAUSE;
     use super::*;
+    use crate::serve::listen::PAUSE;
 
     #[tokio::test]
     async fn a_socket_that_was_left_is_replaced_and_one_in_use_is_not() {

@@ -7,11 +7,11 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use super::*;
-use crate::cluster::{ServiceId, State};
-use crate::plan::{Lack, Meanwhile, Shortage};
 use crate::readiness::Proof;
-use crate::source::file;
 use crate::state_query::{Question, Questions, View, state_query};
+use topo_lb_core::cluster::{ServiceId, State};
+use topo_lb_core::plan::{Lack, Meanwhile, Shortage};
+use topo_lb_kube::source::file;
 
 const CLUSTER: &str = "---
 {apiVersion: v1, kind: Node, metadata: {name: here}}

@@ -6,16 +6,16 @@ use std::sync::Arc;
 use clap::ValueEnum;
 
 use crate::admin;
-use crate::datapath::Options;
-use crate::datapath::inspect::tolerated::Tolerated;
-use crate::device::Pattern;
 use crate::dns;
-use crate::exclusion::Rules;
 use crate::health;
-use crate::plan::WhenFull;
-use crate::source::kube::KubeTarget;
-use crate::topology::Scope;
-use crate::topology::exposed::Exposing;
+use topo_lb_core::exclusion::Rules;
+use topo_lb_core::plan::WhenFull;
+use topo_lb_core::topology::Scope;
+use topo_lb_core::topology::exposed::Exposing;
+use topo_lb_kernel::datapath::Options;
+use topo_lb_kernel::datapath::inspect::tolerated::Tolerated;
+use topo_lb_kernel::device::Pattern;
+use topo_lb_kube::source::kube::KubeTarget;
 
 /// The source of the cluster's state.
 #[derive(Clone, Debug)]

@@ -11,10 +11,10 @@ use tokio::time::{self, sleep_until};
 use tracing::warn;
 
 use super::config::{Config, MasqueradeBy};
-use crate::datapath::Datapath;
-use crate::datapath::direction::Role;
-use crate::device::{self, Changes, Device, Pattern, Unmatched, Uplinks};
 use crate::metrics::Figures;
+use topo_lb_kernel::datapath::Datapath;
+use topo_lb_kernel::datapath::direction::Role;
+use topo_lb_kernel::device::{self, Changes, Device, Pattern, Unmatched, Uplinks};
 
 /// Shortest time between two listings of all devices: a node that drains changes hundreds per
 /// second.

@@ -10,15 +10,16 @@ use tokio::time::{Instant, sleep_until};
 use tracing::info;
 
 use crate::agent_state::AgentState;
-use crate::cluster::{Ejection, Ejections, ServiceId, Update};
-use crate::datapath::Datapath;
-use crate::datapath::maps::failing::{FailingEndpoint, FailingRing};
-use crate::ejection::{Due, Probed, Schedule, probe};
+use crate::ejection_probe;
 use crate::events::concern;
 use crate::metrics::{Figures, count};
-use crate::plan::Installed;
-use crate::rate::Rate;
-use crate::topology::ejected;
+use topo_lb_core::cluster::{Ejection, Ejections, ServiceId, Update};
+use topo_lb_core::ejection::{Due, Probed, Schedule};
+use topo_lb_core::plan::Installed;
+use topo_lb_core::rate::Rate;
+use topo_lb_core::topology::ejected;
+use topo_lb_kernel::datapath::Datapath;
+use topo_lb_kernel::datapath::maps::failing::{FailingEndpoint, FailingRing};
 
 /// Pause between two looks at the ring buffer: endpoints of which none can be left out may fail very
 /// often.
@@ -198,7 +199,7 @@ impl Ejector {
             let answers = self.to_answer.clone();
             self.probing += 1;
             tokio::spawn(async move {
-                let probed = probe::probe(due.endpoint, fellow).await;
+                let probed = ejection_probe::probe(due.endpoint, fellow).await;
                 // The agent may have stopped.
                 let _ = answers.send((due, probed)).await;
             });

@@ -12,10 +12,10 @@ use tracing::{info, warn};
 use super::source::Events;
 use super::wanted::WantedNodes;
 use crate::agent_state::AgentState;
-use crate::cluster::Freshness;
-use crate::cluster::{KnownNodes, Update};
-use crate::datapath::attach::hooks;
-use crate::source::Event;
+use topo_lb_core::cluster::Freshness;
+use topo_lb_core::cluster::{KnownNodes, Update};
+use topo_lb_kernel::datapath::attach::hooks;
+use topo_lb_kube::source::Event;
 
 /// A first listing that takes longer is logged.
 pub(super) const UNREMARKED: Duration = Duration::from_secs(2);
@@ -119,11 +119,11 @@ mod tests {
 
     use super::*;
     use crate::events::publish::EventPublisher;
-    use crate::reconcile::Reconciler;
-    use crate::source::file::example;
-    use crate::source::saved::Saver;
     use crate::telemetry::Telemetry;
-    use crate::topology::Scope;
+    use topo_lb_core::reconcile::Reconciler;
+    use topo_lb_core::topology::Scope;
+    use topo_lb_kube::source::file::example;
+    use topo_lb_kube::source::saved::Saver;
 
     #[tokio::test(start_paused = true)]
     async fn an_agent_that_may_not_list_other_nodes_begins_without_them() {

@@ -6,7 +6,7 @@ use futures::{Stream, StreamExt as _};
 use tokio::time::{Instant, timeout_at};
 
 use crate::agent_state::AgentState;
-use crate::source::Event;
+use topo_lb_kube::source::Event;
 
 /// Most events in one plan: a flood of them becomes few writes.
 const BATCH: usize = 1024;

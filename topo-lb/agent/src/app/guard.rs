@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tracing::{debug, warn};
 
-use crate::datapath::attach::repair::Repairs;
+use topo_lb_kernel::datapath::attach::repair::Repairs;
 
 /// Shortest time between two log lines with the same sentence.
 const NEWS: Duration = Duration::from_secs(60);

@@ -9,18 +9,18 @@ use ipnet::IpNet;
 use tracing::{debug, info, warn};
 
 use crate::agent_state::AgentState;
-use crate::cluster::{Frontend, ServiceId};
-use crate::datapath::maps::bpf::BpfStore;
-use crate::datapath::maps::error::StoreError;
-use crate::datapath::maps::sources::SourceMaps;
-use crate::datapath::maps::unprogrammed::{self, UnprogrammedMap};
-use crate::plan::appeared;
-use crate::plan::commit::{commit, take_over};
-use crate::plan::sources::{self, SourcePlan, SourceStep};
-use crate::plan::{Gone, Installed, Lack, Meanwhile, Plan, Shortage, Step};
+use topo_lb_core::cluster::{Frontend, ServiceId};
+use topo_lb_core::plan::appeared;
+use topo_lb_core::plan::commit::{commit, take_over};
+use topo_lb_core::plan::sources::{self, SourcePlan, SourceStep};
+use topo_lb_core::plan::{Gone, Installed, Lack, Meanwhile, Plan, Shortage, Step};
+use topo_lb_kernel::datapath::maps::bpf::BpfStore;
+use topo_lb_kernel::datapath::maps::error::StoreError;
+use topo_lb_kernel::datapath::maps::sources::SourceMaps;
+use topo_lb_kernel::datapath::maps::unprogrammed::{self, UnprogrammedMap};
 
 use super::quarantine::Quarantine;
-use crate::rate::Rate;
+use topo_lb_core::rate::Rate;
 
 /// Rate limit for logging which Services lack room: a burst, then one per interval. A Service that
 /// changes a hundred times a second must not fill the log.

@@ -6,9 +6,9 @@ use tracing::{info, warn};
 
 use super::config::Config;
 use crate::metrics::Figures;
-use crate::observe::{Listener, Observed, attribute};
-use crate::reconcile::Reconciler;
-use crate::topology::Scope;
+use topo_lb_core::reconcile::Reconciler;
+use topo_lb_core::topology::Scope;
+use topo_lb_kernel::observe::{Listener, Observed, attribute};
 
 /// What has been heard, and where it is counted.
 pub(super) struct Observer {

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use tracing::{debug, info, warn};
 
-use crate::datapath::hook::ProgramIds;
-use crate::datapath::inspect::effective::{self, Watch};
-use crate::datapath::inspect::in_front;
-use crate::datapath::inspect::overridden::{self, Precedence};
-use crate::datapath::inspect::tolerated::{self, Tolerated};
+use topo_lb_kernel::datapath::hook::ProgramIds;
+use topo_lb_kernel::datapath::inspect::effective::{self, Watch};
+use topo_lb_kernel::datapath::inspect::in_front;
+use topo_lb_kernel::datapath::inspect::overridden::{self, Precedence};
+use topo_lb_kernel::datapath::inspect::tolerated::{self, Tolerated};
 
 /// Interval between looks. Uneven, to detect programs that are attached and detached periodically.
 const INTERVAL: Duration = Duration::from_millis(470);
@@ -152,8 +152,8 @@ fn say(change: &Change, sentence: Option<String>, remedy: impl Fn() -> String, o
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::datapath::hook::Hook;
-    use crate::datapath::inspect::overridden::Override;
+    use topo_lb_kernel::datapath::hook::Hook;
+    use topo_lb_kernel::datapath::inspect::overridden::Override;
 
     fn one(program: u32) -> Vec<Override> {
         let (hook, cgroup) = (Hook::Connect4, "/sys/fs/cgroup".into());

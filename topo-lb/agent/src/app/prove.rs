@@ -4,9 +4,9 @@ use std::path::Path;
 
 use tokio::task::JoinHandle;
 
-use crate::datapath::inspect::self_probe::{self, ProbeError};
 use crate::readiness::Proof;
 use crate::telemetry::Telemetry;
+use topo_lb_kernel::datapath::inspect::self_probe::{self, ProbeError};
 
 /// Tests whether the hooks work, for readiness; takes some tens of milliseconds on a thread of its
 /// own. The caller logs an error.

@@ -3,9 +3,9 @@
 
 use std::thread::{self, JoinHandle};
 
-use crate::datapath::host::grace;
-use crate::datapath::maps::error::StoreError;
-use crate::plan::Step;
+use topo_lb_core::plan::Step;
+use topo_lb_kernel::datapath::host::grace;
+use topo_lb_kernel::datapath::maps::error::StoreError;
 
 /// A running wait for a grace period.
 type Grace = JoinHandle<Result<(), StoreError>>;
@@ -80,7 +80,7 @@ impl Quarantine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::Family;
+    use topo_lb_core::cluster::Family;
 
     fn free(record: u32) -> Step {
         Step::Free { family: Family::V4, record, slots: None }

@@ -9,15 +9,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use tracing::{info, warn};
 
 use crate::agent_state::AgentState;
-use crate::cluster::{LocalAddresses, Protocol, ServiceId};
-use crate::datapath::maps::lease::Lease;
 use crate::dns::Options;
-use crate::dns::lead::{self, Listeners};
-use crate::dns::names::{SharedNames, Upstreams};
 use crate::dns::server::Server;
 use crate::metrics::Figures;
-use crate::reconcile::Reconciler;
-use crate::topology::{self, named};
+use topo_lb_core::cluster::{LocalAddresses, Protocol, ServiceId};
+use topo_lb_core::dns::lead::{self, Listeners};
+use topo_lb_core::dns::names::{SharedNames, Upstreams};
+use topo_lb_core::reconcile::Reconciler;
+use topo_lb_core::topology::{self, named};
+use topo_lb_kernel::datapath::maps::lease::Lease;
 
 /// The resolver, if the agent has one.
 pub(super) struct Resolver {

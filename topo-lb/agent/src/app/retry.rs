@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Interval, sleep_until};
 
-use crate::datapath::maps::error::StoreError;
+use topo_lb_kernel::datapath::maps::error::StoreError;
 
 /// Pause after the first failure; it doubles with each further failure.
 const FIRST: Duration = Duration::from_millis(500);

@@ -23,11 +23,11 @@ use super::source::Events;
 use super::wanted::WantedNodes;
 use crate::admin::SocketFile;
 use crate::agent_state::AgentState;
-use crate::datapath::Datapath;
-use crate::datapath::maps::usage;
-use crate::heap;
 use crate::readiness::Proof;
-use crate::socket::terminator::SocketTerminator;
+use topo_lb_kernel::datapath::Datapath;
+use topo_lb_kernel::datapath::maps::usage;
+use topo_lb_kernel::socket::terminator::SocketTerminator;
+use topo_lb_kube::heap;
 
 /// Interval at which the agent checks its pins and links.
 pub(super) const INSPECTION: Duration = Duration::from_secs(1);

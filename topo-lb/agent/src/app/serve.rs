@@ -7,15 +7,15 @@ use tokio::sync::watch;
 
 use super::config::{Config, Source};
 use crate::admin;
-use crate::datapath::attach::hooks;
 use crate::events::publish::EventPublisher;
 use crate::events::{self, counted};
 use crate::health;
 use crate::metrics::Figures;
-use crate::observe::Observed;
 use crate::policy_status;
-use crate::source::kube::{self, KubeTarget};
 use crate::telemetry::Telemetry;
+use topo_lb_kernel::datapath::attach::hooks;
+use topo_lb_kernel::observe::Observed;
+use topo_lb_kube::source::kube::{self, KubeTarget};
 
 /// Returns the telemetry, and the file of the probes' socket. `observed`: see [`admin::Sources`].
 pub(super) fn serve(

@@ -9,10 +9,10 @@ use tracing::{info, warn};
 use super::config::{Config, Source};
 use super::exclusions::{self, Pods};
 use super::wanted::WantedNodes;
-use crate::cluster::Update;
-use crate::device::address;
-use crate::source::saved::{self, Saver};
-use crate::source::{self, Event};
+use topo_lb_core::cluster::Update;
+use topo_lb_kernel::device::address;
+use topo_lb_kube::source::saved::{self, Saver};
+use topo_lb_kube::source::{self, Event};
 
 pub(super) type Events = Pin<Box<dyn Stream<Item = Event> + Send>>;
 

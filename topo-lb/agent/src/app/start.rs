@@ -18,15 +18,15 @@ use super::resolver::Resolver;
 use super::running::{INSPECTION, Running};
 use super::{exclusions, precedence, serve, source};
 use crate::agent_state::AgentState;
-use crate::datapath::attach::accounting::AccountingError;
-use crate::datapath::attach::hooks;
-use crate::datapath::inspect::self_probe::ProbeError;
-use crate::datapath::{Datapath, Options};
-use crate::heap;
 use crate::metrics::Figures;
-use crate::observe::Observed;
-use crate::reconcile::Reconciler;
-use crate::socket::terminator::{self, SocketTerminator};
+use topo_lb_core::reconcile::Reconciler;
+use topo_lb_kernel::datapath::attach::accounting::AccountingError;
+use topo_lb_kernel::datapath::attach::hooks;
+use topo_lb_kernel::datapath::inspect::self_probe::ProbeError;
+use topo_lb_kernel::datapath::{Datapath, Options};
+use topo_lb_kernel::observe::Observed;
+use topo_lb_kernel::socket::terminator::{self, SocketTerminator};
+use topo_lb_kube::heap;
 
 /// Starts the agent; `None` if it is stopped before the cluster is known.
 pub(super) async fn start(

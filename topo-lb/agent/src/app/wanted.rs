@@ -3,8 +3,8 @@
 use tokio::sync::watch;
 use tracing::{debug, info};
 
-use crate::cluster::KnownNodes;
-use crate::reconcile::Reconciler;
+use topo_lb_core::cluster::KnownNodes;
+use topo_lb_core::reconcile::Reconciler;
 
 /// Which Nodes the source must watch: at first only this node's own.
 #[derive(Debug)]

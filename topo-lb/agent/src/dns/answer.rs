@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use hickory_proto::op::{Edns, Message, MessageType, Metadata, OpCode};
 use hickory_proto::rr::{DNSClass, RData, Record, RecordType};
 
-use super::names::{Names, pick};
-use super::transport::Transport;
-use crate::cluster::Family;
+use topo_lb_core::cluster::Family;
+use topo_lb_core::dns::names::{Names, pick};
+use topo_lb_core::dns::transport::Transport;
 
 /// How long a client may keep an answer, in seconds: as CoreDNS answers for a cluster.
 pub const LIFE: u32 = 5;

@@ -13,10 +13,10 @@ use tokio::time::timeout;
 
 use super::answer::{answer, is_answer};
 use super::shared::Shared;
-use super::transport::Transport;
-use crate::admin::crowd::Peer;
-use crate::admin::door::Room;
 use crate::metrics::dns::DnsOutcome;
+use crate::serve::crowd::Peer;
+use crate::serve::door::Room;
+use topo_lb_core::dns::transport::Transport;
 
 /// How long the cluster DNS may take: the resolvers of applications wait as long.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -170,7 +170,7 @@ impl Kept {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dns::names::Upstreams;
+    use topo_lb_core::dns::names::Upstreams;
 
     const QUERY: &[u8] = b"\x12\x34\x01\x00?";
 

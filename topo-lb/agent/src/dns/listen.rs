@@ -9,7 +9,7 @@ use nix::net::if_::if_nameindex;
 use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 use tokio::net::{TcpListener, UdpSocket};
 
-use crate::cluster::LocalAddresses;
+use topo_lb_core::cluster::LocalAddresses;
 
 /// Room for queries that wait, in bytes: a burst of some thousand.
 const RECEIVE_BUFFER: usize = 4 << 20;

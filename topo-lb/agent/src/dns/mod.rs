@@ -18,18 +18,12 @@
 pub mod answer;
 mod datagrams;
 pub mod framing;
-pub mod lead;
 mod listen;
-pub mod names;
 pub mod server;
 mod shared;
 mod streams;
-pub mod transport;
 
-use crate::cluster::ServiceId;
-
-/// The port of DNS.
-pub const DNS_PORT: u16 = 53;
+use topo_lb_core::cluster::ServiceId;
 
 /// How the resolver is set up.
 #[derive(Clone, Debug)]

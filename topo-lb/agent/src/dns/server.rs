@@ -14,12 +14,12 @@ use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::listen::Outside;
-use super::names::SharedNames;
 use super::shared::Shared;
 use super::{datagrams, streams};
-use crate::cluster::LocalAddresses;
-use crate::datapath::maps::lease::{Lease, RENEWAL};
 use crate::metrics::Figures;
+use topo_lb_core::cluster::LocalAddresses;
+use topo_lb_core::dns::names::SharedNames;
+use topo_lb_kernel::datapath::maps::lease::{Lease, RENEWAL};
 
 /// How long queries that are on their way may take when the resolver is stopped.
 const FAREWELL: Duration = Duration::from_millis(300);

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::names::SharedNames;
 use crate::metrics::Figures;
 use crate::metrics::dns::DnsOutcome;
+use topo_lb_core::dns::names::SharedNames;
 
 /// What all tasks of the resolver use.
 #[derive(Default)]

@@ -13,10 +13,10 @@ use tokio::time::{sleep, timeout};
 use super::answer::answer;
 use super::framing::{Messages, framed};
 use super::shared::Shared;
-use super::transport::Transport;
-use crate::admin::crowd::Peer;
-use crate::admin::door::Room;
 use crate::metrics::dns::DnsOutcome;
+use crate::serve::crowd::Peer;
+use crate::serve::door::Room;
+use topo_lb_core::dns::transport::Transport;
 
 /// A connection on which nothing moves is closed after this time, as by CoreDNS.
 const IDLE: Duration = Duration::from_secs(10);

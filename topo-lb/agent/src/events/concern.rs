@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use crate::cluster::{ServiceId, State};
-use crate::explain;
-use crate::plan::Lack;
-use crate::reconcile::{Recomputed, Served};
-use crate::refusal::Refusal;
-use crate::topology::cause::Cause;
-use crate::topology::decision::Choice;
-use crate::topology::{Origin, Scope, Verdict, decide, port_name};
+use topo_lb_core::cluster::{ServiceId, State};
+use topo_lb_core::explain;
+use topo_lb_core::plan::Lack;
+use topo_lb_core::reconcile::{Recomputed, Served};
+use topo_lb_core::refusal::Refusal;
+use topo_lb_core::topology::cause::Cause;
+use topo_lb_core::topology::decision::Choice;
+use topo_lb_core::topology::{Origin, Scope, Verdict, decide, port_name};
 
 /// A Service port that refuses connections of this node.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use tracing::debug;
 
-use crate::datapath::maps::counters;
-use crate::refusal::Refusal;
 use crate::state_query::StateQueryHandle;
+use topo_lb_core::refusal::Refusal;
+use topo_lb_kernel::datapath::maps::counters;
 
 /// How often the counters are read while a Service port refuses.
 const INTERVAL: Duration = Duration::from_secs(60);

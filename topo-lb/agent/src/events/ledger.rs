@@ -6,10 +6,10 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::concern::{Concern, News, clients_refused, news, no_room};
-use crate::cluster::ServiceId;
-use crate::plan::Meanwhile;
-use crate::reconcile::{Recomputed, Reconciler};
-use crate::refusal::Refusal;
+use topo_lb_core::cluster::ServiceId;
+use topo_lb_core::plan::Meanwhile;
+use topo_lb_core::reconcile::{Recomputed, Reconciler};
+use topo_lb_core::refusal::Refusal;
 
 /// Services with problems; all others take no memory here.
 #[derive(Debug, Default)]

@@ -16,7 +16,7 @@ use tracing::{debug, warn};
 use super::object::{series, warning};
 use crate::metrics::{Figures, count};
 use crate::readiness::Readiness;
-use crate::source::kube::{KubeTarget, connect};
+use topo_lb_kube::source::kube::{KubeTarget, connect};
 
 /// What an Event is about.
 #[derive(Clone, Copy)]

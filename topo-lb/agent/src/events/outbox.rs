@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::concern::{News, Topic};
-use crate::cluster::ServiceId;
-use crate::rate::Rate;
+use topo_lb_core::cluster::ServiceId;
+use topo_lb_core::rate::Rate;
 
 /// Most messages that wait.
 const ROOM: usize = 64;

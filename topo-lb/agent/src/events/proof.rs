@@ -7,13 +7,13 @@ use std::time::{Duration, Instant, SystemTime};
 use super::ledger::Ledger;
 use super::outbox::Outbox;
 use super::written::{Request, SUBJECTS, Written};
-use crate::cluster::service::PolicySources;
-use crate::cluster::{
+use topo_lb_core::cluster::service::PolicySources;
+use topo_lb_core::cluster::{
     Change, Endpoint, Node, Placement, Port, Protocol, Service, ServiceId, Slice, SliceId, Update,
 };
-use crate::plan::{Capacity, Installed};
-use crate::reconcile::Reconciler;
-use crate::topology::Scope;
+use topo_lb_core::plan::{Capacity, Installed};
+use topo_lb_core::reconcile::Reconciler;
+use topo_lb_core::topology::Scope;
 
 const NODES: usize = 500;
 const POOLS: usize = 25;

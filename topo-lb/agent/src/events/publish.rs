@@ -17,7 +17,7 @@ use super::object::{series, warning};
 use super::outbox::{Message, Outbox};
 use super::written::{Request, Written};
 use crate::metrics::{Figures, count};
-use crate::source::kube::{KubeTarget, connect};
+use topo_lb_kube::source::kube::{KubeTarget, connect};
 
 /// Batches of news that may wait for the task to queue them, which is quick.
 const BATCHES: usize = 64;

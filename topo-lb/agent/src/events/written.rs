@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::concern::{News, Topic};
 use super::outbox::Message;
-use crate::cluster::ServiceId;
+use topo_lb_core::cluster::ServiceId;
 
 /// Most Events of one Service and topic per span, for any number of nodes and subjects.
 pub const SUBJECTS: u32 = 32;

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse as _, Response};
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 
-use crate::cluster::ServiceId;
+use topo_lb_core::cluster::ServiceId;
 
 const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
 const NO_SNIFF: (HeaderName, &str) = (header::X_CONTENT_TYPE_OPTIONS, "nosniff");

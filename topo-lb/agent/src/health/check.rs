@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use uuid::Uuid;
 
-use crate::cluster::{ServiceId, State};
-use crate::topology::reached;
+use topo_lb_core::cluster::{ServiceId, State};
+use topo_lb_core::topology::reached;
 
 /// The health check of a Service on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl Wanted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::file::example::updates;
+    use topo_lb_kube::source::file::example::updates;
 
     const CLUSTER: &str = "---
 {apiVersion: v1, kind: Node, metadata: {name: here, labels: {kubernetes.io/hostname: here}}}

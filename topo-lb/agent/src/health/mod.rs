@@ -18,15 +18,15 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use crate::admin::door::Rooms;
-use crate::admin::{Listen, descriptors, run, waiting};
-use crate::cluster::{NodePortAddresses, ServiceId, State};
 use crate::events::publish::EventPublisher;
 use crate::metrics::Figures;
 use crate::readiness::Readiness;
+use crate::serve::door::Rooms;
+use crate::serve::{Listen, descriptors, run, waiting};
 pub use check::{Check, Wanted};
 use proxy::Proxy;
 use servers::{Common, Servers};
+use topo_lb_core::cluster::{NodePortAddresses, ServiceId, State};
 
 /// Where health checks are answered.
 #[derive(Clone, Debug)]

@@ -19,14 +19,14 @@ use tracing::{info, warn};
 use super::answers;
 use super::check::Wanted;
 use super::proxy::Proxy;
-use crate::admin::door::{self, Rooms};
-use crate::admin::listen::{PAUSE, listen_as_go, reason, retried};
-use crate::cluster::ServiceId;
 use crate::events::concern::health_check;
 use crate::events::publish::EventPublisher;
-use crate::kube_proxy;
 use crate::metrics::Figures;
-use crate::rate::Rate;
+use crate::serve::door::{self, Rooms};
+use crate::serve::listen::{PAUSE, listen_as_go, reason, retried};
+use topo_lb_core::cluster::ServiceId;
+use topo_lb_core::rate::Rate;
+use topo_lb_kernel::kube_proxy;
 
 /// Rate limit for reporting Services without a listener: a burst, then one per interval. A Service that
 /// changes its type a hundred times a second must not fill the log.

@@ -10,9 +10,9 @@ use topo_lb_common::counters::{Counters, sum};
 use topo_lb_common::totals::Totals;
 
 use super::refusals::Refusals;
-use crate::datapath::maps::totals::Group;
-use crate::observe::ByServicePort;
-use crate::refusal::Refusal;
+use topo_lb_core::refusal::Refusal;
+use topo_lb_kernel::datapath::maps::totals::Group;
+use topo_lb_kernel::observe::ByServicePort;
 
 /// A Service port, as `namespace/name:port`.
 type Name = Arc<str>;

@@ -8,7 +8,7 @@ use prometheus_client::metrics::MetricType;
 use topo_lb_common::totals::Failure;
 
 use super::sample::counter;
-use crate::ejection::Probed;
+use topo_lb_core::ejection::Probed;
 
 /// What the agent counts of ejections.
 #[derive(Debug, Default)]

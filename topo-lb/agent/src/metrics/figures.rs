@@ -9,9 +9,9 @@ use topo_lb_common::maps;
 
 use super::dns::DnsFigures;
 use super::ejections::EjectionFigures;
-use crate::cluster::Family;
-use crate::plan::Installed;
-use crate::socket::terminator::EndedSockets;
+use topo_lb_core::cluster::Family;
+use topo_lb_core::plan::Installed;
+use topo_lb_kernel::socket::terminator::EndedSockets;
 
 /// Buckets from a watch event to the maps, in seconds; the target is 10 ms for 99 % of events.
 const PROGRAMMING: [f64; 13] =

@@ -20,7 +20,7 @@ pub mod figures;
 pub mod refusals;
 mod sample;
 pub mod scrape;
-pub(crate) mod services;
+pub mod services;
 mod tcp;
 pub mod zones;
 

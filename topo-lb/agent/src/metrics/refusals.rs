@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::refusal::Refusal;
+use topo_lb_core::refusal::Refusal;
 
 /// Refusals of each Service port that has any, by reason. Their sum is the kernel's count.
 #[derive(Debug, Default)]

@@ -23,12 +23,12 @@ use super::refusals::Refusals;
 use super::sample::counter;
 use super::zones::{self, FarEndpoints, Matrix};
 use super::{dns, ejections, services, tcp};
-use crate::datapath::attach::walk;
-use crate::datapath::direction::Direction;
-use crate::datapath::maps::error::ReadError;
-use crate::datapath::maps::usage::TableUse;
-use crate::datapath::maps::{counters, far_endpoints, packets, totals, usage};
-use crate::refusal::Refusal;
+use topo_lb_core::refusal::Refusal;
+use topo_lb_kernel::datapath::attach::walk;
+use topo_lb_kernel::datapath::direction::Direction;
+use topo_lb_kernel::datapath::maps::error::ReadError;
+use topo_lb_kernel::datapath::maps::usage::TableUse;
+use topo_lb_kernel::datapath::maps::{counters, far_endpoints, packets, totals, usage};
 
 /// The `Content-Type` of the text.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -8,7 +8,7 @@ use prometheus_client::metrics::MetricType;
 
 use super::bounded::Shown;
 use super::sample::counter;
-use crate::refusal::Refusal;
+use topo_lb_core::refusal::Refusal;
 
 /// Encodes all of them. `refusing`: Service ports that refuse now; `observes`: the programs count only.
 pub(super) fn encode(
@@ -84,7 +84,7 @@ pub(super) fn shown_parts(name: Option<&str>) -> [&str; 3] {
 }
 
 /// Namespace, Service and port of `namespace/name:port`.
-pub(crate) fn parts(name: &str) -> [&str; 3] {
+pub fn parts(name: &str) -> [&str; 3] {
     let (service, port) = name.rsplit_once(':').unwrap_or((name, ""));
     let (namespace, service) = service.split_once('/').unwrap_or(("", service));
     [namespace, service, port]

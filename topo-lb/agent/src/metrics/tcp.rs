@@ -11,7 +11,7 @@ use topo_lb_common::totals::{Failure, RTT_LIMITS, Totals};
 use super::bounded::Shown;
 use super::sample::counter;
 use super::services::shown_parts;
-use crate::datapath::maps::totals::{Group, ended};
+use topo_lb_kernel::datapath::maps::totals::{Group, ended};
 
 const MICROS: f64 = 1_000_000.0;
 

@@ -4,9 +4,9 @@ mod publish;
 
 use std::collections::BTreeMap;
 
-use crate::cluster::{PolicyId, State, TopologyPolicy};
-use crate::crd::{Lost, PolicyStatus};
-use crate::topology::{Origin, broken, decider};
+use topo_lb_core::cluster::{PolicyId, State, TopologyPolicy};
+use topo_lb_core::topology::{Origin, broken, decider};
+use topo_lb_kube::crd::{Lost, PolicyStatus};
 
 pub use publish::start;
 
@@ -41,7 +41,7 @@ pub fn statuses(state: &State) -> BTreeMap<PolicyId, PolicyStatus> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::file::parse;
+    use topo_lb_kube::source::file::parse;
 
     #[test]
     fn a_status_counts_what_is_selected_and_names_what_is_lost() {

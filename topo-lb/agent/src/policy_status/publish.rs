@@ -12,10 +12,10 @@ use serde_json::json;
 use tracing::{debug, warn};
 
 use super::statuses;
-use crate::cluster::PolicyId;
-use crate::crd::{ClusterTopologyPolicy, PolicyStatus, TopologyPolicy};
-use crate::source::kube::{KubeTarget, connect};
 use crate::state_query::StateQueryHandle;
+use topo_lb_core::cluster::PolicyId;
+use topo_lb_kube::crd::{ClusterTopologyPolicy, PolicyStatus, TopologyPolicy};
+use topo_lb_kube::source::kube::{KubeTarget, connect};
 
 /// How often the statuses are compared.
 const INTERVAL: Duration = Duration::from_secs(5);

@@ -67,6 +67,3 @@ fn leads_to_dns(route: &Route) -> bool {
         && route.verdict == Verdict::Route
         && !route.endpoints.is_empty()
 }
-
-#[cfg(test)]
-mod tests;

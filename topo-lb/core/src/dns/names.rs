@@ -96,7 +96,7 @@ impl Names {
 }
 
 /// One of `all` by its share of their sum; `None` only without any. `random` is uniform over 32 bits.
-pub(super) fn pick<T>(all: &[T], share: impl Fn(&T) -> f64, random: u32) -> Option<&T> {
+pub fn pick<T>(all: &[T], share: impl Fn(&T) -> f64, random: u32) -> Option<&T> {
     let sum: f64 = all.iter().map(&share).sum();
     let mut left = sum * f64::from(random) / (f64::from(u32::MAX) + 1.0);
     let found = all.iter().find(|one| {

@@ -29,8 +29,8 @@ use crate::topology::{
 use actual::{ActualOutcome, WAIT};
 use contest::Own;
 pub use outside::{Exposed, ExposedFrontend};
-pub(crate) use quoted::{shown, shown_id, some};
-pub(crate) use reason::decision as sentence;
+pub use quoted::{shown, shown_id, some};
+pub use reason::decision as sentence;
 pub use spread::{Localities, OnNode, Spread, TierOnNode, spread, spread_on, spread_table};
 pub use table::table;
 pub(crate) use table::{empty, policy_text, port_text};

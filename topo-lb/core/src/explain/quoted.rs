@@ -7,7 +7,7 @@ use crate::topology::validation::ANY;
 const SHOWN: usize = 80;
 
 /// The text in printable characters, on one line and not too long.
-pub(crate) fn shown(text: &str) -> String {
+pub fn shown(text: &str) -> String {
     let plain = |byte: u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'\\' | b'"' | b'\'');
     if text.len() <= SHOWN && text.bytes().all(plain) {
         return text.to_owned();
@@ -20,7 +20,7 @@ pub(crate) fn shown(text: &str) -> String {
 }
 
 /// `namespace/name`.
-pub(crate) fn shown_id(id: &ServiceId) -> String {
+pub fn shown_id(id: &ServiceId) -> String {
     format!("{}/{}", shown(&id.namespace), shown(&id.name))
 }
 
@@ -35,7 +35,7 @@ pub(super) fn label(key: &str, value: &str) -> String {
 }
 
 /// The first `most` names, and how many more there are.
-pub(crate) fn some<'a>(
+pub fn some<'a>(
     names: impl IntoIterator<Item = &'a str, IntoIter: ExactSizeIterator>,
     most: usize,
 ) -> String {

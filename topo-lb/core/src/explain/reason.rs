@@ -12,7 +12,7 @@ use crate::topology::weights::{Portion, Weighs};
 use crate::topology::{Bypass, Decision, Verdict};
 
 /// Why connections to this Service port do what they do.
-pub(crate) fn decision(decision: &Decision<'_>, this_node: &str, known: bool) -> String {
+pub fn decision(decision: &Decision<'_>, this_node: &str, known: bool) -> String {
     let sentences: Vec<_> =
         decision.choices.iter().map(|choice| (choice.family, family(decision, choice))).collect();
     let mut text = match &sentences[..] {

@@ -50,7 +50,7 @@ use programs::load::{load, load_classifiers};
 use programs::object::{AllFrontends, Constants, TcpPeer};
 use programs::tcp_fields::TcpFields;
 
-use crate::plan::Capacity;
+use topo_lb_core::plan::Capacity;
 
 /// Where and how to set up the datapath.
 #[derive(Clone, Debug)]

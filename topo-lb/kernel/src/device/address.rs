@@ -15,7 +15,7 @@ use tokio::time::sleep;
 use tracing::warn;
 
 use super::follow::Changes;
-use crate::cluster::LocalAddresses;
+use topo_lb_core::cluster::LocalAddresses;
 
 /// Devices whose addresses do not mean that a process serves there: kube-proxy's IPVS mode and
 /// kube-router give them every ClusterIP, so that the kernel accepts the packets.

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use netlink_bindings::conntrack::{ConntrackAttrs, IterableTupleAttrs, Nfgenmsg};
 use topo_lb_common::address::{SCTP, TCP, UDP};
 
-use crate::cluster::Protocol;
+use topo_lb_core::cluster::Protocol;
 
 /// A connection whose destination was replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

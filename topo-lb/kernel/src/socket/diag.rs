@@ -6,8 +6,8 @@ use netlink_packet_sock_diag::inet::SocketId;
 use rustix::net::netlink::SOCK_DIAG;
 
 use super::message::{self, Kind, Seen};
-use crate::cluster::Protocol;
 use crate::netlink::Netlink;
+use topo_lb_core::cluster::Protocol;
 
 /// Why sockets cannot be ended.
 #[derive(Debug, thiserror::Error)]

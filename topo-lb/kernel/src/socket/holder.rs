@@ -47,7 +47,7 @@ pub(super) fn held(
 ///
 /// # Errors
 /// The first of `each`.
-pub(crate) fn every<E>(mut each: impl FnMut(&OwnedFd) -> Result<(), E>) -> Result<usize, E> {
+pub fn every<E>(mut each: impl FnMut(&OwnedFd) -> Result<(), E>) -> Result<usize, E> {
     let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse::<u32>().ok();
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(number);
     let (mut seen, mut hidden) = (HashSet::new(), 0);

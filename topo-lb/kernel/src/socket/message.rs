@@ -8,9 +8,9 @@ use netlink_packet_sock_diag::inet::{
 };
 use netlink_packet_sock_diag::{SOCK_DESTROY, SOCK_DIAG_BY_FAMILY};
 
-use crate::cluster::Protocol;
 use crate::datapath::maps::encode::protocol_number;
 use crate::netlink;
+use topo_lb_core::cluster::Protocol;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kind {

@@ -26,7 +26,7 @@
 //! mistake.
 
 mod diag;
-pub(crate) mod holder;
+pub mod holder;
 mod message;
 mod namespace;
 mod stale;

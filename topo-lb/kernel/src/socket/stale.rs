@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
 use super::message::{Kind, Seen};
-use crate::cluster::{Frontend, Protocol};
-use crate::plan::Gone;
+use topo_lb_core::cluster::{Frontend, Protocol};
+use topo_lb_core::plan::Gone;
 
 /// What sockets must not be connected to: endpoints that are gone, with the frontends that their clients
 /// dialled, and ClusterIPs that are served since, untranslated.

@@ -19,13 +19,13 @@ use super::holder::held;
 use super::message::Seen;
 use super::namespace::{Found, NetnsSwitcher};
 use super::stale::Stale;
-use crate::cluster::{Family, Frontend, Protocol};
 use crate::datapath::maps::error::ReadError;
 use crate::datapath::maps::excluded::ExcludedMap;
 use crate::datapath::maps::members::Members;
 use crate::datapath::maps::socket_storage::Connected;
 use crate::kube_proxy::Traces;
-use crate::plan::Gone;
+use topo_lb_core::cluster::{Family, Frontend, Protocol};
+use topo_lb_core::plan::Gone;
 
 /// Which sockets are ended.
 #[derive(Clone, Debug)]

@@ -7,11 +7,11 @@ mod selector;
 
 use kube::CustomResourceExt as _;
 
-pub use crate::cluster::policy_status::{Lost, PolicyStatus};
 pub use policy::{
     ClusterTopologyPolicy, ClusterTopologyPolicySpec, Rules, TopologyPolicy, TopologyPolicySpec,
 };
 pub use selector::LabelSelector;
+pub use topo_lb_core::cluster::policy_status::{Lost, PolicyStatus};
 
 /// The API group.
 pub const GROUP: &str = "topo-lb.io";

@@ -15,7 +15,7 @@ use super::rules::{
     star_is_last, weights_count, weights_or_spill,
 };
 use super::{LabelSelector, PolicyStatus};
-use crate::cluster::service::PolicySources;
+use topo_lb_core::cluster::service::PolicySources;
 
 /// A policy for the Services of its namespace that it selects. Weaker than annotations of the Service, and
 /// stronger than those of the Namespace.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::selector::{Operator, Requirement, Selector};
+use topo_lb_core::cluster::selector::{Operator, Requirement, Selector};
 
 /// A label selector; empty selects everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -9,9 +9,9 @@ use kube::CustomResourceExt as _;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::cluster::PolicyId;
-use crate::cluster::service::PolicySources;
-use crate::topology::{Origin, broken};
+use topo_lb_core::cluster::PolicyId;
+use topo_lb_core::cluster::service::PolicySources;
+use topo_lb_core::topology::{Origin, broken};
 
 /// The schema of `spec`, as the API server gets it.
 fn schema() -> Value {
@@ -270,7 +270,7 @@ fn every_format_is_one_that_kubernetes_knows() {
 
 #[test]
 fn the_definitions_in_deploy_are_these() {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
     for file in ["crds/topo-lb.io.yaml", "helm/topo-lb/files/crds.yaml"] {
         let text = std::fs::read_to_string(folder.join(file)).unwrap();
         let differs = format!("write it again: topo-lb crds > deploy/{file}");

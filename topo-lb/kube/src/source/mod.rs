@@ -4,15 +4,14 @@ mod beside;
 pub mod file;
 pub mod kube;
 pub mod object;
-pub mod prometheus;
 pub mod saved;
 
-use crate::cluster::client::Clients;
-use crate::cluster::unread::Unread;
-use crate::cluster::{Freshness, Update};
-use crate::exclusion::Pod;
 pub use beside::beside;
 use object::{Identity, ObjectError, SkippedEndpoints};
+use topo_lb_core::cluster::client::Clients;
+use topo_lb_core::cluster::unread::Unread;
+use topo_lb_core::cluster::{Freshness, Update};
+use topo_lb_core::exclusion::Pod;
 
 /// A whole cluster at one moment.
 #[derive(Clone, Debug, Default)]

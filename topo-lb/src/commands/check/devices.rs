@@ -1,7 +1,7 @@
 //! Whether clients outside come by devices on which programs can serve them.
 
 use super::Finding;
-use crate::device::{self, Pattern};
+use topo_lb_kernel::device::{self, Pattern};
 
 /// The name of this check. The self-probe needs none of these devices.
 pub(super) const DEVICES: &str = "devices";

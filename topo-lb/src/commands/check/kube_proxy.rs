@@ -5,9 +5,9 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 
 use super::Finding;
-use crate::datapath::host::local_ports;
-use crate::datapath::host::lock::{Lock, LockError};
-use crate::kube_proxy::Traces;
+use topo_lb_kernel::datapath::host::local_ports;
+use topo_lb_kernel::datapath::host::lock::{Lock, LockError};
+use topo_lb_kernel::kube_proxy::Traces;
 
 /// Whether kube-proxy is here. It is no fault: who replaces it runs both for a while.
 pub(super) fn kube_proxy(traces: &Traces, is_replaced: bool) -> Finding {
@@ -90,7 +90,7 @@ pub(super) fn node_ports() -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::Status;
+    use crate::commands::check::Status;
 
     #[test]
     fn kube_proxy_is_found_and_is_no_fault() {

@@ -10,11 +10,11 @@ use rustix::net::sockopt::socket_cookie;
 use serde::Serialize;
 
 use super::{UNKNOWN, name};
-use crate::cluster::Frontend;
-use crate::datapath::maps::connections::Connection;
-use crate::datapath::maps::error::{ReadError, StoreError};
-use crate::datapath::maps::socket_storage::Flows;
-use crate::socket::holder;
+use topo_lb_core::cluster::Frontend;
+use topo_lb_kernel::datapath::maps::connections::Connection;
+use topo_lb_kernel::datapath::maps::error::{ReadError, StoreError};
+use topo_lb_kernel::datapath::maps::socket_storage::Flows;
+use topo_lb_kernel::socket::holder;
 
 /// An unconnected UDP flow, or a connection of a client without a socket on this node.
 #[derive(Debug, Default, Serialize)]

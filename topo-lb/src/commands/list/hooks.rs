@@ -9,15 +9,15 @@ use topo_lb_common::packets::{Outcome, Packets};
 use topo_lb_common::totals::Totals;
 
 use super::Connections;
-use crate::datapath::attach::pin::AttachMode;
-use crate::datapath::attach::walk;
-use crate::datapath::direction::{Direction, Role};
-use crate::datapath::hook::Hook;
-use crate::datapath::inspect::attached::{self, OnDevice};
-use crate::datapath::inspect::effective;
-use crate::datapath::inspect::overridden::Override;
-use crate::datapath::maps::error::ReadError;
-use crate::datapath::maps::{counters, packets, totals};
+use topo_lb_kernel::datapath::attach::pin::AttachMode;
+use topo_lb_kernel::datapath::attach::walk;
+use topo_lb_kernel::datapath::direction::{Direction, Role};
+use topo_lb_kernel::datapath::hook::Hook;
+use topo_lb_kernel::datapath::inspect::attached::{self, OnDevice};
+use topo_lb_kernel::datapath::inspect::effective;
+use topo_lb_kernel::datapath::inspect::overridden::Override;
+use topo_lb_kernel::datapath::maps::error::ReadError;
+use topo_lb_kernel::datapath::maps::{counters, packets, totals};
 
 /// All hooks.
 #[derive(Debug, Serialize)]

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::cluster::Annotation;
-use crate::cluster::service::PolicySources;
-use crate::topology::{Origin, broken};
+use topo_lb_core::cluster::Annotation;
+use topo_lb_core::cluster::service::PolicySources;
+use topo_lb_core::topology::{Origin, broken};
 
 /// The annotation that `migrate` writes.
 pub(super) const KEYS: &str = Annotation::TopologyKeys.name();

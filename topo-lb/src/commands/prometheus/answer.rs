@@ -7,8 +7,8 @@ use http::StatusCode;
 use serde::Deserialize;
 
 use super::{PrometheusError, RENAMED};
-use crate::cluster::ServiceId;
-use crate::what_if::is_near;
+use topo_lb_core::cluster::ServiceId;
+use topo_lb_core::what_if::is_near;
 
 /// Most characters of somebody's message in one of ours.
 const QUOTED: usize = 300;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::StatusCode;
 use thiserror::Error;
 
-use crate::source::kube::{innermost, is_insecure};
+use topo_lb_kube::source::kube::{innermost, is_insecure};
 
 /// Why there are no figures. Each has the URL first, if it has one.
 #[derive(Debug, Error)]

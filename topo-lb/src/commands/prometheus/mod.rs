@@ -19,11 +19,11 @@ use http::{HeaderValue, Request, StatusCode};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use tokio::time::timeout;
 
-use crate::cluster::State;
-use crate::explain::some;
-use crate::what_if::{Figures, Moved};
 use answer::{Answer, Sample};
 pub use error::PrometheusError;
+use topo_lb_core::cluster::State;
+use topo_lb_core::explain::some;
+use topo_lb_core::what_if::{Figures, Moved};
 
 /// How much one answer may take.
 #[derive(Clone, Copy, Debug)]

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::thread;
 
 use super::*;
-use crate::source::file;
+use topo_lb_kube::source::file;
 
 /// A server that answers each request, line and headers, with what `answer` says: status and body.
 fn serve(answer: impl Fn(&str) -> (u16, String) + Send + 'static) -> String {
@@ -95,7 +95,7 @@ async fn error(status: u16, body: &str) -> PrometheusError {
 #[tokio::test]
 async fn both_directions_are_summed_and_what_is_missing_is_told() {
     let (figures, doubts) = asked(&at(serve(usual))).await.unwrap();
-    let service = crate::cluster::ServiceId { namespace: "shop".into(), name: "web".into() };
+    let service = topo_lb_core::cluster::ServiceId { namespace: "shop".into(), name: "web".into() };
     let moved = |is_near, bytes| Moved {
         node: Some("n1".into()),
         service: service.clone(),

@@ -9,7 +9,7 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use tokio::time::timeout;
 
 use super::scraped::{self, Scraped};
-use crate::source::kube::{KubeTarget, Server, connect, in_words, refusal};
+use topo_lb_kube::source::kube::{KubeTarget, Server, connect, in_words, refusal};
 
 /// How long an agent may take.
 pub(super) const LIMIT: Duration = Duration::from_secs(5);

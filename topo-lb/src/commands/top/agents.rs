@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::agent::{Agent, LIMIT};
 use super::moment::Doubts;
-use crate::source::kube::{Server, in_words};
+use topo_lb_kube::source::kube::{Server, in_words};
 
 /// The label of the agents' Pods, as the manifests set it.
 const LABEL: &str = "app.kubernetes.io/name=topo-lb";
@@ -84,10 +84,10 @@ mod tests {
     use std::net::TcpListener;
 
     use serde_json::{Value, json};
-    use topo_lb_tests::fake_api::FakeApi;
+    use topo_lb_fake_api::FakeApi;
 
     use super::*;
-    use crate::source::kube::{KubeTarget, connect};
+    use topo_lb_kube::source::kube::{KubeTarget, connect};
 
     const PODS: &str = "/api/v1/namespaces/topo-lb/pods";
 

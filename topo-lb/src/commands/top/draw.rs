@@ -12,8 +12,8 @@ use ratatui::widgets::{Cell, Paragraph, Row as Cells, Table, TableState};
 
 use super::traffic::{ByTier, Rate, Row};
 use super::view::{Column, View};
-use crate::list::EndpointRow;
-use crate::magnitude;
+use crate::commands::list::EndpointRow;
+use topo_lb_core::magnitude;
 
 /// The columns after the first.
 const HEADER: [&str; 9] =

@@ -42,7 +42,11 @@ pub(crate) use view::order;
 use view::{Key, View};
 pub(crate) use zones::zone_rates;
 
-use crate::list::{self, Listed, list};
+use crate::{
+    commands::list::Listed,
+    commands::list::list,
+    commands::list::{self},
+};
 
 /// How long a key may wait.
 const GLANCE: Duration = Duration::from_millis(100);

@@ -13,12 +13,12 @@ use super::agent::{Agent, Answer};
 use super::agents::list;
 use super::moment::{Counter, Doubts, Moment, RoundTrips, Series, Tier, Traffic};
 use super::scraped::Scraped;
-use crate::datapath::attach::mode;
-use crate::datapath::maps::totals::ended;
-use crate::metrics::bounded::Counts;
-use crate::metrics::scrape::Counted;
-use crate::metrics::services::parts;
-use crate::source::kube::{KubeTarget, Server, connect};
+use topo_lb_agent::metrics::bounded::Counts;
+use topo_lb_agent::metrics::scrape::Counted;
+use topo_lb_agent::metrics::services::parts;
+use topo_lb_kernel::datapath::attach::mode;
+use topo_lb_kernel::datapath::maps::totals::ended;
+use topo_lb_kube::source::kube::{KubeTarget, Server, connect};
 
 /// How many agents are asked at once.
 const AT_ONCE: usize = 32;
@@ -193,7 +193,7 @@ mod tests {
 
     use super::super::traffic::{Rate, TierRate, rates};
     use super::*;
-    use crate::datapath::maps::totals::Group;
+    use topo_lb_kernel::datapath::maps::totals::Group;
 
     #[tokio::test]
     async fn a_slow_agent_s_counts_are_of_the_time_of_its_answer() {

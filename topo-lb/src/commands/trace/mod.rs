@@ -25,16 +25,16 @@ use topo_lb_common::maps;
 use topo_lb_common::trace::Decision;
 
 use crate::called::called;
-use crate::datapath::attach::mode::observes;
-use crate::datapath::maps::encode::read_text;
-use crate::datapath::maps::pinned::{Hash, Raw, found, open};
-use crate::datapath::maps::trace::Ring;
-use crate::device;
 use output::Output;
 pub use pods::{Owner, PodName, Pods};
 use row::{Clock, Known};
 pub use row::{Process, Row};
 use table::Columns;
+use topo_lb_kernel::datapath::attach::mode::observes;
+use topo_lb_kernel::datapath::maps::encode::read_text;
+use topo_lb_kernel::datapath::maps::pinned::{Hash, Raw, found, open};
+use topo_lb_kernel::datapath::maps::trace::Ring;
+use topo_lb_kernel::device;
 
 /// The time between two looks at the ring buffer.
 const LOOK: Duration = Duration::from_millis(100);

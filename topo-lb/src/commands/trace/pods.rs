@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::pod_cgroups::Tree;
-use crate::topology::label_name::is_dns_name;
+use topo_lb_core::topology::label_name::is_dns_name;
+use topo_lb_kernel::pod_cgroups::Tree;
 
 /// Most cgroups that are remembered; a host has fewer.
 const MOST: usize = 65_536;

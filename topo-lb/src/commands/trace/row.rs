@@ -10,8 +10,8 @@ use topo_lb_common::record::NO_TIER;
 use topo_lb_common::trace::{Address, Decision, Hook, Outcome};
 
 use super::pods::{Owner, PodName};
-use crate::cluster::Frontend;
-use crate::datapath::maps::encode::protocol_of;
+use topo_lb_core::cluster::Frontend;
+use topo_lb_kernel::datapath::maps::encode::protocol_of;
 
 /// Of a process whose cgroup is not to be found.
 const UNKNOWN: &str = "its cgroup is gone, or not below --cgroup-root";
@@ -160,7 +160,7 @@ pub(super) mod tests {
     use super::*;
 
     /// A connection of a process that is routed, 1.5 s after the start.
-    pub(in crate::trace) fn routed() -> Decision {
+    pub(in crate::commands::trace) fn routed() -> Decision {
         let address = |bytes: [u8; 4]| {
             let mut address = Address::default();
             address[..4].copy_from_slice(&bytes);
@@ -190,7 +190,7 @@ pub(super) mod tests {
         }
     }
 
-    pub(in crate::trace) fn row(decision: &Decision, service: Option<&str>) -> Row {
+    pub(in crate::commands::trace) fn row(decision: &Decision, service: Option<&str>) -> Row {
         let known = Known { service: service.map(Arc::from), ..Known::default() };
         Row::of(decision, known, Clock(Timestamp::UNIX_EPOCH))
     }

@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use super::Check;
 use super::sandbox::Sandbox;
 use super::world::{FAR, NEAR, SERVICE};
-use crate::admin::probe::{self, Probe};
+use topo_lb_agent::admin::probe::{self, Probe};
 
 /// How long an agent may take to start.
 const PATIENCE: Duration = Duration::from_secs(30);

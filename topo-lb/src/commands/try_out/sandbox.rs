@@ -13,8 +13,8 @@ use netlink_packet_core::NLM_F_ACK;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-use crate::datapath::host::mount::cgroup2_root;
-use crate::netlink::{Netlink, request};
+use topo_lb_kernel::datapath::host::mount::cgroup2_root;
+use topo_lb_kernel::netlink::{Netlink, request};
 
 /// The start of the names of its cgroups; the process id follows.
 const NAME: &str = "topo-lb-try-";

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::world::SERVICE;
 use super::{CONNECTIONS, Check, Report};
-use crate::explain;
+use topo_lb_core::explain;
 
 /// The width of a bar that stands for all connections.
 const BAR: u32 = 20;

@@ -9,10 +9,10 @@ use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
 
-use crate::cluster::{ServiceId, State};
-use crate::explain::{self, Report};
-use crate::source::file;
-use crate::topology::Scope;
+use topo_lb_core::cluster::{ServiceId, State};
+use topo_lb_core::explain::{self, Report};
+use topo_lb_core::topology::Scope;
+use topo_lb_kube::source::file;
 
 /// The zone whose Pods become unready.
 pub(super) const NEAR: &str = "zone-a";

@@ -10,10 +10,10 @@ use futures::stream::{self, BoxStream};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
-use crate::cluster::Freshness;
-use crate::cluster::State;
-use crate::source::kube::{KubeTarget, connect_to_show, follow_all};
-use crate::source::{Event, file};
+use topo_lb_core::cluster::Freshness;
+use topo_lb_core::cluster::State;
+use topo_lb_kube::source::kube::{KubeTarget, connect_to_show, follow_all};
+use topo_lb_kube::source::{Event, file};
 
 /// The pause between two publications: a busy cluster changes many times a second.
 const PAUSE: Duration = Duration::from_millis(500);

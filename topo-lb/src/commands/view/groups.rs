@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::cluster::State;
-use crate::topology::label::{HOSTNAME, ZONE};
+use topo_lb_core::cluster::State;
+use topo_lb_core::topology::label::{HOSTNAME, ZONE};
 
 /// A label with more values than this groups nothing.
 const MOST: usize = 200;
@@ -131,7 +131,7 @@ pub(super) fn labels(state: &State) -> Vec<Label> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::{Change, Node, Update};
+    use topo_lb_core::cluster::{Change, Node, Update};
 
     fn state(nodes: &[(&str, &[(&str, &str)])]) -> State {
         let nodes = nodes.iter().map(|(name, labels)| Node {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::history::{History, Point};
-use crate::top::{Rate, Row};
+use crate::{commands::top::Rate, commands::top::Row};
 
 /// So many Services with most traffic get a time line.
 const BUSIEST: usize = 64;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use serde::Serialize;
 
-use crate::top::Rate;
+use crate::commands::top::Rate;
 
 /// The length of an interval, in seconds.
 pub(super) const INTERVAL: u64 = 5;

@@ -19,8 +19,8 @@ use tokio::time::sleep;
 
 use super::host::is_meant;
 use super::picture::{Asked, Sent, Viewer};
-use crate::admin::door::{self, Rooms};
-use crate::admin::{descriptors, waiting};
+use topo_lb_agent::serve::door::{self, Rooms};
+use topo_lb_agent::serve::{descriptors, waiting};
 
 /// Pages at the same time. A browser has at most six streams of one server.
 const PAGES: usize = 64;
@@ -182,9 +182,9 @@ mod tests {
     use tower::ServiceExt as _;
 
     use super::*;
-    use crate::topology::Scope;
-    use crate::view::cluster::Cluster;
-    use crate::view::look::{Looks, Newest};
+    use crate::commands::view::cluster::Cluster;
+    use crate::{commands::view::look::Looks, commands::view::look::Newest};
+    use topo_lb_core::topology::Scope;
 
     type Senders = (watch::Sender<Arc<Newest>>, watch::Sender<Arc<Cluster>>);
 

@@ -10,9 +10,9 @@ use topo_lb_common::backend::Locality;
 use topo_lb_common::selection::SPILL_ONE;
 
 use super::groups::Groups;
-use crate::cluster::{Family, ServiceId, State};
-use crate::topology::label::{REGION, ZONE};
-use crate::topology::{Decision, NodesByLabel, Scope, decide, sites};
+use topo_lb_core::cluster::{Family, ServiceId, State};
+use topo_lb_core::topology::label::{REGION, ZONE};
+use topo_lb_core::topology::{Decision, NodesByLabel, Scope, decide, sites};
 
 /// Shares of connections by the group of their endpoint; they sum to 1, or there are none.
 pub(super) type Shares = Vec<(usize, f64)>;

@@ -11,11 +11,11 @@ use super::cluster::Cluster;
 use super::groups::{Groups, labels};
 use super::leads::Leads;
 use super::lines::{Line, Lines};
-use crate::cluster::{ServiceId, State};
-use crate::metrics::zones::named;
-use crate::top::{Rate, Row, Zones};
-use crate::topology::label::ZONE;
-use crate::topology::{NodesByLabel, Scope};
+use crate::{commands::top::Rate, commands::top::Row, commands::top::Zones};
+use topo_lb_agent::metrics::zones::named;
+use topo_lb_core::cluster::{ServiceId, State};
+use topo_lb_core::topology::label::ZONE;
+use topo_lb_core::topology::{NodesByLabel, Scope};
 
 /// What one node does, a second: connections by locality, bytes by locality, refused and failed connections.
 type OfNode = [f64; 2 * Locality::ALL.len() + 1];
@@ -211,9 +211,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::cluster::{Change, Update};
-    use crate::source::object::{Object, parse};
-    use crate::topology::label::ZONE;
+    use topo_lb_core::cluster::{Change, Update};
+    use topo_lb_core::topology::label::ZONE;
+    use topo_lb_kube::source::object::{Object, parse};
 
     /// Four nodes in three zones of one region, and a Service with endpoints on a1, b1 and c1.
     fn cluster(keys: &str) -> Arc<Cluster> {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde::Serialize;
 use topo_lb_common::backend::Locality;
 
-use crate::top::Rate;
+use crate::commands::top::Rate;
 
 /// Most lines that are sent: those with most traffic.
 const MOST: usize = 150;

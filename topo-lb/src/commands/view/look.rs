@@ -8,7 +8,10 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::histories::Histories;
-use crate::top::{From, Moment, Row, Source, Zones, rates, zone_rates};
+use crate::{
+    commands::top::From, commands::top::Moment, commands::top::Row, commands::top::Source,
+    commands::top::Zones, commands::top::rates, commands::top::zone_rates,
+};
 
 /// What is known after the newest look.
 #[derive(Debug, Default)]
@@ -125,7 +128,7 @@ mod tests {
     use topo_lb_common::backend::Locality;
 
     use super::*;
-    use crate::top::{Counter, Series, Traffic};
+    use crate::{commands::top::Counter, commands::top::Series, commands::top::Traffic};
 
     fn moment(at: Instant, nodes: &[(&str, Result<f64, &str>)]) -> Moment {
         let traffic = |bytes: f64| {

@@ -43,11 +43,11 @@ use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::admin::listen;
-use crate::top::From;
-use crate::topology::Scope;
+use crate::commands::top::From;
 pub use cluster::Described;
 use picture::Viewer;
+use topo_lb_agent::serve::listen;
+use topo_lb_core::topology::Scope;
 
 /// A start that takes longer says what it waits for.
 const SILENT: Duration = Duration::from_secs(2);
@@ -126,7 +126,7 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
-    use crate::source::kube::KubeTarget;
+    use topo_lb_kube::source::kube::KubeTarget;
 
     /// Time stands still until nothing else is left to wait for.
     #[tokio::test(start_paused = true)]

@@ -14,9 +14,9 @@ use super::history::Point;
 use super::lens::{self, Flows, Lens, Told};
 use super::look::{Looks, Newest};
 use super::waterfall::Waterfall;
-use crate::top::{Column, Rate, Row, order};
-use crate::topology::Scope;
-use crate::topology::label::ZONE;
+use crate::{commands::top::Column, commands::top::Rate, commands::top::Row, commands::top::order};
+use topo_lb_core::topology::Scope;
+use topo_lb_core::topology::label::ZONE;
 
 /// Most rows of the list of Services.
 const SERVICES: usize = 60;

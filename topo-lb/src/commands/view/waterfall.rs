@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-use crate::cluster::{ServiceId, State};
-use crate::explain::{OnNode, Policy, Port, spread_on};
-use crate::topology::label::{REGION, ZONE};
-use crate::topology::{NodesByLabel, Scope, decide};
+use topo_lb_core::cluster::{ServiceId, State};
+use topo_lb_core::explain::{OnNode, Policy, Port, spread_on};
+use topo_lb_core::topology::label::{REGION, ZONE};
+use topo_lb_core::topology::{NodesByLabel, Scope, decide};
 
 /// Most rows of a Service port.
 const ROWS: usize = 200;

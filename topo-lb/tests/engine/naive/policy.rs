@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use topo_lb::cluster::selector::{Operator, Selector};
-use topo_lb::cluster::service::PolicySources;
-use topo_lb::cluster::{Protocol, Service, TopologyPolicy};
+use topo_lb_core::cluster::selector::{Operator, Selector};
+use topo_lb_core::cluster::service::PolicySources;
+use topo_lb_core::cluster::{Protocol, Service, TopologyPolicy};
 
 use crate::made::Cluster;
 

@@ -14,10 +14,10 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::MissedTickBehavior;
 use tracing::{debug, info, warn};
 
-use crate::datapath::maps::excluded::ExcludedMap;
-use crate::exclusion::{Books, PodReport, Rules};
 use crate::metrics::Figures;
-use crate::pod_cgroups::{Found, Tree};
+use topo_lb_core::exclusion::{Books, PodReport, Rules};
+use topo_lb_kernel::datapath::maps::excluded::ExcludedMap;
+use topo_lb_kernel::pod_cgroups::{Found, Tree};
 
 /// Interval of searching the cgroups without a notification.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);

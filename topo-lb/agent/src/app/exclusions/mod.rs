@@ -12,9 +12,9 @@ use tokio::sync::mpsc;
 use tracing::warn;
 
 use self::keeper::Keeper;
-use crate::exclusion::{PodReport, Rules};
 use crate::metrics::Figures;
-use crate::source::Event;
+use topo_lb_core::exclusion::{PodReport, Rules};
+use topo_lb_kube::source::Event;
 
 pub(super) type Pods = BoxStream<'static, PodReport>;
 

@@ -5,8 +5,8 @@ use hickory_proto::rr::Name;
 use proptest::prelude::*;
 
 use super::*;
-use crate::cluster::ServiceId;
-use crate::topology::named::{Group, Named};
+use topo_lb_core::cluster::ServiceId;
+use topo_lb_core::topology::named::{Group, Named};
 
 fn id(name: &str) -> ServiceId {
     ServiceId { namespace: "shop".into(), name: name.into() }

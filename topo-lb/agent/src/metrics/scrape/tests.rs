@@ -4,7 +4,7 @@ use topo_lb_common::backend::Locality;
 use topo_lb_common::counters::Counters;
 use topo_lb_common::totals::{Failure, Totals};
 
-use crate::datapath::maps::totals::Group;
+use topo_lb_kernel::datapath::maps::totals::Group;
 
 use super::*;
 use crate::metrics::zones::Zones;
@@ -227,7 +227,7 @@ fn what_would_have_been_never_has_the_name_of_what_has_been() {
 
 #[test]
 fn the_documentation_lists_what_there_is() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
     let doc = std::fs::read_to_string(path).unwrap();
     let mut documented = BTreeMap::new();
     for row in doc.lines().filter(|line| line.starts_with("| `topo_lb_")) {

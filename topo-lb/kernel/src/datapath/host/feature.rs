@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn the_documents_name_the_kernel_from_which_refusals_are_econnrefused() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let since = Feature::SET_RETVAL.since;
         for file in ["docs/limits.md", "ARCHITECTURE.md", "docs/topology.md", "docs/reliability.md"]
         {

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::rate::Rate;
+use topo_lb_core::rate::Rate;
 
 /// Cgroups per ordinary round.
 const ROUND: usize = 256;

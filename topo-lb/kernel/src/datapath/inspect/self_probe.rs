@@ -24,7 +24,7 @@ use topo_lb_common::selection::NO_SLOTS;
 
 use super::trial::{Trial, TrialCgroup, TrialError};
 use crate::datapath::programs::object::TcpPeer;
-use crate::plan::Capacity;
+use topo_lb_core::plan::Capacity;
 
 /// The hidden subcommand of the child; its one argument is the address to dial.
 pub const SUBCOMMAND: &str = "self-probe";

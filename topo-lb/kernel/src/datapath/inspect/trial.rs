@@ -24,7 +24,7 @@ use crate::datapath::maps::pinned::Raw;
 use crate::datapath::maps::spec::map_specs;
 use crate::datapath::programs::load::{load, program};
 use crate::datapath::programs::object::{Constants, TcpPeer};
-use crate::plan::Capacity;
+use topo_lb_core::plan::Capacity;
 
 /// Why a trial cannot be created.
 #[derive(Debug, Error)]

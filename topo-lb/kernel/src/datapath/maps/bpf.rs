@@ -18,11 +18,11 @@ use super::frontends::FrontendFilter;
 use super::pinned::{Hash, Raw, absent_is_fine, data, entries, failed, open, size};
 use super::spec::cpus;
 use super::totals::TotalsMap;
-use crate::cluster::Family;
 use crate::datapath::host::batch::update_batch;
 use crate::datapath::host::grace;
-use crate::plan::store::Store;
-use crate::plan::{Capacity, Installed, Step};
+use topo_lb_core::cluster::Family;
+use topo_lb_core::plan::store::Store;
+use topo_lb_core::plan::{Capacity, Installed, Step};
 
 /// The pinned maps.
 pub struct BpfStore {

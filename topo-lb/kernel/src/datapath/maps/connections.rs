@@ -16,7 +16,7 @@ use super::encode::protocol_of;
 use super::error::{ReadError, StoreError};
 use super::pinned::{Hash, entries, open};
 use super::reply_filter::another;
-use crate::cluster::Frontend;
+use topo_lb_core::cluster::Frontend;
 
 /// A connection that tc translates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,13 +19,17 @@ pub(crate) const fn place(row: u32, cpu: u32, index: u32) -> u32 {
 }
 
 /// The counters, mapped into this process.
-pub(crate) struct MappedCounters {
+pub struct MappedCounters {
     memory: Mapped<Counters>,
     row: u32,
 }
 
 impl MappedCounters {
-    pub(crate) fn open(pin_dir: &Path) -> Result<Self, OpenError> {
+    /// Opens the map in the folder of the maps.
+    ///
+    /// # Errors
+    /// It is not there, or it is another map.
+    pub fn open(pin_dir: &Path) -> Result<Self, OpenError> {
         let row = size(pin_dir, maps::SERVICES4)?;
         Ok(Self { memory: Mapped::open(pin_dir, maps::COUNTERS)?, row })
     }
@@ -41,7 +45,7 @@ impl MappedCounters {
     }
 
     /// The sum over all CPUs. Reads memory, without system calls.
-    pub(crate) fn of(&self, index: u32) -> Result<Counters, StoreError> {
+    pub fn of(&self, index: u32) -> Result<Counters, StoreError> {
         let mut all = Vec::new();
         for cpu in 0..self.memory.entries() / self.row.max(1) {
             let one = self.memory.get(place(self.row, cpu, index));

@@ -11,9 +11,9 @@ use topo_lb_common::record::{DROPS, FAILURES_SHIFT, INLINE4, INLINE6, NO_TIER, R
 use topo_lb_common::selection::NO_SLOTS;
 use topo_lb_common::sources::{FRONTEND_BITS4, FRONTEND_BITS6, Source4, Source6};
 
-use crate::cluster::{Clients, Frontend, Protocol};
-use crate::plan::Entry;
-use crate::topology::Chosen;
+use topo_lb_core::cluster::{Clients, Frontend, Protocol};
+use topo_lb_core::plan::Entry;
+use topo_lb_core::topology::Chosen;
 
 /// The kernel's number of a protocol.
 pub const fn protocol_number(protocol: Protocol) -> u8 {

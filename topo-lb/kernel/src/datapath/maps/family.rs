@@ -13,9 +13,9 @@ use super::encode::{self, Head, Layout};
 use super::error::{OpenError, StoreError};
 use super::mapped::Mapped;
 use super::pinned::{Hash, Raw, absent_is_fine, data, entries, failed, found, open};
-use crate::cluster::{Clients, Frontend};
 use crate::datapath::host::batch::update_batch;
-use crate::plan::{Installed, Placed, Step};
+use topo_lb_core::cluster::{Clients, Frontend};
+use topo_lb_core::plan::{Installed, Placed, Step};
 
 /// Attempts of a read that overlaps with a write.
 const ATTEMPTS: u32 = 3;

@@ -12,7 +12,7 @@ use topo_lb_common::reply_filter::folded;
 use super::error::{OpenError, StoreError};
 use super::mapped::Mapped;
 use super::pinned::failed;
-use crate::cluster::{Clients, Frontend};
+use topo_lb_core::cluster::{Clients, Frontend};
 
 /// Which frontends have which bit. Pure.
 #[derive(Debug, Default)]
@@ -140,7 +140,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::cluster::Protocol;
+    use topo_lb_core::cluster::Protocol;
 
     /// Frontends that share bits: protocols do not count.
     fn frontend() -> impl Strategy<Value = Frontend> {

@@ -11,28 +11,28 @@ use super::error::OpenError;
 use super::mapped::Mapped;
 
 /// How often the lease is renewed.
-pub(crate) const RENEWAL: Duration = Duration::from_millis(200);
+pub const RENEWAL: Duration = Duration::from_millis(200);
 /// For how long: two renewals may be late.
 const TERM: Duration = Duration::from_millis(600);
 
 /// The map `lease`. Its end is one word, so no program reads a half of it.
-pub(crate) struct Lease(Mapped<u64>);
+pub struct Lease(Mapped<u64>);
 
 impl Lease {
     /// Opens the map in the directory of the maps.
-    pub(crate) fn open(maps_directory: &Path) -> Result<Self, OpenError> {
+    pub fn open(maps_directory: &Path) -> Result<Self, OpenError> {
         Mapped::open(maps_directory, maps::LEASE).map(Self)
     }
 
     /// Has the lease last for a while from now on.
-    pub(crate) fn renew(&self) -> Result<(), MapError> {
+    pub fn renew(&self) -> Result<(), MapError> {
         let now = clock_gettime(ClockId::Monotonic);
         let now = Duration::new(now.tv_sec as u64, now.tv_nsec as u32);
         self.0.set(0, &((now + TERM).as_nanos() as u64))
     }
 
     /// Ends the lease now.
-    pub(crate) fn end(&self) -> Result<(), MapError> {
+    pub fn end(&self) -> Result<(), MapError> {
         self.0.set(0, &0)
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::encode::{V4, V6};
 use super::error::{OpenError, StoreError};
 use super::family::FamilyMaps;
-use crate::cluster::{Family, Frontend};
+use topo_lb_core::cluster::{Family, Frontend};
 
 /// The pinned maps.
 pub struct Members {

@@ -13,16 +13,17 @@ use crate::datapath::error::causes;
 /// A layout of `topo-lb-common`, as a type for aya.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
-pub(crate) struct Raw<T>(pub T);
+pub struct Raw<T>(pub T);
 
 // SAFETY: `bytemuck::Pod` promises more: every bit pattern is valid, and there is no padding.
 unsafe impl<T: bytemuck::Pod> aya::Pod for Raw<T> {}
 
-pub(crate) type Hash<K, V> = HashMap<MapData, Raw<K>, Raw<V>>;
+/// A hash map, by bytes.
+pub type Hash<K, V> = HashMap<MapData, Raw<K>, Raw<V>>;
 pub(crate) type PerCpu<V> = PerCpuArray<MapData, Raw<V>>;
 
 /// Opens a pinned map of a type: `open(pin_dir, NAME, Map::HashMap)`.
-pub(crate) fn open<M: TryFrom<Map, Error = MapError>>(
+pub fn open<M: TryFrom<Map, Error = MapError>>(
     pin_dir: &Path,
     name: &str,
     map_type: fn(MapData) -> Map,
@@ -61,7 +62,7 @@ pub(crate) fn entries<K: bytemuck::Pod, V: bytemuck::Pod>(
 }
 
 /// A value read from the map `name`; `None` if the key does not exist.
-pub(crate) fn found<T>(
+pub fn found<T>(
     name: &'static str,
     got: Result<Raw<T>, MapError>,
 ) -> Result<Option<T>, StoreError> {

@@ -14,7 +14,7 @@ use topo_lb_common::maps;
 use super::encode::{Layout, V4, V6};
 use super::error::{OpenError, StoreError};
 use super::pinned::{Raw, found, open};
-use crate::cluster::{Family, Frontend};
+use topo_lb_core::cluster::{Family, Frontend};
 
 /// The pinned maps of both address families.
 pub struct SocketStorage<Four: bytemuck::Pod, Six: bytemuck::Pod> {

@@ -13,8 +13,8 @@ use topo_lb_common::sources::{ALLOWED, DENIED};
 use super::encode::{Layout, V4, V6, protocol_number};
 use super::error::{OpenError, StoreError};
 use super::pinned::{Raw, absent_is_fine, failed, open, size};
-use crate::cluster::Family;
-use crate::plan::sources::{SourceEntry, SourceStep};
+use topo_lb_core::cluster::Family;
+use topo_lb_core::plan::sources::{SourceEntry, SourceStep};
 
 /// The maps, and what they hold.
 pub struct SourceMaps {
@@ -146,7 +146,7 @@ mod tests {
     use topo_lb_common::sources::FRONTEND_BITS4;
 
     use super::*;
-    use crate::cluster::{Frontend, Protocol};
+    use topo_lb_core::cluster::{Frontend, Protocol};
 
     #[test]
     fn an_entry_is_read_back_as_it_was_written() {

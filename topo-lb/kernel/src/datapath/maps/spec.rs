@@ -28,7 +28,7 @@ use topo_lb_common::totals::{MOST_TOTALS, Totals, TotalsKey};
 use topo_lb_common::unprogrammed::Unprogrammed;
 use topo_lb_common::usage::Usage;
 
-use crate::plan::Capacity;
+use topo_lb_core::plan::Capacity;
 
 /// `BPF_F_NO_PREALLOC`: an entry takes memory only while it exists.
 const NO_PREALLOC: u32 = 1;

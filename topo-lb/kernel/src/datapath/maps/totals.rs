@@ -14,7 +14,7 @@ use topo_lb_common::totals::{OTHERS, Totals, TotalsKey};
 use super::encode;
 use super::error::{OpenError, ReadError, StoreError};
 use super::pinned::{BPF_NOEXIST, Hash, Raw, absent_is_fine, added, entries, failed, found, open};
-use crate::topology::validation::MAX_KEYS;
+use topo_lb_core::topology::validation::MAX_KEYS;
 
 /// Whose connections a value is of.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -13,8 +13,8 @@ use topo_lb_common::unprogrammed::{
 use super::encode::{read_text, text};
 use super::error::{OpenError, ReadError, StoreError};
 use super::pinned::{Hash, Raw, entries, failed, open};
-use crate::cluster::ServiceId;
-use crate::plan::{Lack, Meanwhile, Shortage};
+use topo_lb_core::cluster::ServiceId;
+use topo_lb_core::plan::{Lack, Meanwhile, Shortage};
 
 /// The pinned map.
 pub struct UnprogrammedMap(Hash<u32, Unprogrammed>);

@@ -19,7 +19,7 @@ fn read<T: Serialize + DeserializeOwned>(written: &Value) {
 
 /// The policy in a file, which binds itself.
 fn policy(name: &str) -> Value {
-    let file = format!("../deploy/admission/{name}.yaml");
+    let file = format!("../../deploy/admission/{name}.yaml");
     let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
     let [policy, binding]: [Value; 2] =
         serde_saphyr::from_multiple::<Value>(&text).unwrap().try_into().unwrap();

@@ -6,10 +6,10 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::FileError;
-use crate::cluster::unread::Unread;
 use crate::source::object::{
     Content, Names, Object, ObjectError, Written, content, parse_kind, parse_with, plain, unread,
 };
+use topo_lb_core::cluster::unread::Unread;
 
 /// An object or its error, and a way to tell what of it nobody reads.
 pub(super) type Told<'a> = (Result<Object, ObjectError>, &'a dyn Fn() -> Vec<Unread>);

@@ -1,8 +1,9 @@
 //! A cluster for tests: Node `here`, Service `default/a` keyed by `rack`, its endpoint on `there`.
 
-use crate::cluster::Update;
+use topo_lb_core::cluster::Update;
 
-pub(crate) const CLUSTER: &str = "\
+/// Its manifests.
+pub const CLUSTER: &str = "\
 apiVersion: v1
 kind: Node
 metadata: {name: here, labels: {rack: '1'}}
@@ -21,6 +22,10 @@ endpoints: [{addresses: [10.1.1.1], nodeName: there}]
 ";
 
 /// The updates of a source with this cluster.
-pub(crate) fn updates(cluster: &str) -> Vec<Update> {
+///
+/// # Panics
+/// The manifests are wrong.
+#[must_use]
+pub fn updates(cluster: &str) -> Vec<Update> {
     super::parse("a.yaml".as_ref(), cluster.as_bytes()).unwrap().updates
 }

@@ -85,7 +85,7 @@ pub fn parse(name: &Path, content: &[u8]) -> Result<Listing, FileError> {
     Ok(Reading::of_bytes(name, content)?.into())
 }
 
-#[cfg(test)]
-pub(crate) mod example;
+#[cfg(any(test, feature = "example"))]
+pub mod example;
 #[cfg(test)]
 mod tests;

@@ -9,15 +9,15 @@ use std::sync::Arc;
 
 use super::FileError;
 use super::document;
-use crate::cluster::client::Clients;
-use crate::cluster::unread::Unread;
-use crate::cluster::{
+use crate::source::object::{Identity, Kind, Names, Object, ObjectError};
+use crate::source::{Fault, Listing};
+use topo_lb_core::cluster::client::Clients;
+use topo_lb_core::cluster::unread::Unread;
+use topo_lb_core::cluster::{
     Change, ClusterTopologyPolicy, Namespace, Node, PolicyId, Service, ServiceId, Slice, SliceId,
     TopologyPolicy, Update,
 };
-use crate::exclusion::Pod;
-use crate::source::object::{Identity, Kind, Names, Object, ObjectError};
-use crate::source::{Fault, Listing};
+use topo_lb_core::exclusion::Pod;
 
 /// A place in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]

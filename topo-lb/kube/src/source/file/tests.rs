@@ -9,12 +9,12 @@ use futures::{FutureExt, StreamExt};
 
 use super::follow::{Pace, follow_at};
 use super::{Following, follow, parse, read};
-use crate::cluster::{
+use crate::source::{Event, Listing};
+use topo_lb_core::cluster::{
     Change, ClusterTopologyPolicy, Namespace, Node, Service, ServiceId, Slice, State,
     TopologyPolicy, Update,
 };
-use crate::exclusion::Pod;
-use crate::source::{Event, Listing};
+use topo_lb_core::exclusion::Pod;
 
 const NODE: &str = "apiVersion: v1\nkind: Node\nmetadata: {name: n1, labels: {pool: beijing}}\n";
 const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n\
@@ -103,7 +103,7 @@ impl All {
 }
 
 fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(name)
 }
 
 fn slice(name: &str, addresses: impl Iterator<Item = String>) -> serde_json::Value {

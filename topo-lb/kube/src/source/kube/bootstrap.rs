@@ -9,8 +9,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::cluster::slice::SliceId;
-use crate::cluster::{Change, Protocol, Service, ServiceId, Slice, Update};
+use topo_lb_core::cluster::slice::SliceId;
+use topo_lb_core::cluster::{Change, Protocol, Service, ServiceId, Slice, Update};
 
 /// The last known state of `default/kubernetes`.
 #[derive(Debug, Default)]
@@ -190,7 +190,7 @@ impl Routes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::{Endpoint, Placement, Port};
+    use topo_lb_core::cluster::{Endpoint, Placement, Port};
 
     fn kubernetes() -> Service {
         Service {

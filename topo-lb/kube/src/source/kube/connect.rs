@@ -9,7 +9,7 @@ use super::session::Session;
 use super::target::{KubeTarget, config, url};
 use super::timing::Timing;
 use super::upstream::Upstream;
-use crate::cluster::Update;
+use topo_lb_core::cluster::Update;
 
 /// Identifies a cluster as far as possible without a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -187,7 +187,7 @@ pub(super) fn is_hang_up(error: &::kube::Error) -> bool {
 }
 
 /// The error in an unsuccessful answer with this text.
-pub(crate) fn refusal(code: StatusCode, text: &[u8]) -> ::kube::Error {
+pub fn refusal(code: StatusCode, text: &[u8]) -> ::kube::Error {
     let status = serde_json::from_slice(text).unwrap_or_else(|_| {
         // Proxies answer with other texts.
         let text = String::from_utf8_lossy(text);
@@ -221,7 +221,7 @@ pub(super) fn overload(error: &::kube::Error) -> Option<u16> {
 
 /// Whether TLS failed: rustls' error type at any depth, or the server closed the connection while
 /// it was made, which is possible only once TLS has begun.
-pub(in crate::source) fn is_insecure(error: &::kube::Error) -> bool {
+pub fn is_insecure(error: &::kube::Error) -> bool {
     let is_connect = |cause: &(dyn std::error::Error + 'static)| {
         cause.downcast_ref().is_some_and(hyper_util::client::legacy::Error::is_connect)
     };
@@ -236,7 +236,7 @@ pub(in crate::source) fn is_insecure(error: &::kube::Error) -> bool {
 const LONGEST: usize = 200;
 
 /// Why one request, to a Pod through an API server or to any server, has no answer: a few words.
-pub(crate) fn in_words(error: &::kube::Error) -> String {
+pub fn in_words(error: &::kube::Error) -> String {
     /// What API servers say of a Pod that they cannot reach.
     const PROXIED: &str = "error trying to reach service: ";
     let ::kube::Error::Api(status) = error else {
@@ -257,7 +257,7 @@ pub(crate) fn in_words(error: &::kube::Error) -> String {
 }
 
 /// The root cause: the layers above say only that a request failed.
-pub(in crate::source) fn innermost(error: &::kube::Error) -> String {
+pub fn innermost(error: &::kube::Error) -> String {
     causes(error).last().map(ToString::to_string).unwrap_or_default()
 }
 

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use ::kube::core::Status;
-use topo_lb_tests::fake_api::FakeApi;
+use topo_lb_fake_api::FakeApi;
 
 use super::connect::connect_with;
 use super::timing::Timing;

@@ -12,14 +12,14 @@ use super::error::is_missing;
 use super::reflect::{Change, Failure, Query, changes};
 use super::resource::StateKind;
 use super::{KubeError, Server};
-use crate::cluster::client::{Client, Clients};
-use crate::cluster::mesh::POD_SELECTORS;
-use crate::cluster::unread::Unread;
-use crate::cluster::{
-    self, ClusterTopologyPolicy, Namespace, Node, Service, Slice, TopologyPolicy, Update,
-};
 use crate::source::object::Identity;
 use crate::source::{Fault, Listing};
+use topo_lb_core::cluster::client::{Client, Clients};
+use topo_lb_core::cluster::mesh::POD_SELECTORS;
+use topo_lb_core::cluster::unread::Unread;
+use topo_lb_core::cluster::{
+    self, ClusterTopologyPolicy, Namespace, Node, Service, Slice, TopologyPolicy, Update,
+};
 
 /// Lists all Nodes, EndpointSlices, Services, and what gives them policies: without the custom resources
 /// and the right to read Namespaces there are none.
@@ -160,7 +160,7 @@ async fn all<T: StateKind>(server: &Server) -> Result<(Update, Vec<Fault>), Kube
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use topo_lb_tests::fake_api::{NAMESPACES, NODES, SERVICES};
+    use topo_lb_fake_api::{NAMESPACES, NODES, SERVICES};
 
     use super::super::fake::Fake;
     use super::*;

@@ -26,8 +26,8 @@ mod watch_health;
 
 pub use connect::{Identity, Server, connect, connect_to_show};
 pub use error::KubeError;
-pub(crate) use error::{in_words, refusal};
-pub(in crate::source) use error::{innermost, is_insecure};
+pub use error::{in_words, refusal};
+pub use error::{innermost, is_insecure};
 pub use listing::{add_metadata, read};
 pub use own_node::leaving;
 pub use pods::pods;

@@ -14,7 +14,7 @@ use super::reflect::{Change, Failure, Query, changes};
 use super::resource::Watched;
 use super::watch::watch_seconds;
 use super::{KubeTarget, Server, connect};
-use crate::cluster::Leaving;
+use topo_lb_core::cluster::Leaving;
 
 /// A failure this long after the last one is the first in a row. Exceeds the longest pause.
 const QUIET: Duration = Duration::from_secs(60);

@@ -13,7 +13,7 @@ use super::reflect::{Change, Failure, Query, changes};
 use super::resource::{Kept as _, Watched};
 use super::watch::watch_seconds;
 use super::{KubeError, Server};
-use crate::exclusion::{Pod, PodReport};
+use topo_lb_core::exclusion::{Pod, PodReport};
 
 /// A failure this long after the last pause is the first in a row. Exceeds the longest pause.
 const QUIET: Duration = Duration::from_secs(60);
@@ -128,7 +128,7 @@ mod tests {
 
     use super::super::fake::{Fake, nowhere, refused};
     use super::*;
-    use crate::exclusion::ANNOTATION;
+    use topo_lb_core::exclusion::ANNOTATION;
 
     const PODS: &str = "/api/v1/pods";
 

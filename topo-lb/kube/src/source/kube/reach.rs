@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::backoff::{pause, random};
-use crate::cluster::KnownNodes;
+use topo_lb_core::cluster::KnownNodes;
 
 /// All Nodes stay watched until unneeded for this time, so that a Service that comes and goes does
 /// not cause repeated listings of thousands of Nodes.

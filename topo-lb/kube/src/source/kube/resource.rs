@@ -10,13 +10,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-use crate::cluster::{
+use crate::crd;
+use crate::source::object::{Kind, Names, ObjectError, ParseResult, Parsed};
+use topo_lb_core::cluster::{
     Change, ClusterObject, ClusterTopologyPolicy, Leaving, Namespace, Node, PolicyId, Service,
     ServiceId, Slice, SliceId, TopologyPolicy, Update,
 };
-use crate::crd;
-use crate::exclusion::Pod;
-use crate::source::object::{Kind, Names, ObjectError, ParseResult, Parsed};
+use topo_lb_core::exclusion::Pod;
 
 /// A version of an API group.
 pub(super) type Version = &'static str;

@@ -18,8 +18,8 @@ use super::order::Order;
 use super::timing::Timing;
 use super::upstream::Upstream;
 use super::watch_health::{Open, WatchHealth};
-use crate::cluster::Update;
 use crate::source::object::Kind;
+use topo_lb_core::cluster::Update;
 
 /// The API servers of one cluster, in order, and the health of its watches. Clones share all of it.
 #[derive(Clone)]

@@ -8,17 +8,17 @@ use futures::{Stream, StreamExt};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
-use topo_lb_tests::fake_api::{CLUSTER_POLICIES, NODES, OLD_SLICES, SERVICES, SLICES};
+use topo_lb_fake_api::{CLUSTER_POLICIES, NODES, OLD_SLICES, SERVICES, SLICES};
 
 use super::connect::connect_with;
 use super::fake::{Fake, PATIENT, TIMING};
 use super::reflect::{self, Query};
 use super::timing::Timing;
 use super::{KubeTarget, Nodes, Server, connect, read};
-use crate::cluster::Freshness;
-use crate::cluster::{Change, KnownNodes, Service, TopologyPolicy, Update};
 use crate::source::Event;
 use crate::source::object::Kind;
+use topo_lb_core::cluster::Freshness;
+use topo_lb_core::cluster::{Change, KnownNodes, Service, TopologyPolicy, Update};
 
 const ALL: [&str; 3] = [NODES, SERVICES, SLICES];
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -18,12 +18,12 @@ use super::reflect::{Change, Failure, Query, changes};
 use super::resource::{StateKind, Watched};
 use super::watch_aggregator::{Failing, WatchAggregator, WatchReport, beats};
 use super::{KubeError, Server};
-use crate::cluster::{
+use crate::source::Event;
+use crate::source::object::Kind;
+use topo_lb_core::cluster::{
     self, ClusterTopologyPolicy, KnownNodes, Namespace, Node, Service, Slice, TopologyPolicy,
     Update,
 };
-use crate::source::Event;
-use crate::source::object::Kind;
 
 /// Seconds after which the server ends a watch: from this to twice this at random, so that not all
 /// agents reconnect at once. client-go does the same.

@@ -7,9 +7,9 @@ use futures::{Stream, stream};
 use tokio::time::{Instant, sleep_until};
 
 use super::watch_health::{Health, WatchHealth};
-use crate::cluster::Freshness;
 use crate::source::Event;
 use crate::source::object::Kind;
+use topo_lb_core::cluster::Freshness;
 
 /// A trouble that stays away for this time is over. Much longer than the longest pause.
 const TROUBLE_OVER: Duration = Duration::from_secs(180);

@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::cluster::Freshness;
 use crate::source::object::Kind;
+use topo_lb_core::cluster::Freshness;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {

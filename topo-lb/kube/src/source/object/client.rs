@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use super::Written;
 use super::field::{Loose, Metadata};
-use crate::cluster::client::Client;
+use topo_lb_core::cluster::client::Client;
 
 /// A Pod or a Namespace as it is written; `None` if it is unreadable.
 pub(super) fn client(is_pod: bool, object: impl Written) -> Option<Client> {

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
-use crate::cluster::client::Pairs;
 use serde::de::{self, Deserializer, IgnoredAny, Visitor};
 use serde::{Deserialize, de::Error as _};
+use topo_lb_core::cluster::client::Pairs;
 
 use serde_json::Value;
 use uuid::Uuid;
 
 use super::Names;
-use crate::cluster::{Created, Labels};
+use topo_lb_core::cluster::{Created, Labels};
 
 /// The namespace of objects that name none, as with `kubectl apply`.
 pub(super) const DEFAULT_NAMESPACE: &str = "default";

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::field::or_default;
-use crate::cluster::Leaving;
+use topo_lb_core::cluster::Leaving;
 
 /// The taint that cluster-autoscaler puts on a Node before it deletes it.
 const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";

@@ -28,8 +28,8 @@ pub(super) use plain::plain;
 pub(super) use unread::unread;
 pub use written::Written;
 
-use crate::cluster::client::Client;
-use crate::{cluster, exclusion};
+use topo_lb_core::cluster::client::Client;
+use topo_lb_core::{cluster, exclusion};
 
 /// An object of any kind; only some kinds are read.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use super::Names;
 use super::field::{Loose, Metadata};
 use super::service::Annotations;
-use crate::cluster::Namespace;
+use topo_lb_core::cluster::Namespace;
 
 #[derive(Deserialize)]
 #[serde(expecting = "an object")]

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::Names;
 use super::field::Metadata;
-use crate::cluster::Node;
+use topo_lb_core::cluster::Node;
 
 #[derive(Deserialize)]
 #[serde(expecting = "an object")]

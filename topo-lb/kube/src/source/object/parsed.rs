@@ -5,7 +5,7 @@ use super::{
     policy, service, slice,
 };
 use crate::crd::{ClusterTopologyPolicySpec, TopologyPolicySpec};
-use crate::{cluster, exclusion};
+use topo_lb_core::{cluster, exclusion};
 
 /// An object, and the endpoints that were skipped if it is a slice.
 pub type ParseResult<T> = Result<(T, Option<SkippedEndpoints>), ObjectError>;

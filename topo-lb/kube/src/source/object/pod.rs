@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use super::Names;
 use super::field::{DEFAULT_NAMESPACE, Text, or_default};
-use crate::exclusion::Pod;
+use topo_lb_core::exclusion::Pod;
 
 #[derive(Deserialize)]
 pub(super) struct Fields {

@@ -8,12 +8,12 @@ use serde_json::Value;
 
 use super::field::{Metadata, or_default};
 use super::{Names, ObjectError};
-use crate::cluster::service::PolicySources;
-use crate::cluster::topology_policy::Reported;
-use crate::cluster::{PolicyId, TopologyPolicy};
 use crate::crd::{
     ClusterTopologyPolicySpec, LabelSelector, PolicyStatus, Rules, TopologyPolicySpec,
 };
+use topo_lb_core::cluster::service::PolicySources;
+use topo_lb_core::cluster::topology_policy::Reported;
+use topo_lb_core::cluster::{PolicyId, TopologyPolicy};
 
 #[derive(Deserialize)]
 #[serde(expecting = "an object", bound(deserialize = "S: Default + Deserialize<'de>"))]

@@ -9,8 +9,8 @@ use serde::Deserialize;
 
 use super::field::{HEADLESS, Loose, Metadata, PROXY_NAME, PortNumber, Text, address, or_default};
 use super::{Names, ObjectError};
-use crate::cluster::service::{PolicySources, Protocol, Skipped};
-use crate::cluster::{Exposure, Port, Service, ServiceId};
+use topo_lb_core::cluster::service::{PolicySources, Protocol, Skipped};
+use topo_lb_core::cluster::{Exposure, Port, Service, ServiceId};
 
 /// Kubernetes' default of `sessionAffinityConfig.clientIP.timeoutSeconds`.
 const AFFINITY_SECONDS: i64 = 10_800;

@@ -10,8 +10,10 @@ use serde_json::Value;
 
 use super::field::{Metadata, OwnLabels, PortNumber, address, or_default};
 use super::{Identity, Kind, Names, ObjectError, SkippedEndpoints};
-use crate::cluster::{Endpoint, Labels, Placement, Port, Protocol, ServiceId, Slice, SliceId};
-use crate::topology::label_name::is_label_value;
+use topo_lb_core::cluster::{
+    Endpoint, Labels, Placement, Port, Protocol, ServiceId, Slice, SliceId,
+};
+use topo_lb_core::topology::label_name::is_label_value;
 
 const HOSTNAME: &str = "kubernetes.io/hostname";
 const ZONE: &str = "topology.kubernetes.io/zone";

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::{Names, Object, SkippedEndpoints, parse, parse_kind, parse_with};
-use crate::cluster::service::{Protocol, Skipped};
-use crate::cluster::{Endpoint, Node, Service, Slice};
+use topo_lb_core::cluster::service::{Protocol, Skipped};
+use topo_lb_core::cluster::{Endpoint, Node, Service, Slice};
 
 fn service(spec: Value) -> Service {
     service_with(json!({"name": "web"}), spec)
@@ -43,7 +43,7 @@ fn service_error(spec: Value) -> String {
 
 /// The objects in a fixture of the lab.
 fn items(name: &str) -> Vec<Value> {
-    let path = format!("{}/../tests/fixtures/{name}", env!("CARGO_MANIFEST_DIR"));
+    let path = format!("{}/../../tests/fixtures/{name}", env!("CARGO_MANIFEST_DIR"));
     let list: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
     list["items"].as_array().unwrap().clone()
 }

@@ -5,8 +5,8 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::field::{Metadata, PROXY_NAME, or_default};
 use super::{Kind, Written};
-use crate::cluster::On;
-use crate::cluster::unread::{Unread, What};
+use topo_lb_core::cluster::On;
+use topo_lb_core::cluster::unread::{Unread, What};
 
 /// The label of a slice that says whose it is.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";

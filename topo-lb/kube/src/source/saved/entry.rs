@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::kept::Endpoints;
-use crate::cluster::{
+use topo_lb_core::cluster::kept::Endpoints;
+use topo_lb_core::cluster::{
     Endpoint, Namespace, Node, Placement, Port, Service, ServiceId, Slice, SliceId, TopologyPolicy,
 };
 

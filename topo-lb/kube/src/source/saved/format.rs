@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use super::entry::{Entry, SliceEntry};
-use crate::cluster::{Change, ClusterTopologyPolicy, Node, State, Update};
 use crate::source::kube::Identity;
+use topo_lb_core::cluster::{Change, ClusterTopologyPolicy, Node, State, Update};
 
 /// The version that is written. Raise it for a change here, in [`entry`](super::entry) or in the
 /// serialization of `cluster` types, unless older agents can ignore the change.

@@ -17,9 +17,9 @@ use std::time::SystemTime;
 pub use saver::Saver;
 pub use start::before;
 
-use crate::cluster::{Change, KnownNodes, State, Update};
 use crate::source::kube::Identity;
 use format::Whole;
+use topo_lb_core::cluster::{Change, KnownNodes, State, Update};
 
 const FILE: &str = "cluster.state";
 

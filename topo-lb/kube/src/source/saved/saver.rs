@@ -9,9 +9,9 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
 use super::{Folder, StateError, format};
-use crate::cluster::Freshness;
-use crate::cluster::State;
 use crate::heap;
+use topo_lb_core::cluster::Freshness;
+use topo_lb_core::cluster::State;
 
 /// Pause between a change and the save, because changes come together.
 const SOON: Duration = Duration::from_secs(1);

@@ -7,9 +7,9 @@ use futures::{Stream, StreamExt as _, stream};
 use tokio::time::{Instant, timeout_at};
 
 use super::Saved;
-use crate::cluster::Freshness;
-use crate::cluster::Update;
 use crate::source::Event;
+use topo_lb_core::cluster::Freshness;
+use topo_lb_core::cluster::Update;
 
 /// How long an API server has to list the whole cluster before the agent starts from the saved
 /// state. Longer than a working server takes, and short enough for a start within 1 s.

@@ -8,15 +8,15 @@ use futures::{Stream, StreamExt as _, stream};
 
 use super::format::{self, Whole};
 use super::{Folder, Saver, StateError, before};
-use crate::cluster::Freshness;
-use crate::cluster::{Change, Labels, Service, State, Update};
 use crate::source::Event;
 use crate::source::file::parse;
 use crate::source::kube::Identity;
+use topo_lb_core::cluster::Freshness;
+use topo_lb_core::cluster::{Change, Labels, Service, State, Update};
 
 const FIXTURES: [(&str, &str); 2] = [
-    ("kubernetes-1.36.json", include_str!("../../../../tests/fixtures/kubernetes-1.36.json")),
-    ("kubernetes-1.20.json", include_str!("../../../../tests/fixtures/kubernetes-1.20.json")),
+    ("kubernetes-1.36.json", include_str!("../../../../../tests/fixtures/kubernetes-1.36.json")),
+    ("kubernetes-1.20.json", include_str!("../../../../../tests/fixtures/kubernetes-1.20.json")),
 ];
 const NODE: &str = "kind-worker";
 
@@ -111,7 +111,7 @@ fn strings_of_any_kind_are_kept() {
 /// Every field as version 2 writes it: must stay readable, and be written the same.
 #[test]
 fn version_2_is_this() {
-    let text = include_bytes!("../../../tests/golden/saved-2.state");
+    let text = include_bytes!("../../../../tests/golden/saved-2.state");
     let saved = Whole::read(text.to_vec()).unwrap();
     let state = golden();
     assert!(state_of(saved.objects().map(Result::unwrap)) == state);
@@ -121,7 +121,7 @@ fn version_2_is_this() {
 /// Version 1 has no Namespaces, no policies, no labels of Services, and no headless slices.
 #[test]
 fn version_1_is_read() {
-    let text = include_bytes!("../../../tests/golden/saved-1.state");
+    let text = include_bytes!("../../../../tests/golden/saved-1.state");
     let old = state_of(Whole::read(text.to_vec()).unwrap().objects().map(Result::unwrap));
     let mut state = golden();
     let all: Vec<_> = state.services().cloned().collect();
@@ -142,7 +142,7 @@ fn version_1_is_read() {
 }
 
 fn golden() -> State {
-    let manifest = include_bytes!("../../../tests/golden/saved.yaml");
+    let manifest = include_bytes!("../../../../tests/golden/saved.yaml");
     state_of(parse("saved.yaml".as_ref(), manifest).unwrap().updates)
 }
 

@@ -6,13 +6,13 @@ use serde_json::{Value, json};
 use tokio::net::TcpSocket;
 use tokio::sync::watch;
 use tokio::time::timeout;
-use topo_lb_tests::fake_api::{FakeApi, NODES, SERVICES, SLICES};
+use topo_lb_fake_api::{FakeApi, NODES, SERVICES, SLICES};
 
-use crate::cluster::{Change, KnownNodes, Update};
 use crate::source::Event;
 use crate::source::kube::connect::connect_with;
 use crate::source::kube::fake::PATIENT;
 use crate::source::kube::{KubeTarget, Nodes, follow};
+use topo_lb_core::cluster::{Change, KnownNodes, Update};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 

@@ -5,13 +5,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{Attempts, Watch};
-use crate::cluster;
 use crate::source::Event;
 use crate::source::kube::KubeError;
 use crate::source::kube::backoff::random;
 use crate::source::kube::error::is_forbidden;
 use crate::source::kube::resource::StateKind;
 use crate::source::kube::watch_aggregator::WatchReport;
+use topo_lb_core::cluster;
 
 /// Pause while a server may not know roles or custom resources yet.
 const ROLES_PAUSE: Duration = Duration::from_secs(2);

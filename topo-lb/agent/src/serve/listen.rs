@@ -112,7 +112,7 @@ where
 ///
 /// # Errors
 /// The kernel refuses; [`reason`] says why.
-pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     bind_to(&socket, address)?;
     socket.listen(QUEUE)
@@ -148,7 +148,7 @@ fn bind_to(socket: &TcpSocket, address: SocketAddr) -> io::Result<()> {
 }
 
 /// Why the kernel refuses to listen.
-pub(crate) fn reason(error: &io::Error) -> String {
+pub fn reason(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => "another process listens there".to_owned(),
         io::ErrorKind::AddrNotAvailable => "no device of this host has that address".to_owned(),

@@ -1,10 +1,15 @@
-use super::*;
-use crate::cluster::State;
-use crate::dns::names::{Names, Upstreams};
-use crate::dns::transport::Transport;
-use crate::plan::Desired;
-use crate::source::file::example::updates;
-use crate::topology::{Scope, routes};
+//! How the cluster DNS Service leads to the resolver.
+
+use topo_lb_common::selection::LEASED;
+use topo_lb_core::cluster::State;
+use topo_lb_core::cluster::{FrontendKind, Protocol, ServiceId};
+use topo_lb_core::dns::DNS_PORT;
+use topo_lb_core::dns::lead::{Listeners, upstreams};
+use topo_lb_core::dns::names::{Names, Upstreams};
+use topo_lb_core::dns::transport::Transport;
+use topo_lb_core::plan::Desired;
+use topo_lb_core::topology::{Route, Scope, routes};
+use topo_lb_kube::source::file::example::updates;
 
 /// The cluster DNS on two nodes, and a headless Service.
 const CLUSTER: &str = r#"

@@ -5,39 +5,14 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use topo_lb_core::ejection::Probed;
 
 /// How long an endpoint has for its answer: the kernel has sent a second SYN after one second.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// What a probe has shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Probed {
-    /// The endpoint accepts connections.
-    Answered,
-    /// It does not, and another endpoint of the Service does.
-    Failed,
-    /// Neither does: perhaps a network policy keeps this host out.
-    Unknown,
-}
-
-impl Probed {
-    /// All, in the order of the metric.
-    pub const ALL: [Self; 3] = [Self::Answered, Self::Failed, Self::Unknown];
-
-    /// The name in output.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Answered => "answered",
-            Self::Failed => "failed",
-            Self::Unknown => "unknown",
-        }
-    }
-}
-
 /// Probes an endpoint. If it does not answer, also `fellow`: an endpoint of the Service to which
 /// connections go. Takes 6 s at most.
-pub async fn probe(endpoint: SocketAddr, fellow: Option<SocketAddr>) -> Probed {
+pub(crate) async fn probe(endpoint: SocketAddr, fellow: Option<SocketAddr>) -> Probed {
     if answers(endpoint).await {
         return Probed::Answered;
     }

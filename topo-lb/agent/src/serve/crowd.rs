@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 /// The client that a connection counts for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Peer {
+pub enum Peer {
     /// A process that can open the socket's file.
     Local,
     /// An address of this node or of its Pods, which share an IPv6 network.

@@ -37,8 +37,10 @@ const LEFTOVER: u64 = 64 * 1024;
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// A listener.
-pub(crate) trait Accept: Send {
+pub trait Accept: Send {
+    /// What it accepts.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+    /// The next connection, and whose it is.
     fn accept(&mut self) -> impl Future<Output = io::Result<(Self::Stream, Peer)>> + Send;
 }
 
@@ -62,7 +64,7 @@ impl Accept for UnixListener {
 
 /// The limits of connections, which listeners may share.
 #[derive(Clone)]
-pub(crate) struct Rooms {
+pub struct Rooms {
     waiting: Room,
     answering: Room,
     /// Deadline for producing and sending an answer.
@@ -76,14 +78,14 @@ impl Rooms {
     }
 
     /// The same for answers without an end: at most `answering` of them, and no deadline.
-    pub(crate) fn of_streams(waiting: usize, answering: usize) -> Self {
+    pub fn of_streams(waiting: usize, answering: usize) -> Self {
         let (waiting, answering) = (Room::new(waiting), Room::new(answering));
         Self { waiting, answering, answer: Duration::MAX }
     }
 }
 
 /// Answers all connections, for ever.
-pub(crate) async fn serve(mut listener: impl Accept, router: Router, rooms: Rooms) {
+pub async fn serve(mut listener: impl Accept, router: Router, rooms: Rooms) {
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {

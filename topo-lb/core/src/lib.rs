@@ -1,0 +1,26 @@
+//! Which endpoints a node may use for each Service, why, and what the datapath has to be told. Pure: no
+//! I/O, no clock, no kernel, no API server. It must never know aya, kube, tokio or a terminal's keys.
+//!
+//! ```text
+//! Update → cluster::State → Changed → topology → plan::Step
+//! ```
+//!
+//! The door: [`cluster::State`] takes updates, [`reconcile::Reconciler`] plans, [`plan::commit`] has a
+//! [`plan::store::Store`] carry a plan out, and [`explain`], [`lint`] and [`what_if`] say why.
+
+pub mod cluster;
+pub mod dns;
+pub mod ejection;
+pub mod exclusion;
+pub mod explain;
+pub mod ignored;
+pub mod lint;
+pub mod local;
+pub mod magnitude;
+pub mod plan;
+pub mod rate;
+pub mod reconcile;
+pub mod refusal;
+pub mod stale_write_gate;
+pub mod topology;
+pub mod what_if;
