@@ -4,8 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::page::Page;
 
-/// The folders that a page may mean a path in, besides the root: that of the agent, and those of suites.
-const BASES: [&str; 3] = ["topo-lb/src/", "topo-lb/tests/", "tests/tests/"];
+/// The folders that a page may mean a path in, besides the root: those of the crates, and those of suites.
+const BASES: [&str; 7] = [
+    "topo-lb/core/src/",
+    "topo-lb/kernel/src/",
+    "topo-lb/kube/src/",
+    "topo-lb/agent/src/",
+    "topo-lb/src/",
+    "topo-lb/tests/",
+    "tests/tests/",
+];
 /// The ends of names of our files.
 const ENDS: [&str; 3] = [".rs", ".md", ".yaml"];
 
@@ -60,7 +68,7 @@ mod tests {
         let text = "# A\n`plan/a.rs` and `plan/b.rs`\n```\nplan/c.rs\n```\n`x/*.rs` `/etc/a.yaml` `d.rs` `docs/a.md`\n";
         let page = |path: &str| (path.to_owned(), Page::parse(path.to_owned(), text.to_owned()));
         let pages = BTreeMap::from(["docs/a.md", "CHANGELOG.md"].map(page));
-        let files = ["topo-lb/src/plan/a.rs", "docs/a.md"].map(str::to_owned);
+        let files = ["topo-lb/core/src/plan/a.rs", "docs/a.md"].map(str::to_owned);
         let wanted = ["docs/a.md:2: plan/b.rs does not exist in the repository"];
         assert_eq!(missing(&pages, &files), wanted);
     }
