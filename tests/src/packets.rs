@@ -359,11 +359,27 @@ impl Programs {
         self.set_quota(Quota { until: u64::MAX, connections, half_open_until: 0 })
     }
 
-    /// The open connections of all clients outside, as in `devices`.
+    /// Makes the quota as it is when no agent has counted for a minute.
+    pub fn let_the_quota_end(&mut self) -> Result<()> {
+        let map = self.ebpf.map(maps::QUOTA).context("a map")?;
+        let Raw(quota) = Array::<&MapData, Raw<Quota>>::try_from(map)?.get(&0, 0)?;
+        self.set_quota(Quota { until: uptime()?, ..quota })
+    }
+
+    /// Lets every client outside that has opened a connection have so many open ones.
+    pub fn count_outside(&mut self, connections: u32) -> Result<()> {
+        let devices = self.entries::<u32, Device>(maps::DEVICES)?.into_iter();
+        for (key, device) in devices.filter(|(device, _)| device >> 31 != 0) {
+            self.insert(maps::DEVICES, key, Device { connections, ..device })?;
+        }
+        Ok(())
+    }
+
+    /// The open connections and flows of all clients outside, as in `devices`.
     pub fn connections_outside(&self) -> Result<u32> {
         let devices = self.entries::<u32, Device>(maps::DEVICES)?.into_iter();
         let outside = devices.filter(|(device, _)| device >> 31 != 0);
-        Ok(outside.map(|(_, device)| device.connections).sum())
+        Ok(outside.map(|(_, device)| device.connections + device.flows).sum())
     }
 
     /// Lets clients of the Services that are written from now on keep their endpoints so long, in seconds.

@@ -1,5 +1,6 @@
 //! Whether a connection may have a source port at its endpoint that another one has, or had.
 
+use aya_ebpf::bindings::__sk_buff;
 use topo_lb_common::address::TCP;
 use topo_lb_common::connection::{
     ANSWERED, LONGEST_TIME_WAIT, RESET, SHORTEST_LIFETIME, TIME_WAIT, is_closed,
@@ -8,6 +9,7 @@ use topo_lb_common::connection::{
 use crate::connection::{find, forget, is_alive, remove};
 use crate::family::{Family, TupleOf};
 use crate::four_tuple::{EntryFields, FourTuple};
+use crate::snat::has_socket;
 
 /// Source ports to try, if the client's own or another one is taken at the endpoint.
 pub(crate) const PORT_ATTEMPTS: u32 = 16;
@@ -43,29 +45,45 @@ impl Takes {
     }
 }
 
-/// Whether a connection with the key `key` may use a reply's key. Removes the connection that had it.
+/// Whether a connection with the key `key` may use a reply's key. Removes the connection that had it. A process of
+/// this node may have the port of source NAT, too: that is asked last, as the kernel has many sockets to look at.
 #[inline(always)]
 pub(crate) fn may_take<F: Family>(
-    reply: &TupleOf<F>,
+    skb: *mut __sk_buff,
+    reply: &mut TupleOf<F>,
     key: &TupleOf<F>,
     takes: Takes,
     is_snat: bool,
     now: u64,
 ) -> bool {
-    let Some(found) = find::<F>(reply) else {
-        return true;
-    };
-    if FourTuple::<F>::of_entry(found).is_reply_to(key) {
-        remove::<F>(reply);
-        return true;
+    let found = find::<F>(reply);
+    let is_own = found.is_some_and(|found| FourTuple::<F>::of_entry(found).is_reply_to(key));
+    if let Some(found) = found
+        && !is_own
+        && !gives_up(EntryFields::of(found), key.protocol, takes, is_snat, now)
+    {
+        return false;
     }
-    let fields = EntryFields::of(found);
+    if is_snat && has_socket::<F>(skb, reply) {
+        return false;
+    }
+    match found {
+        Some(_) if is_own => remove::<F>(reply),
+        Some(found) => forget::<F>(reply, found),
+        None => {}
+    }
+    true
+}
+
+/// Whether another client's connection gives up its reply's key.
+#[inline(always)]
+fn gives_up(fields: EntryFields, protocol: u8, takes: Takes, is_snat: bool, now: u64) -> bool {
     // SAFETY: fields of a look-up's value, each read separately.
     let (state, last_used) =
         unsafe { (fields.state.read_volatile(), fields.last_used.read_volatile()) };
     let age = now.wrapping_sub(last_used).cast_signed();
-    let is_tcp = key.protocol == TCP;
-    let may_take = if is_tcp && is_closed(state) {
+    let is_tcp = protocol == TCP;
+    if is_tcp && is_closed(state) {
         let (waits, least) = if state & RESET != 0 {
             (SHORTEST_LIFETIME, 0)
         } else {
@@ -78,10 +96,6 @@ pub(crate) fn may_take<F: Family>(
         }
     } else {
         let is_idle = age > SHORTEST_LIFETIME.cast_signed() && !(is_tcp && state & ANSWERED != 0);
-        !is_alive(fields, key.protocol, now) || takes != Takes::Over && is_snat && is_idle
-    };
-    if may_take {
-        forget::<F>(reply, found);
+        !is_alive(fields, protocol, now) || takes != Takes::Over && is_snat && is_idle
     }
-    may_take
 }

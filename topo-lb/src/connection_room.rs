@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use topo_lb_common::maps::{closed, entries};
+use topo_lb_common::maps::{DEFAULT_HALF_OPEN, closed, entries};
 
 /// Connections per address family of any node. kube-proxy's default for connection tracking is the same
 /// (`conntrack-min`, 131,072).
@@ -23,6 +23,17 @@ const ENTRY6: u64 = 256;
 /// power of two (`struct bucket`).
 const PLACE: u64 = 16;
 
+/// Most half-open connections per address family: 49,152 of them may be answered datagrams, those of 10 s at
+/// 5,000 a second.
+const MOST_HALF_OPEN: u32 = 131_072;
+/// The tables of half-open connections of both address families, which are LRU and so take their memory at once,
+/// take at most this part of a node's memory, unless it has little.
+const HALF_OPEN_PART: u64 = 128;
+/// The kernel's memory for an entry of `half_open4`, in bytes, with its place: as above, without the allocator.
+const HALF_OPEN_ENTRY4: u64 = ENTRY4 - 48 + PLACE;
+/// The same for `half_open6`.
+const HALF_OPEN_ENTRY6: u64 = ENTRY6 - 40 + PLACE;
+
 /// The room per address family on a node with so many CPUs and so much memory, in bytes.
 #[must_use]
 pub fn connections(cpus: u32, memory: u64) -> u32 {
@@ -42,14 +53,36 @@ pub fn bytes(connections: u32) -> u64 {
         + u64::from(closed(connections)) * 64
 }
 
+/// The room for half-open connections per address family on a node with so much memory, in bytes. It does not
+/// follow `--max-connections`: agents with another one share the tables while one replaces the other.
+#[must_use]
+pub fn half_open(memory: u64) -> u32 {
+    std::iter::successors(Some(MOST_HALF_OPEN), |room| Some(room / 2))
+        .find(|room| {
+            let bytes = 2 * u64::from(*room) * (HALF_OPEN_ENTRY4 + HALF_OPEN_ENTRY6);
+            bytes <= memory / HALF_OPEN_PART || *room <= DEFAULT_HALF_OPEN
+        })
+        .unwrap_or(DEFAULT_HALF_OPEN)
+}
+
+/// The room for half-open connections on this node.
+#[must_use]
+pub fn half_open_of_this_node() -> u32 {
+    half_open(memory_of_this_node())
+}
+
 /// The room on this node.
 #[must_use]
 pub fn of_this_node() -> u32 {
     // SAFETY: no pointer is passed.
     let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
-    let memory = fs::read_to_string("/proc/meminfo").ok().and_then(|text| total(&text));
-    // Where the kernel does not say it, any node.
-    connections(u32::try_from(cpus).unwrap_or(1), memory.unwrap_or(u64::MAX))
+    connections(u32::try_from(cpus).unwrap_or(1), memory_of_this_node())
+}
+
+/// In bytes. Where the kernel does not say it, this is any node.
+fn memory_of_this_node() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").ok();
+    text.and_then(|text| total(&text)).unwrap_or(u64::MAX)
 }
 
 /// `MemTotal` of `/proc/meminfo`, in bytes.
@@ -82,6 +115,20 @@ mod tests {
             assert!(bytes(room) * 3 > memory / PART * 2, "{room}: less than there is memory for");
         }
         assert!(connections(1, 0) > 0);
+    }
+
+    #[test]
+    fn half_open_connections_have_room_where_there_is_memory() {
+        for (memory, wanted) in [
+            (0, 8_192),
+            (GIB, 8_192),
+            (2 * GIB, 16_384),
+            (4 * GIB, 32_768),
+            (8 * GIB, 65_536),
+            (1 << 40, MOST_HALF_OPEN),
+        ] {
+            assert_eq!(half_open(memory), wanted, "{memory} bytes");
+        }
     }
 
     #[test]

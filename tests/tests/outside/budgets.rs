@@ -1,6 +1,6 @@
 //! What clients outside do to the table of connections that they share with others.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use topo_lb_tests::scene::{ALL, FOLLOWS, HERE, Scene};
 use topo_lb_tests::traffic::{Tally, Via};
 use topo_lb_tests::wait::{patient, until};
 
-use super::scene::{OUTSIDE, WEB, idle, packets, set};
+use super::scene::{BALANCER, OUTSIDE, WEB, idle, packets, play, set};
 
 /// Ethernet addresses of the node's uplink, and of the fabric.
 const NODE: [u8; 6] = [2, 0x54, 0x4c, 1, 1, 0];
@@ -240,6 +240,36 @@ fn forged_packets_move_no_client_to_another_endpoint() -> Result<()> {
         })?;
         let again: Vec<String> = addresses.iter().map(&ask).collect::<Result<_>>()?;
         ensure!(again == kept, "{kept:?} answered before, and {again:?} after");
+        Ok(())
+    })
+}
+
+/// Any host can have the node forward a packet that looks like one of a Service to its client.
+#[test]
+fn a_false_source_that_is_a_frontend_takes_no_client_away_from_it() -> Result<()> {
+    play(|scene, client| {
+        for (via, web) in [WEB[1], WEB[4]] {
+            client.wait_for(via, web.parse()?, &ALL, FOLLOWS)?;
+        }
+        let fabric = scene.cluster.fabric();
+        // No packet from outside has the node's IPv4 address as its source.
+        for (own, frontend) in [
+            (OUTSIDE[0], SocketAddr::new(BALANCER[0].parse()?, 80)),
+            (OUTSIDE[1], SocketAddr::new(BALANCER[1].parse()?, 80)),
+            (OUTSIDE[1], WEB[4].1.parse()?),
+        ] {
+            let socket = fabric.run(|| Ok(UdpSocket::bind((own, 0))?))?;
+            socket.set_read_timeout(Some(patient(Duration::from_secs(4))))?;
+            let forged = to_node(udp(frontend, socket.local_addr()?, b"false"));
+            send_each(fabric, DEVICE, &[forged])?;
+            let mut said = [0; 512];
+            let (length, from) = socket.recv_from(&mut said).context("it is not forwarded")?;
+            ensure!((&said[..length], from) == (&b"false"[..], frontend), "{from}");
+            socket.send_to(b"who?", frontend)?;
+            let answer = socket.recv_from(&mut said);
+            let (_, from) = answer.with_context(|| format!("{frontend} does not answer"))?;
+            ensure!(from == frontend, "{from}");
+        }
         Ok(())
     })
 }
