@@ -91,6 +91,9 @@ pub const fn is_near(sequence: u32, other: u32) -> bool {
 /// [`LAG`]. A blind one passes with a probability of (bytes in flight + 3 `LAG`) / 2^32: without
 /// bytes in flight, 1 in 43,690.
 ///
+/// What is near `sent` belongs to it whatever was acknowledged: nobody acknowledges what was not sent
+/// (RFC 9293 §3.10.7.4), so a number ahead of it is false, and must not keep the connection open.
+///
 /// Linux's connection tracking checks a RST likewise (`nf_conntrack_tcp_packet`,
 /// net/netfilter/nf_conntrack_proto_tcp.c), but writes for every packet.
 #[inline(always)]
@@ -99,6 +102,7 @@ pub const fn is_in_window(sequence: u32, acknowledged: u32, sent: u32) -> bool {
     // What was sent may lag behind what was acknowledged.
     let in_flight = if in_flight < 1 << 31 { in_flight } else { 0 };
     sequence.wrapping_sub(acknowledged).wrapping_add(LAG) <= in_flight.saturating_add(2 * LAG)
+        || is_near(sequence, sent)
 }
 
 /// Whether a number is ahead of `recorded` by 1 to `most`, and must be recorded: by [`LAG`] or
@@ -409,6 +413,15 @@ mod tests {
     fn what_was_sent_may_lag_behind_what_was_acknowledged() {
         assert!(is_in_window(500, 500, 400));
         assert!(!is_in_window(1 << 31, 500, 400));
+    }
+
+    #[test]
+    fn a_false_acknowledgement_does_not_hide_what_follows_what_was_sent() {
+        for sent in [400, u32::MAX - 10] {
+            let acknowledged = sent.wrapping_add(LONGEST_ACK);
+            assert!(is_in_window(sent, acknowledged, sent));
+            assert!(!is_in_window(sent.wrapping_add(LONGEST_ACK / 2), acknowledged, sent));
+        }
     }
 
     #[test]

@@ -61,8 +61,8 @@ pub(crate) fn note<F: Family>(
         let sent = fields.sent.read_volatile();
         let end = transport.sequence.wrapping_add(transport.payload);
         let before = fields.acknowledged.read_volatile();
-        let is_near = |number: u32, recorded| number.wrapping_sub(recorded) < LAG;
-        if !is_due && is_near(end, sent) && is_near(transport.acknowledged, before) {
+        let is_new = |number: u32, recorded| number.wrapping_sub(recorded) >= LAG;
+        if !(is_due || is_new(end, sent) || is_new(transport.acknowledged, before)) {
             return;
         }
         cold_path();
@@ -74,7 +74,11 @@ pub(crate) fn note<F: Family>(
         if must_record(end, sent, u32::MAX >> 1, is_due) {
             fields.sent.write_volatile(end);
         }
-        if must_record(transport.acknowledged, before, LONGEST_ACK, is_due) {
+        // An old number is half of all numbers, and proves nothing about the sender. Who acknowledges something
+        // new sends it with its newest number.
+        if is_near(transport.sequence, sent)
+            && must_record(transport.acknowledged, before, LONGEST_ACK, is_due)
+        {
             fields.acknowledged.write_volatile(transport.acknowledged);
         }
     }
