@@ -5,8 +5,8 @@ use core::ptr::NonNull;
 
 use topo_lb_common::address::TCP;
 use topo_lb_common::connection::{
-    ANSWERED, CLIENT_FIN, ENDPOINT_FIN, LAG, LONGEST_ACK, REOPENS, REPLY, RESET, TICK, is_closed,
-    is_in_window, is_near, must_record,
+    ANSWERED, CLIENT_FIN, ENDPOINT_FIN, FIN_AGAIN, LAG, LONGEST_ACK, REOPENS, REPLY, RESET, TICK,
+    is_closed, is_in_window, is_near, must_record,
 };
 
 use crate::connection::{find_of, holds, other_key};
@@ -188,7 +188,12 @@ fn note_flags(own: EntryFields, other: EntryFields, transport: &Transport, now: 
             if counts && flags & RST != 0 {
                 next |= RESET;
             } else if counts && flags & FIN != 0 {
-                next |= if is_reply { ENDPOINT_FIN } else { CLIENT_FIN };
+                let fin = if is_reply { ENDPOINT_FIN } else { CLIENT_FIN };
+                // One packet may be here twice, if its endpoint is checked.
+                if state & fin != 0 && (own.last_used.read_volatile() ^ now) >> TICK != 0 {
+                    next |= FIN_AGAIN;
+                }
+                next |= fin;
             }
         }
         if next != state {

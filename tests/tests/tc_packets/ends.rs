@@ -1,11 +1,14 @@
 //! How a TCP connection ends: which segments count, and how long it is remembered.
 
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
 use topo_lb_common::connection::{ANSWERED, Connection4, LAG, LONGEST_ACK, REPLY, is_closed};
-use topo_lb_tests::frame::{ACK, FIN, RST, SYN, segment};
+use topo_lb_tests::frame::{ACK, FIN, RST, SYN, Tcp, segment};
 use topo_lb_tests::packets::{Hook, NEXT, Programs};
 
-use super::scene::{A4, CLIENT4, WEB4, at, scene};
+use super::scene::{A4, CLIENT4, WEB4, at, scene, tcp};
+use super::tcp::open;
 
 /// Numbers of the client and of the endpoint after the handshake of [`open_at`].
 const OURS: u32 = u32::MAX - 50_000;
@@ -129,5 +132,33 @@ fn a_blind_acknowledgement_does_not_keep_a_connection_open() -> Result<()> {
     run_all(&mut programs, fins)?;
     let states: Vec<u8> = programs.connections4()?.iter().map(|(_, entry)| entry.state).collect();
     ensure!(states.len() == 2 && states.iter().all(|state| is_closed(*state)), "{states:?}");
+    Ok(())
+}
+
+#[test]
+fn a_connection_whose_fin_is_sent_again_is_forgotten_as_by_connection_tracking() -> Result<()> {
+    let there = |kind| (Hook::Ingress, tcp(CLIENT4, WEB4, kind));
+    let back = |kind| (Hook::Egress, tcp(A4, CLIENT4, kind));
+    type Packet = fn(Tcp) -> (Hook, Vec<u8>);
+    let both: [(Packet, Packet); 2] = [(there, back), (back, there)];
+    for (closes, other) in both {
+        for is_again in [false, true] {
+            let mut programs = scene()?;
+            open(&mut programs, CLIENT4, WEB4, A4)?;
+            run_all(&mut programs, [closes(Tcp::Fin)])?;
+            if is_again {
+                programs.age(Duration::from_secs(1))?;
+                run_all(&mut programs, [closes(Tcp::Fin)])?;
+            }
+            let before = programs.established4()?.len();
+            // With one FIN, the other side may still send, also after a long pause.
+            programs.age(Duration::from_secs(125))?;
+            programs.run(Hook::Ingress, &there(Tcp::Bare).1)?;
+            programs.run(other(Tcp::Ack).0, &other(Tcp::Ack).1)?;
+            let left = programs.established4()?.len();
+            let wanted = if is_again { 0 } else { 2 };
+            ensure!(before == 2 && left == wanted, "sent again: {is_again}: {left} entries left");
+        }
+    }
     Ok(())
 }

@@ -65,7 +65,7 @@ fn a_syn_follows_an_open_connection_and_chooses_anew_after_its_end() -> Result<(
 }
 
 /// Opens a connection as [`Tcp`] numbers its segments: from the client 1000, from the endpoint 1001.
-fn open(programs: &mut Programs, client: &str, web: &str, a: &str) -> Result<()> {
+pub(super) fn open(programs: &mut Programs, client: &str, web: &str, a: &str) -> Result<()> {
     let (syn, syn_ack) = (tcp(client, web, Tcp::Syn(999)), tcp(a, client, Tcp::SynAck));
     expect(programs, "SYN", Hook::Ingress, &syn, (NEXT, client, a))?;
     expect(programs, "SYN-ACK", Hook::Egress, &syn_ack, (NEXT, web, client))?;
