@@ -44,9 +44,9 @@ pub(crate) fn measure(
 
     let records = Records::open(&agent)?;
     let (mut added, mut deleted) = (Sample::default(), Sample::default());
+    let mut before = rested(&agent)?;
     for _ in 0..effort.of(1, 5) {
         for (how, times) in [("ADDED", &mut added), ("DELETED", &mut deleted)] {
-            let before = rested(&agent)?;
             for service in dialled..dialled + changed {
                 server.change(SERVICES, how, all.service(service));
                 for slice in all.slices(service, |_| true) {
@@ -59,7 +59,9 @@ pub(crate) fn measure(
                 let missing = missing.count();
                 Ok(if missing == 0 { Ok(()) } else { Err(format!("{missing} are missing")) })
             })?;
-            times.add(rested(&agent)? - before);
+            let after = rested(&agent)?;
+            times.add(after - before);
+            before = after;
         }
     }
     let figure = |name, sample| {
