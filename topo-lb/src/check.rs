@@ -262,7 +262,7 @@ fn connections() -> Finding {
     let bytes = bytes(connection_room::bytes(room) as f64);
     let sentence = format!(
         "with --tc-devices or --kube-proxy-replacement there is room for {room} open ones of each \
-         address family, unless --max-connections says so; full tables take {bytes}"
+         address family, unless --max-connections says otherwise; full tables take {bytes}"
     );
     Finding::ok("connections", sentence)
 }

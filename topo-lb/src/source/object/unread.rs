@@ -4,8 +4,8 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::field::{Metadata, PROXY_NAME, or_default};
-use super::{Kind, Written};
-use crate::cluster::{Annotation, Doubt, On};
+use super::{Kind, Written, service};
+use crate::cluster::{Annotation, Doubt, FrontendKind, On};
 
 /// The label of a slice that says whose it is.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
@@ -34,16 +34,18 @@ pub enum What {
     Endpoints,
     /// An EndpointSlice that names no Service.
     Slice,
+    /// An address of a Service that is not served, and why.
+    Address(FrontendKind, String, &'static str),
 }
 
 impl What {
-    /// Why; `None` for whole objects.
+    /// Why, of labels and annotations.
     #[must_use]
     pub fn doubt(&self) -> Option<Doubt> {
         match self {
             Self::Annotation(key, on) => Annotation::doubt(key, *on),
             Self::Label(key) => Annotation::doubt_of_label(key),
-            Self::Endpoints | Self::Slice => None,
+            Self::Endpoints | Self::Slice | Self::Address(..) => None,
         }
     }
 }
@@ -128,6 +130,9 @@ impl Unread {
         let names_one = |key: &String| matches!(&**key, SERVICE_NAME | PROXY_NAME);
         match kind {
             "Endpoints" => add(What::Endpoints),
+            "Service" => service::unserved(object)
+                .into_iter()
+                .for_each(|(kind, text, why)| add(What::Address(kind, text, why))),
             "EndpointSlice" if !labels.iter().any(names_one) => add(What::Slice),
             _ => {}
         }
