@@ -3,6 +3,7 @@
 mod budgets;
 mod clients;
 mod collisions;
+mod dialling;
 mod flooded;
 mod floods;
 mod guards;
@@ -11,5 +12,6 @@ mod scene;
 mod source_ranges;
 mod sources;
 mod table;
+mod time_wait;
 mod unserved;
 mod uplinks;
