@@ -9,6 +9,7 @@ mod floods;
 mod guards;
 mod restarts;
 mod scene;
+mod short_connections;
 mod source_ranges;
 mod sources;
 mod table;
