@@ -4,6 +4,7 @@ mod budgets;
 mod clients;
 mod collisions;
 mod dialling;
+mod endpoints;
 mod flips;
 mod flooded;
 mod floods;
