@@ -136,18 +136,6 @@ fn datagrams_that_nobody_answers_all_reach_their_endpoint() -> Result<()> {
     })
 }
 
-/// Gives the fabric so many other addresses, to which each node has a way.
-fn add_clients(scene: &Scene<'_>, clients: u8) -> Result<Vec<Ipv4Addr>> {
-    let addresses: Vec<_> = (0..clients).map(|host| Ipv4Addr::new(198, 51, 100, host)).collect();
-    let add = addresses.iter().map(|address| format!("address add {address}/32 dev lo"));
-    scene.cluster.fabric().ip(&add.collect::<Vec<_>>())?;
-    for node in [HERE, "beside", "there", "beyond"] {
-        let way = format!("route add 198.51.100.0/24 via {}", OUTSIDE[0]);
-        scene.cluster.node_netns(node)?.ip(&[way])?;
-    }
-    Ok(addresses)
-}
-
 /// Opens a connection from an address of this network namespace, closes it, and waits for the end.
 fn come_and_go(from: IpAddr, to: SocketAddr) -> Result<()> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
@@ -169,7 +157,7 @@ fn short_connections_of_many_clients_leave_open_ones_alone() -> Result<()> {
         scene.agent.set("--max-connections", ROOM.to_string());
         scene.agent.resume()?;
         let fabric = scene.cluster.fabric();
-        let addresses = add_clients(scene, 64)?;
+        let addresses = scene.cluster.add_clients(64)?;
         let mut client = scene.cluster.guest("outside", fabric)?;
         client.wait_for(WEB[0].0, WEB[0].1.parse()?, &ALL, FOLLOWS)?;
         let mut held = Vec::new();
@@ -221,7 +209,7 @@ fn forged_packets_move_no_client_to_another_endpoint() -> Result<()> {
         scene.agent.resume()?;
         let fabric = scene.cluster.fabric();
         let to: SocketAddr = WEB[0].1.parse()?;
-        let addresses = add_clients(scene, CLIENTS)?;
+        let addresses = scene.cluster.add_clients(CLIENTS)?;
         let ask = |from: &Ipv4Addr| {
             http::get_from(fabric, Some((*from).into()), to, "/").map(|answer| answer.body)
         };
