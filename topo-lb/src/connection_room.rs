@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use topo_lb_common::maps::{closed, entries};
+use topo_lb_common::maps::{self, closed, entries};
 
 use crate::datapath::host::memory_limit;
 
@@ -25,9 +25,11 @@ const ENTRY6: u64 = 256;
 /// power of two (`struct bucket`).
 const PLACE: u64 = 16;
 
-/// What the agent's other maps take, in bytes: at default sizes, and more for each CPU.
-const OTHERS: u64 = 80 * MIB;
-const OTHERS_PER_CPU: u64 = 5 * MIB / 2;
+/// What the agent's other maps take, in bytes: those of Services at default sizes, what they take for each CPU,
+/// and the other ones of tc.
+const SERVICES: u64 = 54 * MIB;
+const SERVICES_PER_CPU: u64 = 5 * MIB / 2;
+const TC: u64 = 26 * MIB;
 /// What the process itself takes in a large cluster, in bytes.
 const PROCESS: u64 = 100 * MIB;
 /// So much room is there under any limit on the memory: that fewer fit is said, and for the user to decide.
@@ -43,6 +45,8 @@ pub struct Host {
     pub memory: u64,
     /// The limit on the memory of this process and of its maps, in bytes, if there is one.
     pub limit: Option<u64>,
+    /// How large the maps of Services are, in percent of their default sizes.
+    pub percent: u64,
 }
 
 impl Host {
@@ -57,7 +61,18 @@ impl Host {
             // Where the kernel does not say it, any node.
             memory: memory.unwrap_or(u64::MAX),
             limit: memory_limit::of_this_process(),
+            percent: 100,
         }
+    }
+
+    /// With maps for so many services, slots and flows: the largest one counts for all.
+    #[must_use]
+    pub fn sized(self, services: u32, slots: u32, flows: u32) -> Self {
+        let percent = |room: u32, usual: u32| u64::from(room) * 100 / u64::from(usual);
+        let most = percent(services, maps::DEFAULT_SERVICES)
+            .max(percent(slots, maps::DEFAULT_SLOTS))
+            .max(percent(flows, maps::DEFAULT_FLOWS));
+        Self { percent: most, ..self }
     }
 
     /// The room per address family: by the CPUs, as far as full tables fit.
@@ -82,8 +97,8 @@ impl Host {
     /// they are renewed.
     #[must_use]
     pub fn needed(&self, connections: u32) -> u64 {
-        let others = OTHERS + u64::from(self.cpus) * OTHERS_PER_CPU;
-        PROCESS + 2 * (others + bytes(connections))
+        let services = SERVICES + u64::from(self.cpus) * SERVICES_PER_CPU;
+        PROCESS + 2 * (services * self.percent / 100 + TC + bytes(connections))
     }
 
     /// That the memory limit is too small for so many connections, if it is, and what to do.
@@ -108,8 +123,9 @@ impl Host {
     pub fn sentence(&self) -> String {
         let Self { cpus, memory, .. } = *self;
         let room = self.connections();
+        let many = if cpus == 1 { "" } else { "s" };
         format!(
-            "{cpus} CPUs and {} of memory: with --tc-devices or --kube-proxy-replacement there is room for {room} \
+            "{cpus} CPU{many} and {} of memory: with --tc-devices or --kube-proxy-replacement there is room for {room} \
              open ones of each address family, unless --max-connections says so; tables take {}, and full \
              ones {}",
             mebibytes(memory),
@@ -161,7 +177,7 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     fn node(cpus: u32, memory: u64) -> Host {
-        Host { cpus, memory, limit: None }
+        Host { cpus, memory, limit: None, percent: 100 }
     }
 
     #[test]
@@ -230,6 +246,12 @@ mod tests {
         let small = under(160 * MIB);
         assert!((UNDER_ANY_LIMIT * 7 / 8..=UNDER_ANY_LIMIT).contains(&small.connections()));
         assert!(small.shortage(small.connections()).is_some());
+        // Smaller maps of Services leave more, and larger ones less.
+        let edge = under(GIB / 4).sized(8_192, 16_384, 8_192);
+        assert_eq!(edge.percent, 12);
+        assert_eq!(edge.shortage(edge.connections()), None);
+        assert!(edge.connections() > UNDER_ANY_LIMIT);
+        assert!(half.sized(65_536, 1 << 20, 65_536).connections() < room);
     }
 
     #[test]

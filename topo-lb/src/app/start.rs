@@ -26,6 +26,7 @@ use crate::datapath::{Datapath, Options};
 use crate::heap;
 use crate::metrics::Figures;
 use crate::observe::Observed;
+use crate::plan::Capacity;
 use crate::reconcile::Reconciler;
 use crate::socket::terminator::{self, SocketTerminator};
 
@@ -156,9 +157,11 @@ pub(super) async fn start(
 
 /// Says if the limit on the memory of this process is too small for full tables of connections.
 fn say_shortage(options: &Options) {
-    let connections = options.capacity.connections;
-    let shortage = Some(Host::this()).filter(|_| connections > 0);
-    if let Some((sentence, remedy)) = shortage.and_then(|host| host.shortage(connections)) {
+    let Capacity { services, slots, flows, connections, .. } = options.capacity;
+    if connections > 0
+        && let Some((sentence, remedy)) =
+            Host::this().sized(services, slots, flows).shortage(connections)
+    {
         warn!("{sentence}; {remedy}");
     }
 }

@@ -38,7 +38,7 @@ mod tests {
 
     #[test]
     fn what_there_is_room_for_and_what_is_full() {
-        let host = Host { cpus: 2, memory: 4 << 30, limit: None };
+        let host = Host { cpus: 2, memory: 4 << 30, limit: None, percent: 100 };
         let said = of(&host, None);
         assert_eq!(
             (said.status, &*said.sentence),

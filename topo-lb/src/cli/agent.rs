@@ -148,7 +148,10 @@ impl AgentArgs {
         let serves_guests = !self.tc_devices.is_empty();
         let has_tc = serves_guests || self.frontends.kube_proxy_replacement;
         let connections = match has_tc {
-            true => self.max_connections.unwrap_or_else(|| Host::this().connections()),
+            true => self.max_connections.unwrap_or_else(|| {
+                let host = Host::this();
+                host.sized(self.max_services, self.max_endpoints, self.max_flows).connections()
+            }),
             false => 0,
         };
         let (exposing, replacement) = (self.frontends.exposing(), self.frontends.replacement());
