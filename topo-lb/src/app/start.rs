@@ -103,10 +103,11 @@ pub(super) async fn start(
         .dns
         .clone()
         .map(|options| Resolver::start(options, datapath.maps_directory().to_owned(), &mut state));
-    if !state.reconciler.settled()
-        && let Err(error) = kernel.settle(&mut state)
-    {
-        warn!("{error}; the agent retries with the next change");
+    while !state.reconciler.settled() {
+        if let Err(error) = kernel.settle(&mut state) {
+            warn!("{error}; the agent retries with the next change");
+            break;
+        }
     }
     if config.exposing.is_none() {
         datapath.forget_all_frontends();
