@@ -2,6 +2,7 @@
 
 mod jumps;
 pub mod pending;
+pub mod stack;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;

@@ -34,7 +34,12 @@ fn a_quick_run_finds_every_figure_and_its_report_alone_makes_the_page() -> Resul
         // Only these may be zero; the first two are of differences of times, which noise can turn around.
         let may_be_none = matches!(
             name,
-            "xdp_drop_own_ratio" | "dns_added_us" | "restart_writes" | "policy_failures"
+            "xdp_drop_own_ratio"
+                | "dns_added_us"
+                | "restart_writes"
+                | "policy_failures"
+                | "services_added_cpu_seconds"
+                | "services_deleted_cpu_seconds"
         ) || name.starts_with("cpu_")
             || name.starts_with("status_cpu");
         ensure!(value("median")? > 0.0 || may_be_none, "{result}");
@@ -53,6 +58,8 @@ fn a_quick_run_finds_every_figure_and_its_report_alone_makes_the_page() -> Resul
         "external_remote_ratio",
         "external_other_ratio",
         "external_udp_pps_ratio",
+        "external_serial_kcps",
+        "external_serial_pause_ms",
         "xdp_drop_ratio",
         "connect4_hit_ns",
         "connect4_hit_x",
@@ -66,6 +73,8 @@ fn a_quick_run_finds_every_figure_and_its_report_alone_makes_the_page() -> Resul
         "event_to_map_p99_ms",
         "policy_seconds",
         "policy_failures",
+        "services_added_cpu_seconds",
+        "services_deleted_cpu_seconds",
         "probe_ms",
         "scrape_ms",
         "rss_mb",

@@ -6,9 +6,12 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, Result, ensure};
 use aya_obj::generated::bpf_prog_type::BPF_PROG_TYPE_SCHED_CLS;
+use fs_err as fs;
 use topo_lb_kernel::datapath::host::syscall;
+use topo_lb_tests::packets::object_path;
 use topo_lb_tests::requirements;
 use topo_lb_tests::verifier::pending::{self, Field};
+use topo_lb_tests::verifier::stack::{STACK_LIMIT, deepest};
 use topo_lb_tests::verifier::{INSTRUCTION_LIMIT, JUMP_LIMIT, Serving, instructions, peak_jumps};
 
 /// What `cargo xtask test --bless` has written.
@@ -71,6 +74,22 @@ fn ensure_few(instructions: &BTreeMap<String, u32>) -> Result<()> {
             *count <= ENOUGH_INSTRUCTIONS,
             "the verifier looks at {count} instructions of {program}, and refuses more than \
              {INSTRUCTION_LIMIT}: make its paths fewer before it grows"
+        );
+    }
+    Ok(())
+}
+
+/// Also on a kernel that accepts more.
+#[test]
+fn no_chain_of_calls_takes_more_stack_than_linux_5_10_has() -> Result<()> {
+    for (program, chain) in deepest(&fs::read(object_path())?)? {
+        println!("stack {program} bytes {}", chain.bytes);
+        ensure!(
+            chain.bytes <= STACK_LIMIT,
+            "{program} and what it calls take {} bytes of stack, and Linux 5.10 has {STACK_LIMIT}: \
+             {:?}",
+            chain.bytes,
+            chain.frames
         );
     }
     Ok(())

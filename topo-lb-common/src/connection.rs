@@ -59,6 +59,9 @@ pub const REOPENS: u8 = 16;
 /// [`Connection::state`]: before any answer, the endpoint has sent a segment of another connection with this
 /// four-tuple, which goes directly to it. The next SYN gets another source port.
 pub const MET: u8 = 32;
+/// [`Connection::state`]: a side has sent its FIN again, in another [`TICK`]: the other side has not acknowledged
+/// the first one at once.
+pub const FIN_AGAIN: u8 = 64;
 
 /// [`Connection::affinity`]: the client keeps its endpoint once the connection is established.
 pub const KEEPS: u8 = 1;
@@ -91,6 +94,9 @@ pub const fn is_near(sequence: u32, other: u32) -> bool {
 /// [`LAG`]. A blind one passes with a probability of (bytes in flight + 3 `LAG`) / 2^32: without
 /// bytes in flight, 1 in 43,690.
 ///
+/// What is near `sent` belongs to it whatever was acknowledged: nobody acknowledges what was not sent
+/// (RFC 9293 §3.10.7.4), so a number ahead of it is false, and must not keep the connection open.
+///
 /// Linux's connection tracking checks a RST likewise (`nf_conntrack_tcp_packet`,
 /// net/netfilter/nf_conntrack_proto_tcp.c), but writes for every packet.
 #[inline(always)]
@@ -99,6 +105,7 @@ pub const fn is_in_window(sequence: u32, acknowledged: u32, sent: u32) -> bool {
     // What was sent may lag behind what was acknowledged.
     let in_flight = if in_flight < 1 << 31 { in_flight } else { 0 };
     sequence.wrapping_sub(acknowledged).wrapping_add(LAG) <= in_flight.saturating_add(2 * LAG)
+        || is_near(sequence, sent)
 }
 
 /// Whether a number is ahead of `recorded` by 1 to `most`, and must be recorded: by [`LAG`] or
@@ -137,12 +144,17 @@ pub const LONGEST_TIME_WAIT: u64 = 120 * SECOND;
 /// The values are those of Linux's connection tracking (nf_conntrack_proto_tcp.c,
 /// nf_conntrack_proto_udp.c), except for a closed TCP connection: only its last packets can still
 /// arrive, and a SYN opens another connection.
+///
+/// After one FIN it is that of `CLOSE_WAIT` as kube-proxy sets it (`conntrack.tcpCloseWaitTimeout`): one side may
+/// go on for long. Connection tracking has less, 120 s, for a FIN that is not acknowledged; here only a FIN that is
+/// sent again shows that, because an acknowledgement changes no state. Then it is 120 s also if one follows, as
+/// there (`LAST_ACK`, `TIME_WAIT`).
 #[inline(always)]
 pub const fn lifetime(protocol: u8, state: u8) -> u64 {
     let seconds = if protocol == TCP {
         if is_closed(state) {
             SHORTEST_LIFETIME / SECOND
-        } else if state & ANSWERED == 0 {
+        } else if state & ANSWERED == 0 || state & FIN_AGAIN != 0 {
             120
         } else if state & (CLIENT_FIN | ENDPOINT_FIN) != 0 {
             3_600
@@ -214,7 +226,8 @@ layout! {
         /// reply, in units of [`TICK`]. A time before the last packet of the other entry means that
         /// the endpoint has replied since.
         pub asked: u32,
-        /// [`ANSWERED`], [`CLIENT_FIN`], [`ENDPOINT_FIN`], [`RESET`], [`REOPENS`], [`MET`].
+        /// [`ANSWERED`], [`CLIENT_FIN`], [`ENDPOINT_FIN`], [`RESET`], [`REOPENS`], [`MET`],
+        /// [`FIN_AGAIN`].
         pub state: u8,
         /// [`REPLY`], [`HAIRPIN`], [`ENDPOINT_GONE`], [`MASQUERADE`], [`SNAT`], [`DIRECT`].
         pub kind: u8,
@@ -379,7 +392,8 @@ mod tests {
     fn what_is_open_lives_longest_and_what_is_closed_shortest() {
         let of = |state| lifetime(TCP, state);
         assert!(of(ANSWERED) > of(ANSWERED | CLIENT_FIN));
-        assert!(of(ANSWERED | CLIENT_FIN) > of(0));
+        assert!(of(ANSWERED | CLIENT_FIN) > of(ANSWERED | CLIENT_FIN | FIN_AGAIN));
+        assert!(of(ANSWERED | CLIENT_FIN | FIN_AGAIN) >= of(0));
         assert!(of(0) > of(RESET));
         assert!(lifetime(UDP, ANSWERED) > lifetime(UDP, 0));
         let all = [TCP, UDP]
@@ -409,6 +423,15 @@ mod tests {
     fn what_was_sent_may_lag_behind_what_was_acknowledged() {
         assert!(is_in_window(500, 500, 400));
         assert!(!is_in_window(1 << 31, 500, 400));
+    }
+
+    #[test]
+    fn a_false_acknowledgement_does_not_hide_what_follows_what_was_sent() {
+        for sent in [400, u32::MAX - 10] {
+            let acknowledged = sent.wrapping_add(LONGEST_ACK);
+            assert!(is_in_window(sent, acknowledged, sent));
+            assert!(!is_in_window(sent.wrapping_add(LONGEST_ACK / 2), acknowledged, sent));
+        }
     }
 
     #[test]

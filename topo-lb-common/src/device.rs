@@ -144,12 +144,13 @@ pub const fn outside(seed: u64, word: u64) -> u32 {
 pub struct Device {
     /// [`REFUSALS`].
     pub refusals: Bucket,
-    /// Open connections, of both address families. The programs add those that they establish and
+    /// Open TCP connections, of both address families. The programs add those that they establish and
     /// subtract those that close, and CPUs that do so at the same moment may count one together; the
     /// agent subtracts those that expire, and may count those twice that are established meanwhile.
     pub connections: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// The same for established flows of other protocols. Anybody may send datagrams in a client's name: they
+    /// take no place of its connections.
+    pub flows: u32,
 }
 
 #[cfg(test)]

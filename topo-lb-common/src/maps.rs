@@ -186,10 +186,17 @@ pub const DEFAULT_MEMBERS: u32 = 262_144;
 pub const DEFAULT_FLOWS: u32 = 65_536;
 /// Open tc connections per address family, unless the agent sets another number.
 pub const DEFAULT_CONNECTIONS: u32 = 131_072;
-/// Entries of `half_open4` and of `half_open6`, two for each connection.
-pub const HALF_OPEN: u32 = 16_384;
-/// Entries of `settled4` and of `settled6`: a quarter of the connections of `half_open4/6`.
-pub const SETTLED: u32 = HALF_OPEN / 2 / 4;
+/// Connections for which `half_open4` and `half_open6` have room, unless the agent sets another number; each
+/// has two entries.
+pub const DEFAULT_HALF_OPEN: u32 = 8_192;
+
+/// Entries of `settled4` and of `settled6`: three eighths, so that an eighth is left to others before more openings
+/// are to replace them ([`Usage`](crate::usage::Usage)). `half_open`: connections for which `half_open4/6` have room.
+#[must_use]
+pub const fn settled(half_open: u32) -> u32 {
+    let part = half_open / 8 * 3;
+    if part == 0 { 1 } else { part }
+}
 
 /// Entries of `closed4` and of `closed6`. `connections`: open ones for which there is room.
 #[must_use]

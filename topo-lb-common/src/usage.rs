@@ -1,7 +1,5 @@
 //! `usage`: how full the tables of connections are, of which programs cannot ask the kernel.
 
-use crate::maps::HALF_OPEN;
-
 /// Value of `usage`, of which there is one for each address family: IPv4, then IPv6. The programs add and
 /// subtract, and do not see which entries the kernel evicts or which expire; the agent corrects that.
 #[repr(C)]
@@ -15,12 +13,12 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Whether the table of half-open connections is so full that more openings are to replace others.
+    /// Whether the table of half-open connections is so full that more openings are to replace others: half of
+    /// it is left. `room`: connections that fit into it.
     #[inline(always)]
     #[must_use]
-    pub const fn is_under_pressure(half_open: i64) -> bool {
-        // Each has two entries, and half of the table is left.
-        half_open >= HALF_OPEN as i64 / 4
+    pub const fn is_under_pressure(half_open: i64, room: u32) -> bool {
+        half_open >= room as i64 / 2
     }
 }
 
@@ -30,9 +28,9 @@ mod tests {
 
     #[test]
     fn pressure_begins_at_half_of_the_room() {
-        let room = i64::from(HALF_OPEN) / 2;
-        assert!(!Usage::is_under_pressure(room / 2 - 1));
-        assert!(Usage::is_under_pressure(room / 2));
-        assert!(!Usage::is_under_pressure(-1));
+        let room = 8_192;
+        assert!(!Usage::is_under_pressure(4_095, room));
+        assert!(Usage::is_under_pressure(4_096, room));
+        assert!(!Usage::is_under_pressure(-1, room));
     }
 }

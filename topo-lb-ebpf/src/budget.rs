@@ -12,7 +12,7 @@ use topo_lb_common::usage::Usage;
 
 use crate::atomic::add;
 use crate::family::{ConnectionOf, Family, TupleOf};
-use crate::maps::{DEVICES, QUOTA, SEED, USAGE};
+use crate::maps::{DEVICES, HALF_OPEN_ROOM, QUOTA, SEED, USAGE};
 use crate::outside::is_of_outside;
 
 /// The key in `devices` of the client of a connection. `key`: that of the client's packets.
@@ -52,6 +52,13 @@ fn entry(device: u32) -> Option<*mut Device> {
     })
 }
 
+/// The count of an entry for connections of this protocol.
+#[inline(always)]
+fn count(entry: *mut Device, protocol: u8) -> *mut u32 {
+    // SAFETY: a pointer to a complete value; nothing is read.
+    unsafe { if protocol == TCP { &raw mut (*entry).connections } else { &raw mut (*entry).flows } }
+}
+
 /// Whether a client may open another connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Permit {
@@ -62,10 +69,19 @@ pub(crate) enum Permit {
     Full,
 }
 
-/// Whether a client of the device may open another connection at `now`.
+/// Whether a client may open another connection at `now`. `key` is that of its packet. Datagrams beyond the
+/// quota stay half-open.
 #[inline(always)]
-pub(crate) fn may_open<F: Family>(device: u32, now: u64) -> Permit {
-    let (Some(entry), Some(quota), Some(usage)) = (entry(device), QUOTA.get_ptr(0), usage::<F>())
+pub(crate) fn may_open<F: Family>(key: &TupleOf<F>, now: u64) -> Permit {
+    let permit = may_have::<F>(key, now);
+    if permit == Permit::Limited && key.protocol != TCP { Permit::Granted } else { permit }
+}
+
+/// Whether a client may have another open connection at `now`.
+#[inline(always)]
+fn may_have<F: Family>(key: &TupleOf<F>, now: u64) -> Permit {
+    let (Some(entry), Some(quota), Some(usage)) =
+        (entry(of::<F>(key)), QUOTA.get_ptr(0), usage::<F>())
     else {
         return Permit::Limited;
     };
@@ -73,7 +89,7 @@ pub(crate) fn may_open<F: Family>(device: u32, now: u64) -> Permit {
     unsafe {
         if (*quota).is_full((&raw const (*usage).open).read_volatile(), now) {
             Permit::Full
-        } else if (*quota).allows((*entry).connections, now) {
+        } else if (*quota).allows(*count(entry, key.protocol), now) {
             Permit::Granted
         } else {
             Permit::Limited
@@ -88,7 +104,7 @@ pub(crate) fn may_establish<F: Family>(key: &TupleOf<F>, now: u64) -> bool {
     let (Some(quota), Some(usage)) = (QUOTA.get_ptr(0), usage::<F>()) else {
         return false;
     };
-    // SAFETY: look-ups' pointers, as in `may_open`.
+    // SAFETY: look-ups' pointers, as in `may_have`.
     unsafe {
         let open = (&raw const (*usage).open).read_volatile();
         if (*quota).keeps_half_open(now) || key.protocol != TCP && (*quota).is_half_full(open, now)
@@ -96,17 +112,18 @@ pub(crate) fn may_establish<F: Family>(key: &TupleOf<F>, now: u64) -> bool {
             return false;
         }
     }
-    may_open::<F>(of::<F>(key), now) == Permit::Granted
+    may_have::<F>(key, now) == Permit::Granted
 }
 
-/// Whether a client of the device has as many open connections as may have a source of tc's at `now`.
+/// Whether a client has as many open connections as may have a source of tc's at `now`. `key` is that of its
+/// packet.
 #[inline(always)]
-pub(crate) fn has_many(device: u32, now: u64) -> bool {
-    let (Some(entry), Some(quota)) = (DEVICES.get_ptr_mut(device), QUOTA.get_ptr(0)) else {
+pub(crate) fn has_many<F: Family>(key: &TupleOf<F>, now: u64) -> bool {
+    let (Some(entry), Some(quota)) = (DEVICES.get_ptr_mut(of::<F>(key)), QUOTA.get_ptr(0)) else {
         return false;
     };
-    // SAFETY: look-ups' pointers, as in `may_open`.
-    unsafe { (*entry).connections >= MOST_OF_CLIENT && (*quota).holds(now) }
+    // SAFETY: look-ups' pointers, as in `may_have`.
+    unsafe { *count(entry, key.protocol) >= MOST_OF_CLIENT && (*quota).holds(now) }
 }
 
 #[inline(always)]
@@ -124,7 +141,7 @@ pub(crate) fn opened<F: Family>(now: u64) -> bool {
             add(half_open.cast(), 1);
             half_open.read_volatile()
         };
-        Usage::is_under_pressure(half_open)
+        Usage::is_under_pressure(half_open, HALF_OPEN_ROOM.load())
             // SAFETY: a look-up's pointer.
             && QUOTA.get_ptr(0).is_some_and(|quota| unsafe { (*quota).holds(now) })
     })
@@ -139,30 +156,31 @@ pub(crate) fn left_half_open<F: Family>() {
     }
 }
 
-/// A connection of the device is established.
+/// A connection is established. `key` is that of its client's packets.
 #[inline(always)]
-pub(crate) fn established<F: Family>(device: u32) {
+pub(crate) fn established<F: Family>(key: &TupleOf<F>) {
     left_half_open::<F>();
     if let Some(usage) = usage::<F>() {
         // SAFETY: as above.
         unsafe { add((&raw mut (*usage).open).cast(), 1) };
     }
-    if let Some(entry) = DEVICES.get_ptr_mut(device) {
+    if let Some(entry) = DEVICES.get_ptr_mut(of::<F>(key)) {
         // SAFETY: a look-up's pointer; at worst two CPUs count one connection together.
-        unsafe { (*entry).connections += 1 };
+        unsafe { *count(entry, key.protocol) += 1 };
     }
 }
 
 /// An established connection of the device is not open any more.
 #[inline(always)]
-pub(crate) fn closed<F: Family>(device: u32) {
+pub(crate) fn closed<F: Family>(device: u32, protocol: u8) {
     if let Some(usage) = usage::<F>() {
         // SAFETY: as above.
         unsafe { add((&raw mut (*usage).open).cast(), -1_i64 as u64) };
     }
     if let Some(entry) = DEVICES.get_ptr_mut(device) {
+        let count = count(entry, protocol);
         // SAFETY: as above.
-        unsafe { (*entry).connections = (*entry).connections.saturating_sub(1) };
+        unsafe { *count = (*count).saturating_sub(1) };
     }
 }
 

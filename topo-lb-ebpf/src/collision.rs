@@ -72,7 +72,7 @@ pub(crate) fn open<F: Translate>(skb: *mut __sk_buff) -> Verdict {
             && let Some(draft) = F::draft()
         {
             let key = says.key(protocol, FROM_CLIENT, device);
-            match budget::may_open::<F>(budget::of::<F>(&key), now) {
+            match budget::may_open::<F>(&key, now) {
                 Permit::Granted => {}
                 Permit::Limited => return limited(hook),
                 Permit::Full => return table_full(hook),

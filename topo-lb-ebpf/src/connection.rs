@@ -280,7 +280,7 @@ pub(crate) fn forget<F: Family>(key: &TupleOf<F>, connection: NonNull<Connection
     }
     // Of two CPUs that forget it, one counts it.
     if F::connections().remove(key).is_ok() && !is_closed(state) {
-        budget::closed::<F>(device);
+        budget::closed::<F>(device, key.protocol);
     }
     // The key may be that of another connection's entry by now.
     if let Some(found) = find::<F>(&other)

@@ -24,9 +24,9 @@ use topo_lb_common::far_endpoints::{FarEndpoint, MOST_FAR_ENDPOINTS, Moved};
 use topo_lb_common::flow::{Flows4, Flows6};
 use topo_lb_common::frontend_filter;
 use topo_lb_common::maps::{
-    DEFAULT_CONNECTIONS, DEFAULT_FLOWS, DEFAULT_MEMBERS, DEFAULT_SERVICES, DEFAULT_SLOTS,
-    FRAGMENTS as DATAGRAMS, HALF_OPEN, HOOKS, MOST_DEVICES, MOST_EXCLUDED, MOST_SOURCES,
-    MOST_UNPROGRAMMED, SETTLED, closed, entries,
+    DEFAULT_CONNECTIONS, DEFAULT_FLOWS, DEFAULT_HALF_OPEN, DEFAULT_MEMBERS, DEFAULT_SERVICES,
+    DEFAULT_SLOTS, FRAGMENTS as DATAGRAMS, HOOKS, MOST_DEVICES, MOST_EXCLUDED, MOST_SOURCES,
+    MOST_UNPROGRAMMED, closed, entries, settled,
 };
 use topo_lb_common::members::{Member, MemberKey4, MemberKey6};
 use topo_lb_common::openings::{BUCKETS, Openings4, Openings6};
@@ -68,11 +68,11 @@ pub(crate) type Connections<K, V> =
 /// Queue of closed connections.
 pub(crate) type Closed<K> = Queue<K, { closed(DEFAULT_CONNECTIONS) as usize }>;
 /// Queue of half-open connections that have their answer.
-pub(crate) type Settled<K> = Queue<K, { SETTLED as usize }>;
+pub(crate) type Settled<K> = Queue<K, { settled(DEFAULT_HALF_OPEN) as usize }>;
 /// Map of the last openings.
 pub(crate) type LastOpenings<V> = Array<V, { BUCKETS as usize }>;
 /// Map of connections that are not established yet: two entries each.
-pub(crate) type HalfOpen<K, V> = LruHashMap<K, V, { HALF_OPEN as usize }>;
+pub(crate) type HalfOpen<K, V> = LruHashMap<K, V, { 2 * DEFAULT_HALF_OPEN as usize }>;
 /// Map of whom the node's own datagrams were sent to, with the time of the last one.
 pub(crate) type Own<K> = LruHashMap<K, u64, { topo_lb_common::maps::OWN as usize }>;
 /// Map of who may dial frontends with source ranges.
@@ -257,6 +257,10 @@ pub(crate) static SNAT: Array<Snat, 1> = Array::new();
 /// Service ports for which there is room: the length of a CPU's part of `counters`.
 #[unsafe(no_mangle)]
 pub(crate) static SERVICE_PORTS: Global<u32> = Global::new(DEFAULT_SERVICES);
+
+/// Connections for which `half_open4` and `half_open6` have room.
+#[unsafe(no_mangle)]
+pub(crate) static HALF_OPEN_ROOM: Global<u32> = Global::new(DEFAULT_HALF_OPEN);
 
 /// A random number, another one each time the programs are loaded: by it clients outside share entries.
 #[unsafe(no_mangle)]

@@ -28,7 +28,6 @@ use crate::outside::is_of_outside;
 use crate::port::{PORT_ATTEMPTS, Takes, may_take};
 use crate::reply_filter;
 use crate::resolve::{Resolution, resolve};
-use crate::snat::has_socket;
 use crate::trace::note::note;
 
 /// The result of choosing an endpoint.
@@ -121,7 +120,7 @@ fn open<F: Client>(
     if key.protocol == SCTP && port != says.destination_port {
         return Chosen::Untouched;
     }
-    match budget::may_open::<F>(budget::of::<F>(key), new.now) {
+    match budget::may_open::<F>(key, new.now) {
         Permit::Granted => {}
         Permit::Limited => return Chosen::Limited,
         Permit::Full => return Chosen::Full,
@@ -208,9 +207,7 @@ pub(crate) fn expect_replies<F: FastPath>(
     }
     let way = if new.kind & TURNS != 0 { FROM_CLIENT } else { TO_CLIENT };
     let mut reply = to.reversed().key(key.protocol, way, key.device);
-    // A process of this node may have the port.
-    if !(is_snat && has_socket::<F>(skb, &mut reply))
-        && may_take::<F>(&reply, key, Takes::of(attempt), is_snat, new.now)
+    if may_take::<F>(skb, &mut reply, key, Takes::of(attempt), is_snat, new.now)
         && insert_reply::<F>(&reply, key, new, draft)
     {
         // SAFETY: a field of a look-up's value, which no packet uses yet.
@@ -283,7 +280,7 @@ pub(crate) fn establish<F: Client>(key: &TupleOf<F>) {
     {
         let _ = F::half_open().remove(key);
         let _ = F::half_open().remove(&other);
-        budget::established::<F>(budget::of::<F>(key));
+        budget::established::<F>(key);
     } else {
         let _ = F::connections().remove(&other);
     }

@@ -47,7 +47,7 @@ pub(crate) fn leave<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
         return Verdict::Translate;
     }
     if established.is_some() {
-        budget::closed::<F>(budget::of_entry::<F>(found, &key));
+        budget::closed::<F>(budget::of_entry::<F>(found, &key), key.protocol);
     }
     if is_reply {
         key = other;

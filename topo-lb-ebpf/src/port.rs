@@ -1,13 +1,15 @@
 //! Whether a connection may have a source port at its endpoint that another one has, or had.
 
+use aya_ebpf::bindings::__sk_buff;
 use topo_lb_common::address::TCP;
 use topo_lb_common::connection::{
     ANSWERED, LONGEST_TIME_WAIT, RESET, SHORTEST_LIFETIME, TIME_WAIT, is_closed,
 };
 
-use crate::connection::{find, forget, is_alive, remove};
+use crate::connection::{find_established, find_half_open, forget, is_alive, remove};
 use crate::family::{Family, TupleOf};
 use crate::four_tuple::{EntryFields, FourTuple};
+use crate::snat::has_socket;
 
 /// Source ports to try, if the client's own or another one is taken at the endpoint.
 pub(crate) const PORT_ATTEMPTS: u32 = 16;
@@ -22,7 +24,7 @@ pub(crate) enum Takes {
     /// Those that are over, also for their endpoint.
     Over,
     /// Those closed by FINs for [`TIME_WAIT`] and those closed by a RST, which have no TIME-WAIT. Of source
-    /// NAT also those without a packet for [`SHORTEST_LIFETIME`] but for answered ones of TCP: so packets
+    /// NAT also those without a packet for [`SHORTEST_LIFETIME`] but for established ones of TCP: so packets
     /// with false sources do not use up all ports.
     Rested,
     /// Closed ones.
@@ -43,29 +45,58 @@ impl Takes {
     }
 }
 
-/// Whether a connection with the key `key` may use a reply's key. Removes the connection that had it.
+/// Whether a connection with the key `key` may use a reply's key. Removes the connection that had it. A process of
+/// this node may have the port of source NAT, too: that is asked last, as the kernel has many sockets to look at.
 #[inline(always)]
 pub(crate) fn may_take<F: Family>(
-    reply: &TupleOf<F>,
+    skb: *mut __sk_buff,
+    reply: &mut TupleOf<F>,
     key: &TupleOf<F>,
     takes: Takes,
     is_snat: bool,
     now: u64,
 ) -> bool {
-    let Some(found) = find::<F>(reply) else {
-        return true;
-    };
-    if FourTuple::<F>::of_entry(found).is_reply_to(key) {
-        remove::<F>(reply);
-        return true;
+    let established = find_established::<F>(reply);
+    let found = established.or_else(|| find_half_open::<F>(reply));
+    let is_own = found.is_some_and(|found| FourTuple::<F>::of_entry(found).is_reply_to(key));
+    if let Some(found) = found
+        && !is_own
+        && !gives_up(
+            (EntryFields::of(found), established.is_some()),
+            key.protocol,
+            takes,
+            is_snat,
+            now,
+        )
+    {
+        return false;
     }
-    let fields = EntryFields::of(found);
+    if is_snat && has_socket::<F>(skb, reply) {
+        return false;
+    }
+    match found {
+        Some(_) if is_own => remove::<F>(reply),
+        Some(found) => forget::<F>(reply, found),
+        None => {}
+    }
+    true
+}
+
+/// Whether another client's connection, which is established or not, gives up its reply's key.
+#[inline(always)]
+fn gives_up(
+    (fields, is_established): (EntryFields, bool),
+    protocol: u8,
+    takes: Takes,
+    is_snat: bool,
+    now: u64,
+) -> bool {
     // SAFETY: fields of a look-up's value, each read separately.
     let (state, last_used) =
         unsafe { (fields.state.read_volatile(), fields.last_used.read_volatile()) };
     let age = now.wrapping_sub(last_used).cast_signed();
-    let is_tcp = key.protocol == TCP;
-    let may_take = if is_tcp && is_closed(state) {
+    let is_tcp = protocol == TCP;
+    if is_tcp && is_closed(state) {
         let (waits, least) = if state & RESET != 0 {
             (SHORTEST_LIFETIME, 0)
         } else {
@@ -77,11 +108,8 @@ pub(crate) fn may_take<F: Family>(
             Takes::Closed => true,
         }
     } else {
-        let is_idle = age > SHORTEST_LIFETIME.cast_signed() && !(is_tcp && state & ANSWERED != 0);
-        !is_alive(fields, key.protocol, now) || takes != Takes::Over && is_snat && is_idle
-    };
-    if may_take {
-        forget::<F>(reply, found);
+        let is_open = is_tcp && is_established && state & ANSWERED != 0;
+        let is_idle = age > SHORTEST_LIFETIME.cast_signed() && !is_open;
+        !is_alive(fields, protocol, now) || takes != Takes::Over && is_snat && is_idle
     }
-    may_take
 }

@@ -8,7 +8,8 @@ use core::ptr::NonNull;
 
 use aya_ebpf::bindings::{
     __sk_buff, BPF_F_CURRENT_NETNS, BPF_FIB_LKUP_RET_FRAG_NEEDED, BPF_FIB_LKUP_RET_NO_NEIGH,
-    BPF_FIB_LKUP_RET_SUCCESS, BPF_FIB_LKUP_RET_UNSUPP_LWT, bpf_fib_lookup as FibLookup,
+    BPF_FIB_LKUP_RET_NOT_FWDED, BPF_FIB_LKUP_RET_SUCCESS, BPF_FIB_LKUP_RET_UNSUPP_LWT,
+    bpf_fib_lookup as FibLookup,
 };
 use aya_ebpf::helpers::{
     bpf_fib_lookup, bpf_get_prandom_u32, bpf_redirect_neigh, bpf_sk_lookup_udp, bpf_sk_release,
@@ -91,9 +92,30 @@ pub(crate) fn look_for_reply<F: Route + FastPath>(skb: *mut __sk_buff) -> Verdic
 /// has as its source.
 #[inline(always)]
 pub(crate) fn may_end_another(skb: *mut __sk_buff, protocol: u8, port: u16) -> bool {
+    SERVES_ALL_FRONTENDS.load() != 0
+        && protocol == UDP
+        && is_source_port(port)
+        && arrived_by(skb) == 0
+}
+
+/// The interface index of the device by which a packet has come that leaves; zero if a process of this node
+/// has sent it.
+#[inline(always)]
+fn arrived_by(skb: *mut __sk_buff) -> u32 {
     // SAFETY: a field of the hook's context.
-    let is_forwarded = || unsafe { (&raw const (*skb).ingress_ifindex).read_volatile() != 0 };
-    SERVES_ALL_FRONTENDS.load() != 0 && protocol == UDP && is_source_port(port) && !is_forwarded()
+    unsafe { (&raw const (*skb).ingress_ifindex).read_volatile() }
+}
+
+/// Whether this node has given a packet that leaves its source: a process has sent it, or it is forwarded and
+/// masqueraded. Any host can send a packet with a false source through this node. None has an address of
+/// this node: the kernel takes no such IPv4 packet from outside (`__fib_validate_source`,
+/// net/ipv4/fib_frontend.c), and an IPv6 packet may have come by the device by which it leaves.
+#[inline(always)]
+pub(crate) fn has_sent<F: Route>(skb: *mut __sk_buff, source: F::Address) -> bool {
+    let by = arrived_by(skb);
+    by == 0
+        || !(F::IS_V6 && by == device(skb))
+            && ask::<F>(skb, UDP, F::NOWHERE, source).0 == BPF_FIB_LKUP_RET_NOT_FWDED
 }
 
 /// The tag of a packet that is not in its bytes; zero without one, and for a tag that has only a priority
@@ -209,6 +231,25 @@ fn leads_to<F: Route>(
     source: F::Address,
     destination: F::Address,
 ) -> Way {
+    match ask::<F>(skb, protocol, source, destination) {
+        (
+            BPF_FIB_LKUP_RET_SUCCESS | BPF_FIB_LKUP_RET_NO_NEIGH | BPF_FIB_LKUP_RET_FRAG_NEEDED,
+            device,
+        ) => Way::To(device),
+        (BPF_FIB_LKUP_RET_UNSUPP_LWT, _) => Way::Encapsulated,
+        _ => Way::Nowhere,
+    }
+}
+
+/// The kernel's answer about a packet to forward, `BPF_FIB_LKUP_RET_…`, and the interface index of the
+/// device by which it would leave.
+#[inline(always)]
+fn ask<F: Route>(
+    skb: *mut __sk_buff,
+    protocol: u8,
+    source: F::Address,
+    destination: F::Address,
+) -> (u32, u32) {
     // SAFETY: all zeros are a valid question.
     let mut question: FibLookup = unsafe { core::mem::zeroed() };
     question.family = F::NUMBER;
@@ -218,13 +259,7 @@ fn leads_to<F: Route>(
     // SAFETY: a context of this hook, and a whole question.
     let answer =
         unsafe { bpf_fib_lookup(skb.cast(), &raw mut question, size_of::<FibLookup>() as i32, 0) };
-    match answer as u32 {
-        BPF_FIB_LKUP_RET_SUCCESS | BPF_FIB_LKUP_RET_NO_NEIGH | BPF_FIB_LKUP_RET_FRAG_NEEDED => {
-            Way::To(question.ifindex)
-        }
-        BPF_FIB_LKUP_RET_UNSUPP_LWT => Way::Encapsulated,
-        _ => Way::Nowhere,
-    }
+    (answer as u32, question.ifindex)
 }
 
 /// Sends a packet on to its new destination as a router does, out of the device that received it.

@@ -5,8 +5,8 @@ use core::ptr::NonNull;
 
 use topo_lb_common::address::TCP;
 use topo_lb_common::connection::{
-    ANSWERED, CLIENT_FIN, ENDPOINT_FIN, LAG, LONGEST_ACK, REOPENS, REPLY, RESET, TICK, is_closed,
-    is_in_window, is_near, must_record,
+    ANSWERED, CLIENT_FIN, ENDPOINT_FIN, FIN_AGAIN, LAG, LONGEST_ACK, REOPENS, REPLY, RESET, TICK,
+    is_closed, is_in_window, is_near, must_record,
 };
 
 use crate::connection::{find_of, holds, other_key};
@@ -61,8 +61,8 @@ pub(crate) fn note<F: Family>(
         let sent = fields.sent.read_volatile();
         let end = transport.sequence.wrapping_add(transport.payload);
         let before = fields.acknowledged.read_volatile();
-        let is_near = |number: u32, recorded| number.wrapping_sub(recorded) < LAG;
-        if !is_due && is_near(end, sent) && is_near(transport.acknowledged, before) {
+        let is_new = |number: u32, recorded| number.wrapping_sub(recorded) >= LAG;
+        if !(is_due || is_new(end, sent) || is_new(transport.acknowledged, before)) {
             return;
         }
         cold_path();
@@ -74,7 +74,11 @@ pub(crate) fn note<F: Family>(
         if must_record(end, sent, u32::MAX >> 1, is_due) {
             fields.sent.write_volatile(end);
         }
-        if must_record(transport.acknowledged, before, LONGEST_ACK, is_due) {
+        // An old number is half of all numbers, and proves nothing about the sender. Who acknowledges something
+        // new sends it with its newest number.
+        if is_near(transport.sequence, sent)
+            && must_record(transport.acknowledged, before, LONGEST_ACK, is_due)
+        {
             fields.acknowledged.write_volatile(transport.acknowledged);
         }
     }
@@ -184,7 +188,12 @@ fn note_flags(own: EntryFields, other: EntryFields, transport: &Transport, now: 
             if counts && flags & RST != 0 {
                 next |= RESET;
             } else if counts && flags & FIN != 0 {
-                next |= if is_reply { ENDPOINT_FIN } else { CLIENT_FIN };
+                let fin = if is_reply { ENDPOINT_FIN } else { CLIENT_FIN };
+                // One packet may be here twice, if its endpoint is checked.
+                if state & fin != 0 && (own.last_used.read_volatile() ^ now) >> TICK != 0 {
+                    next |= FIN_AGAIN;
+                }
+                next |= fin;
             }
         }
         if next != state {

@@ -180,7 +180,9 @@ pub(crate) fn leave_from_own<F: Translate>(skb: *mut __sk_buff) -> Verdict {
         let says = FourTuple::of_packet(&header, ports);
         let key = client_key(skb, &says.reversed(), header.protocol);
         if own::may_be::<F>(header.protocol, says.source, says.source_port) {
-            own::remember::<F>(&key, now());
+            if snat::has_sent::<F>(skb, says.source) {
+                own::remember::<F>(&key, now());
+            }
         } else if let Some(found) = connection::find::<F>(&key)
             // SAFETY: a field of a look-up's value.
             && unsafe { EntryFields::of(found).kind.read_volatile() } & SOURCE == SOURCE
@@ -270,6 +272,10 @@ pub(crate) fn open<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let header = F::header(skb, ETHERNET, false);
     let transport = transport(skb, &header);
     let says = FourTuple::of_packet(&header, transport.ports);
+    // The kernel drops it. An answer would go to all hosts of a network.
+    if !F::is_unicast(says.source) {
+        return fragment::leave(&header, hook);
+    }
     let frontend = F::frontend(says.destination, says.destination_port, header.protocol);
     let key = client_key(skb, &says, header.protocol);
     if is_outside(skb) && header.protocol == UDP && own::is_own::<F>(&key, now()) {
@@ -307,7 +313,7 @@ pub(crate) fn choose_source<F: Translate>(skb: *mut __sk_buff) -> Verdict {
             }
             // SAFETY: a field of a look-up's value.
             let kind = unsafe { EntryFields::of(found).kind.read_volatile() };
-            if kind & SNAT != 0 && budget::has_many(budget::of::<F>(&key), now()) {
+            if kind & SNAT != 0 && budget::has_many::<F>(&key, now()) {
                 opening::give_up::<F>(&key);
                 return limited(Hook::Ingress);
             }

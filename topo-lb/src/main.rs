@@ -13,10 +13,8 @@ use topo_lb::cli::{
     node_name,
 };
 use topo_lb::commands::list::Listed;
-use topo_lb::{
-    commands::agent_metrics, commands::check, commands::list, commands::migrate, commands::top,
-    commands::trace, commands::try_out, commands::view, name_service, pod,
-};
+use topo_lb::commands::{agent_metrics, check, list, migrate, top, trace, try_out, view};
+use topo_lb::{name_service, pod};
 use topo_lb_agent::admin::probe;
 use topo_lb_agent::app;
 use topo_lb_core::cluster::{ServiceId, State};

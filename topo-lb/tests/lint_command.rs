@@ -318,12 +318,30 @@ fn frontends_that_two_services_claim_are_found_whatever_kind_they_are() {
 }
 
 #[test]
+fn addresses_that_nobody_serves_are_found() {
+    let service = "---\n{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {clusterIP: 10.96.12.1, \
+                   externalIPs: [127.0.0.1, 198.51.100.9], ports: [{port: 80}]}, status: {loadBalancer: \
+                   {ingress: [{ip: '2001:db8::5'}, {ip: '2001:db8::6', ipMode: Proxy}, {hostname: web}]}}}";
+    let found = lint(&[], service);
+    let shown = text(&found.stdout);
+    assert_eq!(
+        of(shown, "default/web"),
+        [
+            "warning  ignored  external IP 127.0.0.1 is not served: every host or Pod has such an address",
+            "warning  ignored  load balancer IP 2001:db8::5 is not served: the Service has no ClusterIP of \
+             its family; ipFamilyPolicy: PreferDualStack gives it one",
+        ],
+        "{shown}"
+    );
+}
+
+#[test]
 fn explain_says_whose_a_contested_frontend_is() {
     let done = run(&["explain", "--manifests", "-", "--node", "n1"], &claims());
     let shown = text(&done.stdout);
     let also: Vec<_> =
         shown.lines().filter_map(|line| line.trim().strip_prefix("also at   ")).collect();
-    let must = "one must change";
+    let (must, ranges) = ("one must change", "(if --external-ip-ranges has it)");
     let lost = |frontend: &str, winner: &str| {
         format!("BUT {frontend} is default/{winner}'s, which claims it first: {must}")
     };
@@ -333,13 +351,13 @@ fn explain_says_whose_a_contested_frontend_is() {
     let (external, node_port, balancer) =
         ("198.51.100.9 TCP 80", "node port TCP 30120", "203.0.113.12 TCP 80");
     let wanted = [
-        format!("external IP 198.51.100.9:80 ({})", lost(external, "b-old")),
-        format!("external IP 198.51.100.9:80 ({})", kept("a-young", external)),
+        format!("external IP 198.51.100.9:80 {ranges} ({})", lost(external, "b-old")),
+        format!("external IP 198.51.100.9:80 {ranges} ({})", kept("a-young", external)),
         format!("node port 30120 ({})", lost(node_port, "d-old")),
         format!("node port 30120 ({})", kept("c-young", node_port)),
-        format!("external IP 203.0.113.12:80 ({})", lost(balancer, "f-young")),
+        format!("external IP 203.0.113.12:80 {ranges} ({})", lost(balancer, "f-young")),
         format!(
-            "load balancer IP 203.0.113.12:80 ({0}), external IP 203.0.113.12:80 ({0})",
+            "load balancer IP 203.0.113.12:80 ({0}), external IP 203.0.113.12:80 {ranges} ({0})",
             kept("e-old", balancer)
         ),
     ];

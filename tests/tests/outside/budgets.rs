@@ -1,12 +1,11 @@
 //! What clients outside do to the table of connections that they share with others.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
-use socket2::{Domain, Socket, Type};
 use topo_lb_tests::flood::{dropped_in_queues, flood, send_each};
 use topo_lb_tests::frame::{Tcp, tcp, udp};
 use topo_lb_tests::http;
@@ -15,7 +14,8 @@ use topo_lb_tests::scene::{ALL, FOLLOWS, HERE, Scene};
 use topo_lb_tests::traffic::{Tally, Via};
 use topo_lb_tests::wait::{patient, until};
 
-use super::scene::{OUTSIDE, WEB, idle, packets, set};
+use super::dialling::{expect_no_more_than_dropped, lost};
+use super::scene::{BALANCER, OUTSIDE, WEB, idle, packets, play, set};
 
 /// Ethernet addresses of the node's uplink, and of the fabric.
 const NODE: [u8; 6] = [2, 0x54, 0x4c, 1, 1, 0];
@@ -23,12 +23,12 @@ const FABRIC: [u8; 6] = [2, 0x54, 0x4c, 1, 254, 0];
 /// A Service with an endpoint that answers nothing, by TCP and UDP: its node port at the agent's node.
 const SILENT: &str = "172.30.0.2:30090";
 /// The address of that endpoint, to which its node has no way.
-const NOWHERE: &str = "10.244.1.250";
+pub(super) const NOWHERE: &str = "10.244.1.250";
 /// The device that leads to the agent's node.
-const DEVICE: &str = "node1";
+pub(super) const DEVICE: &str = "node1";
 
 /// A frame to the agent's node.
-fn to_node(mut frame: Vec<u8>) -> Vec<u8> {
+pub(super) fn to_node(mut frame: Vec<u8>) -> Vec<u8> {
     frame[..6].copy_from_slice(&NODE);
     frame[6..12].copy_from_slice(&FABRIC);
     frame
@@ -136,55 +136,59 @@ fn datagrams_that_nobody_answers_all_reach_their_endpoint() -> Result<()> {
     })
 }
 
-/// Gives the fabric so many other addresses, to which each node has a way.
-fn add_clients(scene: &Scene<'_>, clients: u8) -> Result<Vec<Ipv4Addr>> {
-    let addresses: Vec<_> = (0..clients).map(|host| Ipv4Addr::new(198, 51, 100, host)).collect();
-    let add = addresses.iter().map(|address| format!("address add {address}/32 dev lo"));
-    scene.cluster.fabric().ip(&add.collect::<Vec<_>>())?;
-    for node in [HERE, "beside", "there", "beyond"] {
-        let way = format!("route add 198.51.100.0/24 via {}", OUTSIDE[0]);
-        scene.cluster.node_netns(node)?.ip(&[way])?;
-    }
-    Ok(addresses)
-}
-
-/// Opens a connection from an address of this network namespace, closes it, and waits for the end.
-fn come_and_go(from: IpAddr, to: SocketAddr) -> Result<()> {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-    socket.bind(&SocketAddr::new(from, 0).into())?;
-    let limit = patient(Duration::from_secs(10));
-    socket.connect_timeout(&to.into(), limit)?;
-    let stream: TcpStream = socket.into();
-    stream.set_read_timeout(Some(limit))?;
-    stream.shutdown(std::net::Shutdown::Write)?;
-    let end = std::io::copy(&mut &stream, &mut std::io::sink());
-    end.context("an end that is no FIN")?;
-    Ok(())
-}
-
 #[test]
-fn short_connections_of_many_clients_leave_open_ones_alone() -> Result<()> {
-    const ROOM: u32 = 512;
+fn datagrams_that_nobody_answers_cost_a_healthy_service_none() -> Result<()> {
+    /// In a second, and for so many seconds.
+    const RATE: u16 = 5_000;
+    const SECONDS: u16 = 2;
     idle(|scene| {
-        scene.agent.set("--max-connections", ROOM.to_string());
+        add_silent(scene)?;
+        scene.manifests.write()?;
         scene.agent.resume()?;
+        wait_for_silent(scene)?;
         let fabric = scene.cluster.fabric();
-        let addresses = add_clients(scene, 64)?;
         let mut client = scene.cluster.guest("outside", fabric)?;
-        client.wait_for(WEB[0].0, WEB[0].1.parse()?, &ALL, FOLLOWS)?;
-        let mut held = Vec::new();
-        for (via, to) in [WEB[0], WEB[3]].into_iter().cycle().take(8) {
-            let socket = client.open(via, to.parse()?)??;
-            held.push((socket, client.ask(socket, None)??.pod));
+        for (via, to) in WEB {
+            client.wait_for(via, to.parse()?, &ALL, FOLLOWS)?;
         }
-        let to: SocketAddr = WEB[0].1.parse()?;
-        fabric.run(|| {
-            (0..10 * ROOM as usize)
-                .try_for_each(|number| come_and_go(addresses[number % addresses.len()].into(), to))
-        })?;
-        for (socket, pod) in held {
-            let reply = client.ask(socket, None)?.context("an open connection has no answer")?;
-            ensure!(reply.pod == pod, "{pod} answered, and then {}", reply.pod);
+        let to: SocketAddr = SILENT.parse()?;
+        for addresses in [1, RATE] {
+            let frames: Vec<_> = (0..RATE * SECONDS)
+                .map(|number| {
+                    let [high, low] = (number % addresses).to_be_bytes();
+                    // The one is that of the healthy Service's client: a proxy that hides others.
+                    let many = Ipv4Addr::new(198, 19, high, low);
+                    let from = if addresses == 1 { client4() } else { many };
+                    to_node(udp((from, 2_000 + number).into(), to, b"a line of a log"))
+                })
+                .collect();
+            let dropped = dropped_in_queues()?;
+            let mut tally = Tally::default();
+            thread::scope(|scope| {
+                let sender = scope.spawn(|| {
+                    let start = Instant::now();
+                    let mut parts = (1..).zip(frames.chunks(usize::from(RATE) / 100));
+                    parts.try_for_each(|(number, part)| {
+                        send_each(fabric, DEVICE, part)?;
+                        let due = start + number * Duration::from_millis(10);
+                        thread::sleep(due.saturating_duration_since(Instant::now()));
+                        anyhow::Ok(())
+                    })
+                });
+                while !sender.is_finished() {
+                    for (via, to) in WEB {
+                        tally.add(&client.call(via, to.parse()?, 10)?);
+                    }
+                }
+                sender.join().expect("a flood does not panic")
+            })?;
+            println!("{addresses} addresses; beside them {tally}");
+            expect_no_more_than_dropped(lost(&tally), dropped)
+                .with_context(|| tally.to_string())?;
+        }
+        for outcome in ["limited", "no_port", "table_full"] {
+            let refused = packets(scene, outcome)?;
+            ensure!(refused == 0, "{outcome}: {refused}");
         }
         Ok(())
     })
@@ -221,7 +225,7 @@ fn forged_packets_move_no_client_to_another_endpoint() -> Result<()> {
         scene.agent.resume()?;
         let fabric = scene.cluster.fabric();
         let to: SocketAddr = WEB[0].1.parse()?;
-        let addresses = add_clients(scene, CLIENTS)?;
+        let addresses = scene.cluster.add_clients(CLIENTS)?;
         let ask = |from: &Ipv4Addr| {
             http::get_from(fabric, Some((*from).into()), to, "/").map(|answer| answer.body)
         };
@@ -240,6 +244,36 @@ fn forged_packets_move_no_client_to_another_endpoint() -> Result<()> {
         })?;
         let again: Vec<String> = addresses.iter().map(&ask).collect::<Result<_>>()?;
         ensure!(again == kept, "{kept:?} answered before, and {again:?} after");
+        Ok(())
+    })
+}
+
+/// Any host can have the node forward a packet that looks like one of a Service to its client.
+#[test]
+fn a_false_source_that_is_a_frontend_takes_no_client_away_from_it() -> Result<()> {
+    play(|scene, client| {
+        for (via, web) in [WEB[1], WEB[4]] {
+            client.wait_for(via, web.parse()?, &ALL, FOLLOWS)?;
+        }
+        let fabric = scene.cluster.fabric();
+        // No packet from outside has the node's IPv4 address as its source.
+        for (own, frontend) in [
+            (OUTSIDE[0], SocketAddr::new(BALANCER[0].parse()?, 80)),
+            (OUTSIDE[1], SocketAddr::new(BALANCER[1].parse()?, 80)),
+            (OUTSIDE[1], WEB[4].1.parse()?),
+        ] {
+            let socket = fabric.run(|| Ok(UdpSocket::bind((own, 0))?))?;
+            socket.set_read_timeout(Some(patient(Duration::from_secs(4))))?;
+            let forged = to_node(udp(frontend, socket.local_addr()?, b"false"));
+            send_each(fabric, DEVICE, &[forged])?;
+            let mut said = [0; 512];
+            let (length, from) = socket.recv_from(&mut said).context("it is not forwarded")?;
+            ensure!((&said[..length], from) == (&b"false"[..], frontend), "{from}");
+            socket.send_to(b"who?", frontend)?;
+            let answer = socket.recv_from(&mut said);
+            let (_, from) = answer.with_context(|| format!("{frontend} does not answer"))?;
+            ensure!(from == frontend, "{from}");
+        }
         Ok(())
     })
 }

@@ -3,7 +3,6 @@
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::ops::RangeInclusive;
-use std::os::fd::AsRawFd as _;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -16,6 +15,7 @@ use topo_lb_tests::process::printed;
 use topo_lb_tests::scene::{FOLLOWS, HERE, Scene};
 use topo_lb_tests::wait::{patient, until};
 
+use super::dialling::sent_again;
 use super::scene::{OUTSIDE, play};
 use super::sources::{SEEN, SEEN_PORT, bound, put_seen, wait_for_udp};
 
@@ -182,20 +182,6 @@ fn both_connections_of_a_port_go_on_without_an_agent_and_with_the_next_one() -> 
             all_go_on().context("with marks")
         })
     })
-}
-
-/// How often TCP has sent a segment of a connection again (`tcpi_total_retrans`, include/uapi/linux/tcp.h).
-fn sent_again(stream: &TcpStream) -> Result<u32> {
-    // SAFETY: all zeros are a valid value.
-    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
-    let mut length = size_of_val(&info) as libc::socklen_t;
-    let (to, option) = ((&raw mut info).cast(), libc::TCP_INFO);
-    // SAFETY: the value has this length.
-    let result = unsafe {
-        libc::getsockopt(stream.as_raw_fd(), libc::IPPROTO_TCP, option, to, &raw mut length)
-    };
-    ensure!(result == 0, "TCP_INFO: {}", io::Error::last_os_error());
-    Ok(info.tcpi_total_retrans)
 }
 
 #[test]

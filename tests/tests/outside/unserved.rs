@@ -77,6 +77,10 @@ fn a_device_without_ethernet_headers_is_told_while_clients_may_come_by_it() -> R
         let (is_ok, finding) = checked(scene, &["--external-devices", "eth*"])?;
         ensure!(is_ok && finding["status"] == "ok", "{finding}");
         ensure!(finding["sentence"] == "clients outside are served at eth0", "{finding}");
+        let (is_ok, finding) = checked(scene, &["--external-devices", "enp5s0"])?;
+        ensure!(!is_ok && finding["status"] == "failed", "{finding}");
+        let named = "no Ethernet device matches --external-devices enp5s0";
+        ensure!(finding["sentence"].as_str().is_some_and(|it| it.ends_with(named)), "{finding}");
         scene.agent.stop()?;
         scene.agent.set("--external-devices", "eth*,vpn*");
         scene.agent.resume()?;

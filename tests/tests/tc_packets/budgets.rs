@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use anyhow::{Result, ensure};
 use topo_lb_common::address::{TCP, UDP};
 use topo_lb_common::backend::Locality;
-use topo_lb_common::maps::{HALF_OPEN, SETTLED, closed};
+use topo_lb_common::maps::{DEFAULT_HALF_OPEN, closed, settled};
 use topo_lb_tests::frame::{self, ACK, RST, Tcp, segment};
 use topo_lb_tests::packets::{DROP, Hook, NEXT, Programs};
 
@@ -39,6 +39,9 @@ const FAMILIES: [Parts; 2] = [
 
 /// Entries of `connections4/6` in these tests.
 const ENTRIES: u32 = 1_024;
+
+/// Twice as many flows as `half_open4/6` have room for.
+const FLOWS: u16 = 2 * DEFAULT_HALF_OPEN as u16;
 
 impl Parts {
     fn client(&self, network: u16, port: u16) -> Result<SocketAddr> {
@@ -134,10 +137,34 @@ fn openings_that_nobody_completes_leave_room_for_the_same_client_at_another_fron
 }
 
 #[test]
+fn openings_replace_others_only_while_an_agent_counts_them() -> Result<()> {
+    // More than half of the room.
+    const OPENINGS: u16 = DEFAULT_HALF_OPEN as u16 / 2 + 1_000;
+    for parts in FAMILIES {
+        let Parts { web, a, .. } = parts;
+        for counts in [true, false] {
+            let mut programs = parts.scene()?;
+            programs.limit(1 << 20)?;
+            if !counts {
+                programs.let_the_quota_end()?;
+            }
+            for port in 0..OPENINGS {
+                syn(&mut programs, parts.client(0, 2_000 + port)?, web, a)?;
+            }
+            let left = programs.half_open(at(web).is_ipv6())?;
+            // The one with which half of the room is taken replaces another.
+            let wanted = if counts { DEFAULT_HALF_OPEN - 2 } else { 2 * u32::from(OPENINGS) };
+            ensure!(left == wanted as usize, "{left} entries, and not {wanted} ({counts})");
+        }
+    }
+    Ok(())
+}
+
+#[test]
 fn datagrams_that_nobody_answers_all_arrive() -> Result<()> {
     for parts in FAMILIES {
         let mut programs = parts.scene()?;
-        for port in 0..HALF_OPEN as u16 {
+        for port in 0..FLOWS {
             let client = parts.client(0, 1_024 + port)?;
             let packet = frame::udp(client, at(parts.web), b"a line of a log");
             pass(&mut programs, Hook::ExternalIngress, &packet, (client, at(parts.a)))?;
@@ -153,7 +180,7 @@ fn answered_datagrams_leave_before_an_opening_of_another_client() -> Result<()> 
         let mut programs = parts.scene()?;
         let slow = parts.client(1, 40_000)?;
         syn(&mut programs, slow, other, b)?;
-        for port in 0..HALF_OPEN as u16 {
+        for port in 0..FLOWS {
             let client = parts.client(0, 1_024 + port)?;
             let packet = frame::udp(client, at(web), b"name?");
             pass(&mut programs, Hook::ExternalIngress, &packet, (client, at(a)))?;
@@ -161,7 +188,7 @@ fn answered_datagrams_leave_before_an_opening_of_another_client() -> Result<()> 
             pass(&mut programs, Hook::ExternalEgress, &answer, (at(web), client))?;
         }
         let left = programs.half_open(at(web).is_ipv6())?;
-        ensure!(left == 2 * (SETTLED as usize + 1), "{left} entries are left");
+        ensure!(left == 2 * (settled(DEFAULT_HALF_OPEN) as usize + 1), "{left} entries are left");
         complete(&mut programs, slow, other, b)?;
     }
     Ok(())
@@ -217,6 +244,28 @@ fn a_client_that_dials_in_series_has_its_place_back_at_each_end() -> Result<()> 
 }
 
 #[test]
+fn a_connection_that_is_opened_again_needs_a_place_in_the_quota_again() -> Result<()> {
+    for parts in FAMILIES {
+        let Parts { web, a, .. } = parts;
+        let mut programs = parts.scene()?;
+        programs.limit(1)?;
+        let (client, other) = (parts.client(0, 40_000)?, parts.client(0, 40_001)?);
+        for _ in 0..2 {
+            open(&mut programs, client, web, a)?;
+            ensure!(programs.connections_outside()? == 1, "it does not count");
+            reset(&mut programs, client, web, a)?;
+        }
+        open(&mut programs, other, web, a)?;
+        let again = frame::tcp(client, at(web), Tcp::Syn(999));
+        let (verdict, _) = programs.run(Hook::ExternalIngress, &again)?;
+        let totals = programs.totals(Hook::ExternalIngress)?;
+        ensure!((verdict, totals.limited) == (DROP, 1), "verdict {verdict}, {totals:?}");
+        goes_on(&mut programs, other, web, a)?;
+    }
+    Ok(())
+}
+
+#[test]
 fn a_table_full_of_open_connections_refuses_others_and_says_so() -> Result<()> {
     const MOST: u32 = 5;
     const ROOM: u16 = 4 * MOST as u16;
@@ -263,6 +312,32 @@ fn datagrams_leave_half_of_the_table_to_others() -> Result<()> {
         ensure!(established == u32::from(HALF), "{established} flows are established");
         open(&mut programs, parts.client(2 * HALF, 40_000)?, web, a)?;
         ensure!(programs.connections_outside()? == established + 1, "no room for TCP");
+    }
+    Ok(())
+}
+
+#[test]
+fn datagrams_in_a_clients_name_take_no_place_of_its_connections() -> Result<()> {
+    const MOST: u16 = 4;
+    for parts in FAMILIES {
+        let Parts { web, a, .. } = parts;
+        let mut programs = parts.scene()?;
+        programs.limit(MOST.into())?;
+        for _ in 0..2 {
+            for port in 0..2 * MOST {
+                let client = parts.client(0, 40_000 + port)?;
+                let (asks, answer) =
+                    (frame::udp(client, at(web), b"?"), frame::udp(at(a), client, b"!"));
+                pass(&mut programs, Hook::ExternalIngress, &asks, (client, at(a)))?;
+                pass(&mut programs, Hook::ExternalEgress, &answer, (at(web), client))?;
+            }
+        }
+        let established = programs.established(at(web).is_ipv6())?;
+        ensure!(established == 2 * usize::from(MOST), "{established}: beyond the client's share");
+        for port in 0..MOST {
+            open(&mut programs, parts.client(0, 50_000 + port)?, web, a)?;
+        }
+        ensure!(programs.totals(Hook::ExternalIngress)?.limited == 0);
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 mod budgets;
 mod checksums;
 mod collisions;
+mod ends;
 mod extensions;
 mod fragments;
 mod icmp;

@@ -292,3 +292,27 @@ fn a_guest_and_a_client_outside_with_the_same_ports_have_connections_of_their_ow
     expect(&mut programs, "the guest again", Hook::Ingress, &syn, (NEXT, CLIENT4, B4))?;
     Ok(())
 }
+
+/// The kernel drops such packets; the answer of an endpoint would go to all hosts of the network.
+#[test]
+fn a_source_that_is_no_unicast_address_opens_nothing() -> Result<()> {
+    for (web, endpoint, sources) in [
+        (
+            "172.18.0.2:30080",
+            A4,
+            &["224.0.0.1:7", "255.255.255.255:7", "127.0.0.1:7", "0.0.0.0:7"][..],
+        ),
+        ("[fd00:18::2]:30080", A6, &["[ff02::1]:7", "[::]:7"]),
+    ] {
+        let mut programs = Programs::replacing()?;
+        programs.expose(1, at(web), TCP, &[(at(endpoint), Locality::Zone)])?;
+        programs.expose(2, at(web), UDP, &[(at(endpoint), Locality::Zone)])?;
+        for source in sources {
+            for packet in [tcp(source, web, Tcp::Syn(999)), udp(source, web)] {
+                expect_untouched(&mut programs, source, Hook::ExternalIngress, &packet)?;
+            }
+        }
+        ensure!(programs.totals(Hook::ExternalIngress)?.opened == 0);
+    }
+    Ok(())
+}

@@ -1,6 +1,7 @@
 //! Source ports of connections that the programs send on to other nodes.
 
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -8,7 +9,7 @@ use topo_lb_common::address::{TCP, UDP};
 use topo_lb_common::backend::Locality;
 use topo_lb_common::connection::{ANSWERED, CLIENT_FIN, ENDPOINT_FIN, REPLY, RESET, SNAT, Tuple4};
 use topo_lb_common::packets::Packets;
-use topo_lb_common::snat::PORTS;
+use topo_lb_common::snat::{MOST_OF_CLIENT, PORTS};
 use topo_lb_tests::frame::{self, Tcp, says};
 use topo_lb_tests::packets::{BACK, DROP, Hook, NEXT, Programs};
 
@@ -143,6 +144,78 @@ fn ports_of_idle_connections_go_to_other_clients_last() -> Result<()> {
             let is_former =
                 |key: &Tuple4| key.protocol == protocol && key.source_port == source.port();
             ensure!(!left.iter().any(|(key, _)| is_former(key)), "the entry of the former client");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn ports_of_openings_that_nobody_completes_go_to_other_clients_last() -> Result<()> {
+    on_node_with(65_536, |programs| {
+        let Parts { node, port, there, .. } = FAMILIES[0];
+        programs.expose(1, at(port), TCP, &[(at(there), Locality::Zone)])?;
+        let (node, former) = (node.parse()?, at("198.51.100.1:40000"));
+        let answered = |programs: &mut Programs, mut ports: RangeInclusive<u16>| {
+            ports.try_for_each(|number| {
+                let says = (at(there), SocketAddr::new(node, number));
+                let kind = (TCP, SNAT | REPLY, ANSWERED);
+                programs.remember_as(Hook::ExternalIngress, says, (at(port), former), kind)
+            })
+        };
+        // Half of the ports are of openings, and the other half of connections in use.
+        let half = PORTS.0 + (PORTS.1 - PORTS.0) / 2;
+        answered(programs, PORTS.0..=half)?;
+        programs.make_half_open4()?;
+        programs.age(Duration::from_secs(11))?;
+        answered(programs, half + 1..=PORTS.1)?;
+        let mut opened = 0;
+        for client in 0..32 {
+            let syn = tcp(&format!("203.0.113.{client}:40000"), port, Tcp::Syn(999));
+            let (verdict, out) = programs.run_on(UPLINK, Hook::ExternalIngress, &syn)?;
+            if verdict == BACK {
+                let source = says(&out)?.0.port();
+                ensure!(source <= half, "the port {source} of a connection in use");
+                opened += 1;
+            }
+        }
+        // Of four attempts each meets an opening by half: 30 of 32 clients.
+        ensure!(opened > 16, "{opened} of 32 clients get a port");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_client_with_most_of_the_ports_leaves_the_others_to_other_clients() -> Result<()> {
+    on_node(|programs| {
+        programs.limit(1 << 20)?;
+        for Parts { client, port, there, here, .. } in FAMILIES {
+            programs.expose(1, at(port), TCP, &[(at(there), Locality::Zone)])?;
+            let syn = |further| {
+                let client = SocketAddr::new(at(client).ip(), at(client).port() + further);
+                frame::tcp(client, at(port), Tcp::Syn(999))
+            };
+            on_uplink(programs, "the first", &syn(0), BACK)?;
+            programs.count_outside(MOST_OF_CLIENT - 1)?;
+            on_uplink(programs, "the last", &syn(1), BACK)?;
+            programs.count_outside(MOST_OF_CLIENT)?;
+            let before = programs.totals(Hook::ExternalIngress)?;
+            let (verdict, _) = programs.run_on(UPLINK, Hook::ExternalIngress, &syn(2))?;
+            let totals = programs.totals(Hook::ExternalIngress)?;
+            let limited = before.limited + 1;
+            ensure!((verdict, totals.limited) == (DROP, limited), "{verdict}: {totals:?}");
+            // One of three others may share its place, but hardly all.
+            let others = (1..4_u8).filter(|number| {
+                let other = match at(client) {
+                    SocketAddr::V4(_) => format!("198.51.100.{number}:40000"),
+                    SocketAddr::V6(_) => format!("[2001:db8:0:{number}::9]:40000"),
+                };
+                let syn = tcp(&other, port, Tcp::Syn(999));
+                on_uplink(programs, "another client", &syn, BACK).is_ok()
+            });
+            ensure!(others.count() > 0, "nobody else gets a port");
+            // An endpoint of this node sees the client's own port.
+            programs.expose(1, at(port), TCP, &[(at(here), Locality::Node)])?;
+            on_uplink(programs, "to this node", &syn(3), NEXT)?;
         }
         Ok(())
     })

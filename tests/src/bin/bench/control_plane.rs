@@ -19,7 +19,7 @@ use topo_lb_tests::wait::{PATIENCE, until_is};
 use crate::ground::{Effort, Ground, HERE};
 use crate::result::Figure;
 use crate::sample::Sample;
-use crate::{api, policies};
+use crate::{api, policies, turnover};
 use topo_lb_tests::population::{Population, SERVICE_PORT};
 
 /// Time between two changes.
@@ -58,13 +58,14 @@ pub(crate) fn measure(
         }));
     }
     figures.extend(policies::measure(ground, effort, say)?);
+    figures.extend(turnover::measure(ground, effort, say)?);
     say("control plane, what kubelets report");
     figures.extend(status_reports(ground, effort)?);
     Ok(figures)
 }
 
 /// An agent that follows this server.
-fn follow<'a>(ground: &Ground<'a>, server: &FakeApi) -> Result<Agent<'a>> {
+pub(crate) fn follow<'a>(ground: &Ground<'a>, server: &FakeApi) -> Result<Agent<'a>> {
     ground.agent(("--api-server", Path::new(&server.url())), &[])
 }
 
@@ -133,7 +134,7 @@ pub(crate) fn one_size(
 }
 
 /// Waits until the agent watches each kind.
-fn wait_for_watches(server: &FakeApi) -> Result<usize> {
+pub(crate) fn wait_for_watches(server: &FakeApi) -> Result<usize> {
     let open = || Ok(server.state().watches);
     until_is("a watch of each kind", PATIENCE, open, |open| *open >= KINDS)
 }

@@ -91,7 +91,9 @@ const PARTS: [(&str, &str, &[&str]); 8] = [
          *external_other_ratio* is traffic to a pod that is no endpoint. *external_noise_ratio* is \
          plain forwarding by itself. Datagrams have 64 bytes and go in bursts of 64, of which the \
          server answers the last one: *external_udp_pps_ratio* is their rate by that of plain \
-         forwarding. The peers are those of the connect path; every proxy has a node of its own \
+         forwarding. *external_serial_kcps* are thousands of connections a second of a client that dials one \
+         local node port for 20 s, one connection after the other, and closes each at once; *external_serial_pause_ms* is \
+         the longest time that one of them took (promised as p99), and *nothing* is a pod on a node without a proxy. The peers are those of the connect path; every proxy has a node of its own \
          with the same Services, half of them local and half remote. *external_remote_ratio* is \
          promised to be at most that of *nftables* with the fewest Services. \
          *drop_kpps*: a process sends datagrams as fast as a packet socket takes them, and the node \
@@ -104,6 +106,8 @@ const PARTS: [(&str, &str, &[&str]); 8] = [
             "external_other_ratio",
             "external_udp_pps_ratio",
             "external_noise_ratio",
+            "external_serial_kcps",
+            "external_serial_pause_ms",
             "xdp_drop_ratio",
             "xdp_drop_own_ratio",
             "external_us",
@@ -163,7 +167,9 @@ const PARTS: [(&str, &str, &[&str]); 8] = [
          the maps of the first. With *policies*, no Service has one of its own: 50 TopologyPolicies \
          and 50 ClusterTopologyPolicies select them. *policy_seconds* is from the event of one that \
          selects all of them to the last record, and *policy_failures* counts what failed of the \
-         connections of a client that connects to Services of it all the time.",
+         connections of a client that connects to Services of it all the time. \
+         *services_added_cpu_seconds* and *services_deleted_cpu_seconds* are the agent's processor time for so many Services \
+         (*changed*) that come or go at once, when each of the others has had a connection.",
         &[
             "program_seconds",
             "start_seconds",
@@ -173,6 +179,8 @@ const PARTS: [(&str, &str, &[&str]); 8] = [
             "event_to_map_p99_ms",
             "policy_seconds",
             "policy_failures",
+            "services_added_cpu_seconds",
+            "services_deleted_cpu_seconds",
             "rss_mb",
             "list_mb",
             "probe_ms",

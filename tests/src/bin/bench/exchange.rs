@@ -47,6 +47,8 @@ const SILENCE: Duration = Duration::from_secs(5);
 pub(crate) enum Act {
     /// TCP: connect, request, response, close.
     Exchange,
+    /// TCP: connect, and close at once.
+    Open,
     /// TCP: `connect` alone, without waiting for an answer. Every result is accepted.
     Knock,
     /// UDP: a request and its response through one unconnected socket.
@@ -162,15 +164,16 @@ fn stay() -> Result<()> {
 pub(crate) fn serve() -> Result<()> {
     stay()?;
     let everywhere = SocketAddr::from((Ipv6Addr::UNSPECIFIED, PORT));
-    let listener = TcpListener::bind(everywhere).context("cannot listen")?;
     let datagrams = UdpSocket::bind(everywhere).context("cannot listen for datagrams")?;
-    let mut _held = Vec::new();
-    for port in HELD_PORTS {
-        let held = Socket::new(Domain::IPV6, Type::STREAM, Some(Protocol::TCP))?;
-        held.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into())?;
-        held.listen(HELD)?;
-        _held.push(held);
-    }
+    // As many for those that are accepted: a client that dials faster loses no SYN.
+    let listen = |port| -> Result<TcpListener> {
+        let listener = Socket::new(Domain::IPV6, Type::STREAM, Some(Protocol::TCP))?;
+        listener.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into())?;
+        listener.listen(HELD)?;
+        Ok(listener.into())
+    };
+    let listener = listen(PORT).context("cannot listen")?;
+    let _held = HELD_PORTS.map(listen).into_iter().collect::<Result<Vec<_>>>()?;
     queries::serve()?;
     println!("listening");
     thread::spawn(move || {
@@ -225,6 +228,7 @@ fn carry_out(
     let first = targets.at(random.u32(..));
     let mut work: Box<dyn FnMut(SocketAddr) -> io::Result<()>> = match act {
         Act::Exchange => Box::new(|to| exchange(to, ports)),
+        Act::Open => Box::new(|to| connect(to).map(drop)),
         Act::Knock => Box::new(knock),
         Act::Datagram => {
             let socket = datagram(first)?;

@@ -11,6 +11,7 @@ use topo_lb_tests::kube_proxy::{Program, VARIABLE};
 use topo_lb_tests::wiring::node4;
 
 use crate::exchange::{Act, BURST, Dialler, PORT, Targets};
+use crate::external_serial;
 use crate::external_services::{Endpoint, Services};
 use crate::ground::{
     Effort, FAR, Ground, HERE, HERE_NUMBER, KUBE_PROXY, KUBE_PROXY_NUMBER, NFTABLES,
@@ -118,13 +119,16 @@ pub(crate) fn measure(
         say(&format!("kube-proxy is left out: {} is not set", VARIABLE));
     }
     let mut client = ground.beyond()?;
-    let mut all = Vec::new();
+    let (mut all, mut serial) = (Vec::new(), Vec::new());
     let sizes: &[u16] = effort.of(&[10], &[10, 1_000, 10_000]);
     for &count in sizes {
         say(&format!("clients outside, {count} Services"));
-        all.push((count, one_size(ground, count, program.as_ref(), &mut client, effort, say)?));
+        let paths =
+            one_size(ground, count, program.as_ref(), &mut client, &mut serial, effort, say)?;
+        all.push((count, paths));
     }
     let mut figures = tell(&all);
+    figures.extend(serial);
     say("packets that are dropped");
     figures.extend(xdp::measure(ground, effort)?);
     Ok(figures)
@@ -155,6 +159,7 @@ fn one_size(
     count: u16,
     program: Option<&Program>,
     client: &mut Dialler,
+    serial: &mut Vec<Figure>,
     effort: Effort,
     say: &dyn Fn(&str),
 ) -> Result<Vec<Path>> {
@@ -207,6 +212,16 @@ fn one_size(
         ground.reach(client, path.targets)?;
     }
     rounds(&mut paths, client, effort.of(3, 60))?;
+    // The number of Services does not matter, as one of them is dialled.
+    if serial.is_empty() {
+        say("clients outside, one connection after the other");
+        let is_one = |path: &&Path| {
+            let traffic = matches!(path.traffic, Traffic::Plain | Traffic::Local { any: false });
+            path.act == Act::Exchange && traffic && path.proxy != NFTABLES
+        };
+        let ways: Vec<_> = paths.iter().filter(is_one).map(|it| (it.proxy, it.targets)).collect();
+        *serial = external_serial::measure(&ways, TOPO_LB, client, effort)?;
+    }
     drop((agent, kube_proxy));
     rule(ground, NFTABLES, "flush ruleset\n")?;
     Ok(paths)

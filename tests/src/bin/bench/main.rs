@@ -9,6 +9,7 @@ mod dns;
 mod document;
 mod exchange;
 mod external;
+mod external_serial;
 mod external_services;
 mod first_contact;
 mod ground;
@@ -26,6 +27,7 @@ mod rounds;
 mod sample;
 mod store;
 mod test_run;
+mod turnover;
 mod view;
 mod xdp;
 
@@ -90,7 +92,7 @@ enum Part {
     Connect,
     /// What accounting costs short TCP connections
     Accounting,
-    /// Exchanges and datagrams of clients outside of the nodes; packets that nodes drop
+    /// Exchanges, connections in series and datagrams of clients outside of the nodes; packets that nodes drop
     External,
     /// Queries to the agent's resolver, and by it to the cluster DNS
     Dns,

@@ -31,8 +31,10 @@ use tracing::warn;
 
 use crate::metrics::Figures;
 use crate::readiness::Readiness;
-use crate::serve::{Listen, descriptors, door, listen, run, waiting};
 use crate::state_query::StateQueryHandle;
+use crate::{
+    serve::Listen, serve::descriptors, serve::door, serve::listen, serve::run, serve::waiting,
+};
 use topo_lb_core::topology::Scope;
 use topo_lb_kernel::observe::Observed;
 

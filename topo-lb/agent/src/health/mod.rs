@@ -22,7 +22,7 @@ use crate::events::publish::EventPublisher;
 use crate::metrics::Figures;
 use crate::readiness::Readiness;
 use crate::serve::door::Rooms;
-use crate::serve::{Listen, descriptors, run, waiting};
+use crate::{serve::Listen, serve::descriptors, serve::run, serve::waiting};
 pub use check::{Check, Wanted};
 use proxy::Proxy;
 use servers::{Common, Servers};

@@ -22,8 +22,14 @@ use super::proxy::Proxy;
 use crate::events::concern::health_check;
 use crate::events::publish::EventPublisher;
 use crate::metrics::Figures;
-use crate::serve::door::{self, Rooms};
-use crate::serve::listen::{PAUSE, listen_as_go, reason, retried};
+use crate::{
+    serve::door::Rooms,
+    serve::door::{self},
+};
+use crate::{
+    serve::listen::PAUSE, serve::listen::listen_as_go, serve::listen::reason,
+    serve::listen::retried,
+};
 use topo_lb_core::cluster::ServiceId;
 use topo_lb_core::rate::Rate;
 use topo_lb_kernel::kube_proxy;

@@ -1,6 +1,6 @@
 //! What nobody reads in the objects of a cluster, for `lint` only.
 
-use super::{Annotation, Doubt, On};
+use super::{Annotation, Doubt, FrontendKind, On};
 
 /// Something in an object that has no effect.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,16 +26,18 @@ pub enum What {
     Endpoints,
     /// An EndpointSlice that names no Service.
     Slice,
+    /// An address of a Service that is not served, and why.
+    Address(FrontendKind, String, &'static str),
 }
 
 impl What {
-    /// Why; `None` for whole objects.
+    /// Why, of labels and annotations.
     #[must_use]
     pub fn doubt(&self) -> Option<Doubt> {
         match self {
             Self::Annotation(key, on) => Annotation::doubt(key, *on),
             Self::Label(key) => Annotation::doubt_of_label(key),
-            Self::Endpoints | Self::Slice => None,
+            Self::Endpoints | Self::Slice | Self::Address(..) => None,
         }
     }
 }

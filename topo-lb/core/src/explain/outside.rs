@@ -96,6 +96,10 @@ impl fmt::Display for ExposedFrontend {
             None => write!(f, "{} {}", self.kind, self.port)?,
             Some(address) => write!(f, "{} {}", self.kind, SocketAddr::new(address, self.port))?,
         }
+        // Of the agents' flags the command knows nothing, and by default no external IP is served.
+        if self.kind == FrontendKind::ExternalIp.to_string() {
+            f.write_str(" (if --external-ip-ranges has it)")?;
+        }
         match self.sources.as_deref() {
             None => {}
             Some([]) => f.write_str(" (from nowhere: no source range can be read)")?,

@@ -13,7 +13,7 @@ use crate::explain::{shown, some};
 use crate::topology::named;
 
 /// A finding for each annotation and label that has no effect where it is, once for all Pods of a
-/// namespace; for Endpoints that have no EndpointSlice in `state`; and for EndpointSlices of no Service.
+/// namespace; for each address of a Service that is not served; for Endpoints that have no EndpointSlice in `state`; and for EndpointSlices of no Service.
 #[must_use]
 pub fn unread(all: &[Unread], state: &State) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -28,6 +28,9 @@ pub fn unread(all: &[Unread], state: &State) -> Vec<Finding> {
                 (Rule::NoSlice, no_slice())
             }
             What::Slice => (Rule::NoSlice, no_service()),
+            What::Address(of, text, why) => {
+                (Rule::Ignored, format!("{of} {} is not served: {why}", shown(text)))
+            }
             _ if kind == "Pod" => {
                 pods.entry((namespace, what)).or_default().insert(name);
                 continue;
@@ -48,9 +51,9 @@ pub fn unread(all: &[Unread], state: &State) -> Vec<Finding> {
 }
 
 fn no_slice() -> String {
-    "only EndpointSlices are read, and these Endpoints have none here: Kubernetes makes one of them, unless \
-     they are labelled endpointslice.kubernetes.io/skip-mirror or the Service has a selector; to a file add \
-     an EndpointSlice"
+    "only EndpointSlices are read, and there is none for these Endpoints: in a cluster Kubernetes makes it, \
+     unless they are labelled endpointslice.kubernetes.io/skip-mirror or the Service has a selector; in a \
+     file, write it beside them"
         .to_owned()
 }
 
@@ -59,10 +62,11 @@ fn no_service() -> String {
         .to_owned()
 }
 
-/// OpenYurt may well read what topo-lb does not.
+/// OpenYurt may well read what topo-lb does not, and a Service may have other addresses.
 fn rated(finding: Finding, what: &What) -> Finding {
-    match what.doubt() {
-        Some(Doubt::OpenYurts) => Finding { severity: Severity::Info, ..finding },
+    match (what, what.doubt()) {
+        (_, Some(Doubt::OpenYurts)) => Finding { severity: Severity::Info, ..finding },
+        (What::Address(..), _) => Finding { severity: Severity::Warning, ..finding },
         _ => finding,
     }
 }
@@ -72,7 +76,7 @@ fn sentence(what: &What, kind: &str, whose: &str) -> Option<String> {
     let (noun, key, is_template) = match what {
         What::Annotation(key, on) => ("annotation", key, *on == On::Pod && kind != "Pod"),
         What::Label(key) => ("label", key, false),
-        What::Endpoints | What::Slice => return None,
+        What::Endpoints | What::Slice | What::Address(..) => return None,
     };
     let why = match what.doubt()? {
         Doubt::Misplaced(known) => {

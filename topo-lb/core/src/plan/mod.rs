@@ -24,6 +24,7 @@ pub mod step;
 pub mod store;
 #[cfg(test)]
 mod tests;
+pub mod waiting;
 
 pub use capacity::{Capacity, Lack, Meanwhile, Shortage, WhenFull};
 pub use desired::Desired;

@@ -43,7 +43,7 @@ use maps::layout;
 use maps::quota::QuotaKeeper;
 use maps::renewal::{self, Pinned, Renewal};
 use maps::reply_filter::ReplyFilter;
-use maps::spec::map_specs;
+use maps::spec::{half_open_room, map_specs};
 use maps::trace::forget_killed;
 use masquerade::Masquerade;
 use programs::load::{load, load_classifiers};
@@ -170,6 +170,7 @@ impl Datapath {
         };
         made.directories.extend(layout::mark(&options.pin_dir)?);
         let constants = Constants::probe(options.tcp_peer, options.capacity.services)
+            .with_half_open_room(half_open_room(&options.capacity))
             .with_exclusions(options.exclusions)
             .with_observing(options.observe)
             .with_all_frontends(options.all_frontends);
@@ -247,8 +248,9 @@ impl Datapath {
     /// Starts to count the connections of devices.
     fn start_quota(&mut self) {
         let Some(quota) = self.ebpf.take_map(names::QUOTA) else { return };
-        let connections = self.options.capacity.connections;
-        match QuotaKeeper::start(quota, (connections, self.seed), |name| self.ebpf.map(name)) {
+        let capacity = &self.options.capacity;
+        let room = (capacity.connections, half_open_room(capacity), self.seed);
+        match QuotaKeeper::start(quota, room, |name| self.ebpf.map(name)) {
             Ok(keeper) => self.quota = Some(keeper),
             Err(error) => warn!("{error}; the connections of a device are not limited"),
         }

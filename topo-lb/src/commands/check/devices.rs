@@ -20,8 +20,17 @@ pub(super) fn finding(patterns: &[Pattern]) -> Finding {
     }
     let names: Vec<_> = uplinks.served.into_iter().map(|device| device.name).collect();
     if names.is_empty() {
-        return Finding::limited(DEVICES, "no Ethernet device is one of clients outside")
-            .advised("name them with --external-devices");
+        return if patterns.is_empty() {
+            Finding::limited(DEVICES, "no Ethernet device is one of clients outside")
+                .advised("name them with --external-devices")
+        } else {
+            let named: Vec<_> = patterns.iter().map(ToString::to_string).collect();
+            let named = named.join(",");
+            let sentence = format!(
+                "clients outside are not served, as no Ethernet device matches --external-devices {named}"
+            );
+            Finding::failed(DEVICES, sentence, "`ip -br link` shows the names of all")
+        };
     }
     Finding::ok(DEVICES, format!("clients outside are served at {}", names.join(", ")))
 }

@@ -101,7 +101,7 @@ impl CarriedConnections {
     /// Until when connections stay half-open while the tables are copied, if they are full.
     fn until(&self) -> u32 {
         let room = self.maps.iter().map(|carried| carried.room).sum::<u32>();
-        (now() >> HALF_OPEN_UNIT) as u32 + AT_MOST + room / COPIED
+        (now() >> HALF_OPEN_UNIT) as u32 + at_most(room)
     }
 
     fn keep_half_open(&mut self, until: u32) {
@@ -149,6 +149,12 @@ impl Carried {
     }
 }
 
+/// How long connections stay half-open while tables with so many entries are copied, in units of
+/// [`Quota::half_open_until`].
+const fn at_most(entries: u32) -> u32 {
+    AT_MOST + entries / COPIED
+}
+
 fn set_half_open(quota: &mut Map, until: u32) -> Result<(), MapError> {
     let mut quota = Array::<_, Raw<Quota>>::try_from(quota)?;
     let Raw(before) = quota.get(&0, 0)?;
@@ -184,4 +190,20 @@ pub(super) fn copy<K: Pod, V: Pod>(old: &Map, new: &mut Map) -> Result<(), MapEr
         added(new.insert(key, value, BPF_NOEXIST))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_tables_have_the_time_that_their_copy_takes() {
+        // Those of a node of 2 and of 64 CPUs.
+        for (connections, seconds) in [(131_072, 10), (2_097_152, 100)] {
+            let unit = 1_u64 << HALF_OPEN_UNIT;
+            let time = u64::from(at_most(2 * maps::entries(connections))) * unit;
+            assert!(time >= seconds * 1_000_000_000, "{time} ns for {connections}");
+        }
+        assert_eq!(at_most(0), AT_MOST);
+    }
 }

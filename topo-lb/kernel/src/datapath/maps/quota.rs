@@ -48,20 +48,21 @@ pub(crate) struct QuotaKeeper {
 }
 
 impl QuotaKeeper {
-    /// Starts the thread. `connections`: room for open ones in each table; `seed`: that of the attached
-    /// programs, whose maps `table` finds by name.
+    /// Starts the thread. `connections`: room for open ones in each table; `half_open`: for half-open ones;
+    /// `seed`: that of the attached programs, whose maps `table` finds by name.
     ///
     /// # Errors
     /// A map is missing or has another type, or the thread cannot start. No device is limited then.
     pub(crate) fn start<'a>(
         quota: Map,
-        (connections, seed): (u32, u64),
+        (connections, half_open, seed): (u32, u32, u64),
         table: impl Fn(&str) -> Option<&'a Map>,
     ) -> Result<Self, StoreError> {
         let mut work = Work {
             seed,
             counted: None,
             most: (connections / SHARE).max(1),
+            half_open,
             quota: Array::try_from(quota).map_err(failed(maps::QUOTA, "write"))?,
             devices: another(&table, maps::DEVICES)?,
             usage: usage(&table)?,
@@ -79,7 +80,7 @@ impl QuotaKeeper {
                     if let Err(error) = work.pass() {
                         warn!("{error}; soon the connections of a device are not limited");
                     }
-                    let pause = PERIOD.max(cpu_time().saturating_sub(before) * PART);
+                    let pause = pause(cpu_time().saturating_sub(before));
                     if stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
                         return;
                     }
@@ -88,6 +89,17 @@ impl QuotaKeeper {
             .map_err(|error| failed(maps::QUOTA, "count")(MapError::IoError(error)))?;
         Ok(Self { _stop: stop })
     }
+}
+
+/// The pause after a pass that took so much CPU time.
+fn pause(spent: Duration) -> Duration {
+    PERIOD.max(spent * PART)
+}
+
+/// How long the quota holds after a pass that took so much CPU time: a large table takes long to read, and the
+/// pause after it is a multiple of that.
+fn holds(spent: Duration) -> Duration {
+    HOLDS.max(spent * PART * 2)
 }
 
 /// The CPU time that this thread has used. On a busy node a pass waits for a CPU, and the next one is
@@ -118,6 +130,8 @@ struct Work {
     counted: Option<Instant>,
     /// Most open connections of a device.
     most: u32,
+    /// Half-open connections for which there is room.
+    half_open: u32,
     quota: Array<MapData, Raw<Quota>>,
     devices: Hash<u32, Device>,
     usage: Array<MapData, Raw<Usage>>,
@@ -133,16 +147,16 @@ impl Work {
         let devices: HashMap<u32, Device> =
             entries(&self.devices, maps::DEVICES).collect::<Result<_, StoreError>>()?;
         let before = [self.read_usage(0)?, self.read_usage(1)?];
-        let is_half_used = |device: &Device| device.connections > self.most / 2;
+        let is_half_used = |device: &Device| device.connections.max(device.flows) > self.most / 2;
         let is_half_full = |usage: &Usage| {
-            Usage::is_under_pressure(usage.half_open)
+            Usage::is_under_pressure(usage.half_open, self.half_open)
                 || usage.open > i64::from(self.most) * i64::from(SHARE) / 2
         };
         if self.counted.is_none_or(|then| then.elapsed() > IDLE)
             || devices.values().any(is_half_used)
             || before.iter().any(is_half_full)
         {
-            let mut left = devices.keys().map(|&index| (index, 0)).collect();
+            let mut left = devices.keys().map(|&index| (index, Device::default())).collect();
             let counted = [
                 Usage {
                     half_open: self.half_open4.sweep(self.seed, None)?,
@@ -153,9 +167,9 @@ impl Work {
                     open: self.six.sweep(self.seed, Some(&mut left))?,
                 },
             ];
-            for (index, connections) in left {
-                let before = devices.get(&index).map_or(0, |device| device.connections);
-                self.correct(index, before, connections)?;
+            for (index, counted) in left {
+                let before = devices.get(&index).copied().unwrap_or_default();
+                self.correct(index, before, counted)?;
             }
             for (family, (before, counted)) in (0..).zip(before.into_iter().zip(counted)) {
                 let now = self.read_usage(family)?;
@@ -168,8 +182,7 @@ impl Work {
             }
             self.counted = Some(Instant::now());
         }
-        // A large table takes long to read, and the pause after it is a multiple of that.
-        let holds = HOLDS.max(cpu_time().saturating_sub(began) * PART * 2);
+        let holds = holds(cpu_time().saturating_sub(began));
         let until = now() + holds.as_nanos() as u64;
         let quota = Quota { until, connections: self.most, half_open_until: 0 };
         self.quota.set(0, Raw(quota), 0).map_err(failed(maps::QUOTA, "write"))
@@ -180,17 +193,19 @@ impl Work {
         Ok(usage)
     }
 
-    /// Corrects the count of a device. What it has established since `before` is added.
-    fn correct(&mut self, index: u32, before: u32, counted: u32) -> Result<(), StoreError> {
+    /// Corrects the counts of a device. What it has established since `before` is added.
+    fn correct(&mut self, index: u32, before: Device, counted: Device) -> Result<(), StoreError> {
         let now = found(maps::DEVICES, self.devices.get(&Raw(index), 0))?;
         // Later, an entry that is missing is of a device that has gone.
         let Some(now) = now.or(self.counted.is_none().then(Device::default)) else {
             return Ok(());
         };
-        let connections = counted + now.connections.saturating_sub(before);
+        let sum = |counted, now: u32, before| counted + now.saturating_sub(before);
+        let connections = sum(counted.connections, now.connections, before.connections);
+        let flows = sum(counted.flows, now.flows, before.flows);
         // A token that a program takes meanwhile is given back, which harms nobody.
         self.devices
-            .insert(Raw(index), Raw(Device { connections, ..now }), 0)
+            .insert(Raw(index), Raw(Device { connections, flows, ..now }), 0)
             .map_err(failed(maps::DEVICES, "count"))
     }
 }
@@ -229,7 +244,7 @@ where
     fn sweep(
         &mut self,
         seed: u64,
-        mut left: Option<&mut HashMap<u32, u32>>,
+        mut left: Option<&mut HashMap<u32, Device>>,
     ) -> Result<i64, StoreError> {
         let mut sum = 0;
         let mut keys = vec![bytemuck::Zeroable::zeroed(); BATCH];
@@ -254,7 +269,12 @@ where
                     };
                     if key.protocol != TCP || !is_closed(value.state) {
                         sum += 1;
-                        *left.entry(device(key, seed)).or_default() += 1;
+                        let device = left.entry(device(key, seed)).or_default();
+                        *(if key.protocol == TCP {
+                            &mut device.connections
+                        } else {
+                            &mut device.flows
+                        }) += 1;
                     }
                 }
             }
@@ -304,6 +324,15 @@ mod tests {
     use topo_lb_common::connection::{ANSWERED, RESET, SHORTEST_LIFETIME};
 
     use super::*;
+
+    #[test]
+    fn the_quota_holds_until_the_next_pass_however_large_the_table_is() {
+        for spent in [0, 1, 20, 1_000, 10_000].map(Duration::from_millis) {
+            // Again so much for the pass itself, and a busy node's CPU.
+            assert!(holds(spent) > pause(spent) + 10 * spent, "{spent:?}");
+        }
+        assert_eq!(holds(Duration::ZERO), HOLDS);
+    }
 
     #[test]
     fn a_connection_from_outside_counts_to_its_client() {

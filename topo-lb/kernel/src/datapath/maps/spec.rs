@@ -28,6 +28,7 @@ use topo_lb_common::totals::{MOST_TOTALS, Totals, TotalsKey};
 use topo_lb_common::unprogrammed::Unprogrammed;
 use topo_lb_common::usage::Usage;
 
+use crate::connection_room::Host;
 use topo_lb_core::plan::Capacity;
 
 /// `BPF_F_NO_PREALLOC`: an entry takes memory only while it exists.
@@ -37,6 +38,26 @@ const MMAPABLE: u32 = 1 << 10;
 /// `BPF_F_RDONLY_PROG`: programs only read the map (591fe9888d78, Linux 5.2). Versions whose Services
 /// share no rows of slots lack it: an agent of such a version makes the maps anew.
 const RDONLY_PROG: u32 = 1 << 7;
+
+/// Free entries of an LRU map that each CPU may keep to itself (`LOCAL_FREE_TARGET`, kernel/bpf/bpf_lru_list.c):
+/// a map of a fixed size has as many more.
+const LRU_SPARE: u32 = 128;
+
+/// LRU maps whose size no flag sets.
+const FIXED_LRU: [&str; 7] = [
+    maps::HALF_OPEN4,
+    maps::HALF_OPEN6,
+    maps::FRAGMENTS4,
+    maps::FRAGMENTS6,
+    maps::DEVICES,
+    maps::OWN4,
+    maps::OWN6,
+];
+
+/// Connections for which `half_open4/6` have room.
+pub(crate) fn half_open_room(capacity: &Capacity) -> u32 {
+    if capacity.connections == 0 { 1 } else { Host::this().half_open() }
+}
 
 /// CPUs that this host can ever have: the number of parts of `counters`.
 pub(crate) fn cpus() -> u32 {
@@ -69,6 +90,9 @@ pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
     };
     let Capacity { services, slots, members, flows, connections, .. } = *capacity;
     let (entries, closed) = (maps::entries(connections), maps::closed(connections));
+    let half_open = half_open_room(capacity);
+    let settled = maps::settled(half_open);
+    let half_open = half_open * 2;
     let (buckets, clients) = if connections == 0 { (1, 1) } else { (BUCKETS, flows) };
     let sources = capacity.sources.max(1);
     let mut all = [
@@ -102,8 +126,8 @@ pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
         spec::<u32, u64>(maps::LEASE, Array, 1, MMAPABLE),
         spec::<Tuple4, Connection4>(maps::CONNECTIONS4, Hash, entries, NO_PREALLOC),
         spec::<Tuple6, Connection6>(maps::CONNECTIONS6, Hash, entries, NO_PREALLOC),
-        spec::<Tuple4, Connection4>(maps::HALF_OPEN4, LruHash, maps::HALF_OPEN, 0),
-        spec::<Tuple6, Connection6>(maps::HALF_OPEN6, LruHash, maps::HALF_OPEN, 0),
+        spec::<Tuple4, Connection4>(maps::HALF_OPEN4, LruHash, half_open, 0),
+        spec::<Tuple6, Connection6>(maps::HALF_OPEN6, LruHash, half_open, 0),
         spec::<FragmentPlace, Translation4>(maps::FRAGMENTS4, LruHash, maps::FRAGMENTS, 0),
         spec::<FragmentPlace, Translation6>(maps::FRAGMENTS6, LruHash, maps::FRAGMENTS, 0),
         spec::<u32, Packets>(maps::PACKETS, PerCpuArray, maps::HOOKS, 0),
@@ -111,8 +135,8 @@ pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
         spec::<u32, Quota>(maps::QUOTA, Array, 1, 0),
         spec::<(), Tuple4>(maps::CLOSED4, Queue, closed, 0),
         spec::<(), Tuple6>(maps::CLOSED6, Queue, closed, 0),
-        spec::<(), Tuple4>(maps::SETTLED4, Queue, maps::SETTLED, 0),
-        spec::<(), Tuple6>(maps::SETTLED6, Queue, maps::SETTLED, 0),
+        spec::<(), Tuple4>(maps::SETTLED4, Queue, settled, 0),
+        spec::<(), Tuple6>(maps::SETTLED6, Queue, settled, 0),
         spec::<u32, Openings4>(maps::OPENINGS4, Array, buckets, 0),
         spec::<u32, Openings6>(maps::OPENINGS6, Array, buckets, 0),
         spec::<u32, Usage>(maps::USAGE, Array, 2, 0),
@@ -129,6 +153,9 @@ pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
     only_tc.for_each(|spec| spec.is_pinned = capacity.connections != 0);
     let only_all_frontends = all.iter_mut().filter(|spec| maps::ALL_FRONTENDS.contains(&spec.name));
     only_all_frontends.for_each(|spec| spec.is_pinned = capacity.sources != 0);
+    for spec in all.iter_mut().filter(|spec| spec.is_pinned && FIXED_LRU.contains(&spec.name)) {
+        spec.max_entries += LRU_SPARE * cpus();
+    }
     all
 }
 
@@ -142,5 +169,25 @@ mod tests {
         assert_eq!(names, maps::ALL);
         assert_eq!(maps::TC[0], maps::CONNECTIONS4);
         assert_eq!(maps::ALL_FRONTENDS[0], maps::FRONTENDS);
+    }
+
+    #[test]
+    fn what_each_cpu_keeps_of_an_lru_map_takes_no_room_from_connections() {
+        let capacity = Capacity { connections: 512, sources: 1, ..Capacity::default() };
+        let specs = map_specs(&capacity);
+        let size = |name| specs.iter().find(|spec| spec.name == name).unwrap().max_entries;
+        for name in [maps::HALF_OPEN4, maps::HALF_OPEN6] {
+            assert_eq!(size(name), 2 * half_open_room(&capacity) + 128 * cpus());
+        }
+        assert_eq!(size(maps::OWN4), maps::OWN + 128 * cpus());
+        assert!(size(maps::SETTLED4) < half_open_room(&capacity) / 2);
+        let fixed = specs.iter().filter(|spec| spec.map_type == MapType::LruHash);
+        let by_flag = [maps::AFFINITY4, maps::AFFINITY6, maps::CLIENTS4, maps::CLIENTS6];
+        let fixed = fixed.filter(|spec| !by_flag.contains(&spec.name));
+        assert_eq!(fixed.count(), FIXED_LRU.len());
+        // Without tc they take no memory.
+        let specs = map_specs(&Capacity { connections: 0, ..capacity });
+        let half_open = specs.iter().find(|spec| spec.name == maps::HALF_OPEN4).unwrap();
+        assert_eq!(half_open.max_entries, 2);
     }
 }

@@ -31,6 +31,7 @@ pub enum TcpPeer {
 #[derive(Clone, Copy, Debug)]
 pub struct Constants {
     service_ports: u32,
+    half_open_room: u32,
     seed: u64,
     tcp_peer_is_service: u8,
     has_exclusions: u8,
@@ -80,6 +81,7 @@ impl Constants {
         let is_there = |feature: Feature| u8::from(feature.is_there() == Some(true));
         Self {
             service_ports,
+            half_open_room: maps::DEFAULT_HALF_OPEN,
             seed: RandomState::new().build_hasher().finish(),
             tcp_peer_is_service: u8::from(tcp_peer == TcpPeer::Service),
             has_exclusions: 0,
@@ -93,6 +95,12 @@ impl Constants {
             v6only_bit: 0,
             tcp_fields: TcpFields::default(),
         }
+    }
+
+    /// The same, with tables for so many half-open connections.
+    #[must_use]
+    pub const fn with_half_open_room(self, half_open_room: u32) -> Self {
+        Self { half_open_room, ..self }
     }
 
     /// The same, with programs that check whether a client is excluded.
@@ -128,6 +136,7 @@ impl Constants {
     /// Sets them in programs that are not loaded yet.
     pub fn put<'a>(&'a self, loader: &mut EbpfLoader<'a>) {
         loader.override_global("SERVICE_PORTS", &self.service_ports, true);
+        loader.override_global("HALF_OPEN_ROOM", &self.half_open_room, true);
         loader.override_global("SEED", &self.seed, true);
         loader.override_global("MASQUERADE_MARK", &self.masquerade_mark, true);
         loader.override_global("HOST_NETNS", &self.host_netns, true);

@@ -8,9 +8,9 @@ use ipnet::IpNet;
 use serde::Deserialize;
 
 use super::field::{HEADLESS, Loose, Metadata, PROXY_NAME, PortNumber, Text, address, or_default};
-use super::{Names, ObjectError};
+use super::{Names, ObjectError, Written};
 use topo_lb_core::cluster::service::{PolicySources, Protocol, Skipped};
-use topo_lb_core::cluster::{Exposure, Port, Service, ServiceId};
+use topo_lb_core::cluster::{Exposure, FrontendKind, Port, Service, ServiceId};
 
 /// Kubernetes' default of `sessionAffinityConfig.clientIP.timeoutSeconds`.
 const AFFINITY_SECONDS: i64 = 10_800;
@@ -172,6 +172,15 @@ impl TryFrom<String> for ClusterIp {
     }
 }
 
+impl Status {
+    /// The load balancer IPs that clients dial.
+    fn load_balancer_ips(&self) -> impl Iterator<Item = &String> {
+        let is_dialled = |ingress: &&Ingress| ingress.ip_mode.as_deref() != Some("Proxy");
+        let all = self.load_balancer.ingress.iter().filter(is_dialled);
+        all.filter_map(|ingress| ingress.ip.as_ref()).filter(|ip| !ip.is_empty())
+    }
+}
+
 impl Fields {
     pub(super) fn keep(self, names: &mut Names) -> Result<Service, ObjectError> {
         let Self { metadata, spec, status } = self;
@@ -179,27 +188,14 @@ impl Fields {
         check_name("metadata.name", &metadata.name)?;
         check_ports(&spec.ports)?;
         let affinity_seconds = spec.affinity_seconds()?;
-        let frontends = if spec.cluster_ips.is_empty() {
-            spec.cluster_ip.as_slice()
-        } else {
-            &spec.cluster_ips
-        };
-        let mut cluster_ips = Vec::with_capacity(frontends.len());
-        for frontend in frontends {
-            // An address may be repeated, or written in two ways.
-            if let ClusterIp::Address(address) = frontend
-                && !cluster_ips.contains(address)
-            {
-                cluster_ips.push(*address);
-            }
-        }
+        let cluster_ips = spec.addresses();
         let skipped = if spec.r#type.as_deref() == Some("ExternalName") {
             Some(Skipped::ExternalName)
         } else if metadata.labels.0.contains_key(PROXY_NAME) {
             Some(Skipped::OtherProxy)
         } else if metadata.labels.0.contains_key(HEADLESS) {
             Some(Skipped::HeadlessLabel)
-        } else if frontends.contains(&ClusterIp::None) {
+        } else if spec.cluster_ips().contains(&ClusterIp::None) {
             Some(Skipped::Headless)
         } else if cluster_ips.is_empty() {
             Some(Skipped::NoClusterIp)
@@ -236,6 +232,24 @@ impl Fields {
 }
 
 impl Spec {
+    fn cluster_ips(&self) -> &[ClusterIp] {
+        if self.cluster_ips.is_empty() { self.cluster_ip.as_slice() } else { &self.cluster_ips }
+    }
+
+    /// Its ClusterIPs, each once.
+    fn addresses(&self) -> Vec<IpAddr> {
+        let mut all = Vec::with_capacity(self.cluster_ips().len());
+        for one in self.cluster_ips() {
+            // An address may be repeated, or written in two ways.
+            if let ClusterIp::Address(address) = one
+                && !all.contains(address)
+            {
+                all.push(*address);
+            }
+        }
+        all
+    }
+
     fn affinity_seconds(&self) -> Result<Option<u32>, ObjectError> {
         if !matches!(self.session_affinity, Some(Affinity::ClientIp)) {
             return Ok(None);
@@ -306,12 +320,7 @@ fn check_ports(ports: &[PortFields]) -> Result<(), ObjectError> {
 fn exposure(spec: &Spec, status: &Status, cluster_ips: &[IpAddr]) -> Option<Exposure> {
     let port = |number: Option<i64>| number.and_then(|number| u16::try_from(number).ok());
     let addresses = |texts: &mut dyn Iterator<Item = &String>| {
-        let all = texts.filter_map(|text| address(text.trim()));
-        let is_own = |address: &IpAddr| {
-            let mut own = cluster_ips.iter();
-            cluster_ips.is_empty() || own.any(|it| it.is_ipv4() == address.is_ipv4())
-        };
-        let all = all.filter(|address| !is_special(*address) && is_own(address));
+        let all = texts.filter_map(|text| exposed(text, cluster_ips).ok());
         let mut all: Vec<IpAddr> = all.collect();
         all.sort_unstable();
         all.dedup();
@@ -319,8 +328,6 @@ fn exposure(spec: &Spec, status: &Status, cluster_ips: &[IpAddr]) -> Option<Expo
     };
     let is_load_balancer = spec.r#type.as_deref() == Some("LoadBalancer");
     let check = port(spec.health_check_node_port).filter(|_| is_load_balancer);
-    let is_dialled = |ingress: &&Ingress| ingress.ip_mode.as_deref() != Some("Proxy");
-    let ingress = status.load_balancer.ingress.iter().filter(is_dialled);
     let ranges = &spec.load_balancer_source_ranges;
     // An address is a range of itself, as in kube-proxy.
     let range = |text: &String| -> Option<IpNet> {
@@ -329,12 +336,39 @@ fn exposure(spec: &Spec, status: &Status, cluster_ips: &[IpAddr]) -> Option<Expo
     };
     let exposure = Exposure {
         node_ports: spec.ports.iter().map(|own| port(own.node_port).unwrap_or(0)).collect(),
-        load_balancer_ips: addresses(&mut ingress.filter_map(|ingress| ingress.ip.as_ref())),
+        load_balancer_ips: addresses(&mut status.load_balancer_ips()),
         external_ips: addresses(&mut spec.external_ips.iter()),
         source_ranges: (!ranges.is_empty()).then(|| ranges.iter().filter_map(range).collect()),
         health_check_port: check.filter(|&port| port != 0),
     };
     (!exposure.is_empty()).then_some(exposure)
+}
+
+/// The address, or why a Service with these ClusterIPs is not served there.
+fn exposed(text: &str, cluster_ips: &[IpAddr]) -> Result<IpAddr, &'static str> {
+    let address = address(text.trim()).ok_or("it is no IP address")?;
+    let mut own = cluster_ips.iter();
+    if is_special(address) {
+        Err("every host or Pod has such an address")
+    } else if cluster_ips.is_empty() || own.any(|it| it.is_ipv4() == address.is_ipv4()) {
+        Ok(address)
+    } else {
+        Err(
+            "the Service has no ClusterIP of its family; ipFamilyPolicy: PreferDualStack gives it one",
+        )
+    }
+}
+
+/// The load balancer IPs and external IPs of a Service that are not served, and why; for `lint`.
+pub(super) fn unserved(object: impl Written) -> Vec<(FrontendKind, String, &'static str)> {
+    let Ok(Fields { spec, status, .. }) = object.read() else { return Vec::new() };
+    let cluster_ips = spec.addresses();
+    let of_status = status.load_balancer_ips().map(|text| (FrontendKind::LoadBalancerIp, text));
+    let of_spec = spec.external_ips.iter().map(|text| (FrontendKind::ExternalIp, text));
+    let why = |(kind, text): (_, &String)| {
+        exposed(text, &cluster_ips).err().map(|why| (kind, text.clone(), why))
+    };
+    of_status.chain(of_spec).filter_map(why).collect()
 }
 
 /// Whether an address is no Service's wherever it is dialled: each network namespace has its own loopback,

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::field::{Metadata, PROXY_NAME, or_default};
-use super::{Kind, Written};
+use super::{Kind, Written, service};
 use topo_lb_core::cluster::On;
 use topo_lb_core::cluster::unread::{Unread, What};
 
@@ -90,6 +90,9 @@ pub(in crate::source) fn unread(list: Option<Kind>, object: impl Written) -> Vec
     let names_one = |key: &String| matches!(&**key, SERVICE_NAME | PROXY_NAME);
     match kind {
         "Endpoints" => add(What::Endpoints),
+        "Service" => service::unserved(object)
+            .into_iter()
+            .for_each(|(kind, text, why)| add(What::Address(kind, text, why))),
         "EndpointSlice" if !labels.iter().any(names_one) => add(What::Slice),
         _ => {}
     }
