@@ -9,8 +9,8 @@ use topo_lb_common::maps;
 use super::{
     CGROUP_ROOT, DnsArgs, FrontendArgs, HealthzArgs, LogFormat, PinArgs, SourceArgs, Switch,
 };
-use topo_lb_agent::serve::Listen;
 use topo_lb_agent::app::{Config, Source};
+use topo_lb_agent::serve::Listen;
 use topo_lb_agent::{admin, health};
 use topo_lb_core::exclusion::{Namespace, Rules};
 use topo_lb_core::plan::{Capacity, WhenFull};
