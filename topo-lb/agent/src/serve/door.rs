@@ -2,7 +2,7 @@
 //! closed.
 //!
 //! A connection first waits for the head of its one request, then it is answered and closed. Each
-//! phase has a hard deadline and its own limit ([`Crowd`] chooses the connection to close), so
+//! phase has a hard deadline and its own limit (`Crowd` chooses the connection to close), so
 //! neither silent nor slow peers keep others out.
 
 use std::io::{self, Cursor};
