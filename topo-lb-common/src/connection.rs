@@ -15,6 +15,7 @@
 //! `fragments4` and `fragments6` hold a first fragment's translation for later ones without ports.
 
 use crate::address::TCP;
+use crate::device::seeded;
 use crate::layout::layout;
 
 /// [`Tuple::way`]: on ingress: a packet from a client, or a reply that [turns](TURNS).
@@ -259,30 +260,43 @@ impl<A: Copy> Connection<A, Tuple<A>> {
 /// Datagrams whose first fragment is stored at once, per device and direction. A device has places
 /// of its own, so it cannot evict what others need.
 pub const FRAGMENT_PLACES: u32 = 256;
+/// The same of all clients outside, per direction. A sender's datagrams are spread over all of these, and nobody
+/// knows where another's are: 10,000 first fragments a second take the place of 1 in 400 datagrams whose
+/// fragments arrive 1 ms apart. A young datagram is replaced, too: keeping it would refuse places to many more.
+pub const FRAGMENT_PLACES_OUTSIDE: u32 = 1 << 12;
 
 /// Key of `fragments4` and `fragments6`: a place for a fragmented datagram.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
 pub struct FragmentPlace {
-    /// Interface index of the client's device.
+    /// Interface index of the client's device, or [`OUTSIDE_DEVICE`].
     pub device: u32,
-    /// Less than [`FRAGMENT_PLACES`].
-    pub place: u8,
+    /// Less than [`FRAGMENT_PLACES`] or [`FRAGMENT_PLACES_OUTSIDE`].
+    pub place: u16,
     /// [`FROM_CLIENT`] or [`TO_CLIENT`].
     pub way: u8,
     /// Zero.
-    pub reserved: u16,
+    pub reserved: u8,
 }
 
 impl FragmentPlace {
-    /// The place of a datagram with this identification, as in the packet.
+    /// The place of a guest's datagram with this identification, as in the packet.
     #[inline(always)]
     #[must_use]
     pub const fn of(device: u32, way: u8, identification: u32) -> Self {
         // Fibonacci hashing: numbers in sequence get different places.
-        let place = (identification.wrapping_mul(0x9e37_79b1) >> 24) as u8;
+        let place = (identification.wrapping_mul(0x9e37_79b1) >> 24) as u16;
         Self { device, place, way, reserved: 0 }
+    }
+
+    /// The same of a client outside, or to one. `sender`: [`word`](crate::device::word) of its source.
+    #[inline(always)]
+    #[must_use]
+    pub const fn outside(seed: u64, way: u8, sender: u64, identification: u32) -> Self {
+        let hash = seeded(seed, seeded(seed, sender) ^ identification as u64);
+        let place = (hash >> 32) as u16 & (FRAGMENT_PLACES_OUTSIDE - 1) as u16;
+        Self { device: OUTSIDE_DEVICE, place, way, reserved: 0 }
     }
 }
 
@@ -378,6 +392,23 @@ mod tests {
             assert_eq!(client.other_key(&key), other);
             assert_eq!(reply.other_key(&other), key);
         }
+    }
+
+    #[test]
+    fn a_datagram_from_outside_has_its_place_by_its_sender_and_its_number() {
+        let places = |one: fn(u32) -> (u64, u32)| {
+            let of = |number| {
+                let (sender, identification) = one(number);
+                FragmentPlace::outside(7, FROM_CLIENT, sender, identification).place
+            };
+            let mut places: Vec<u16> = (0..1_000).map(of).collect();
+            places.sort_unstable();
+            places.dedup();
+            places.len()
+        };
+        // By chance, 1,000 datagrams take 887 of 4,096 places.
+        assert!(places(|number| (1, number)) > 850);
+        assert!(places(|number| (number.into(), 1)) > 850);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Names and default sizes of the maps. A map is pinned under its name.
 
-use crate::connection::FRAGMENT_PLACES;
+use crate::connection::{FRAGMENT_PLACES, FRAGMENT_PLACES_OUTSIDE};
 
 /// Frontends of IPv4 Services: [`Frontend4`](crate::address::Frontend4) → index in `records4`.
 pub const SERVICES4: &str = "services4";
@@ -214,6 +214,8 @@ pub const fn entries(connections: u32) -> u32 {
 /// Fragmented datagrams per address family that are stored at once: room for the places of 16
 /// devices at least.
 pub const FRAGMENTS: u32 = 16 * 2 * FRAGMENT_PLACES;
+/// The same with clients outside.
+pub const FRAGMENTS_ALL_FRONTENDS: u32 = FRAGMENTS + 2 * FRAGMENT_PLACES_OUTSIDE;
 /// Entries of `own4` and of `own6`; the least recently used one is replaced.
 pub const OWN: u32 = 8_192;
 /// Most entries of `devices`; the least recently used one is replaced. Clients outside have

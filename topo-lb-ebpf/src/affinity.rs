@@ -1,7 +1,8 @@
 //! Session affinity: a client keeps its endpoint across the frontends of a Service port.
 
 use aya_ebpf::bindings::BPF_ANY;
-use topo_lb_common::affinity::AffinityKey;
+use topo_lb_common::address::TCP;
+use topo_lb_common::affinity::{AffinityKey, client6, of_datagrams};
 use topo_lb_common::connection::Connection;
 use topo_lb_common::members::CHOSEN;
 
@@ -29,20 +30,20 @@ pub(crate) fn keep<F: Family>(client: u64, fresh: Fresh<F>) -> F::Endpoint {
 /// The same for a client without a socket on this node, by its address. Stores nothing: a packet's source
 /// may be false.
 #[inline(always)]
-pub(crate) fn look<F: Client>(client: F::Address, fresh: Fresh<F>) -> F::Endpoint {
-    let netns_cookie = F::client(client, fresh.affinity);
+pub(crate) fn look<F: Client>(client: F::Address, protocol: u8, fresh: Fresh<F>) -> F::Endpoint {
+    let netns_cookie = number::<F>(client, protocol, fresh.affinity);
     let key = AffinityKey { netns_cookie, service: fresh.service, reserved: 0 };
     stored::<F>(F::clients(), key, fresh.seconds, now()).unwrap_or(fresh.endpoint)
 }
 
-/// Stores the endpoint of an established connection as its client's. `key` is that of the client's entry
+/// Stores the endpoint of an established connection, or of an answered datagram, as its client's. `key` is that of the client's entry
 /// `connection`.
 #[inline(always)]
 pub(crate) fn remember<F: Client>(key: &TupleOf<F>, connection: &ConnectionOf<F>) {
     if connection.affinity == 0 {
         return;
     }
-    let netns_cookie = F::client(F::words(key.source), connection.affinity);
+    let netns_cookie = number::<F>(F::words(key.source), key.protocol, connection.affinity);
     let key = AffinityKey { netns_cookie, service: connection.service, reserved: 0 };
     let Connection { destination, destination_port, locality, .. } = *connection;
     let endpoint = F::endpoint(destination, destination_port, locality);
@@ -75,36 +76,32 @@ fn is_chosen<F: Family>(service: u32, endpoint: &F::Endpoint) -> bool {
         .is_some_and(|member| unsafe { (&raw const (*member).state).read_volatile() } & CHOSEN != 0)
 }
 
-/// The highest bits of a client's number: which of the frontends it has dialled.
+/// The number of a packet's client for session affinity. `affinity`: as [`Connection::affinity`], in the
+/// highest bits, for the frontends that the client has dialled.
 #[inline(always)]
-const fn kind(affinity: u8) -> u64 {
-    (affinity as u64) << 62
+fn number<F: Client>(address: F::Address, protocol: u8, affinity: u8) -> u64 {
+    let client = F::client(address);
+    let client = if protocol == TCP { client } else { of_datagrams(client) };
+    u64::from(affinity) << 62 | client
 }
 
-/// The number of a packet's client for session affinity.
+/// What tells clients without a socket on this node apart.
 pub(crate) trait Client: Family {
-    /// `affinity`: as [`Connection::affinity`].
-    fn client(address: Self::Address, affinity: u8) -> u64;
+    /// Less than 2^62.
+    fn client(address: Self::Address) -> u64;
 }
 
 impl Client for V4 {
     #[inline(always)]
-    fn client(address: u32, affinity: u8) -> u64 {
-        kind(affinity) | address as u64
+    fn client(address: u32) -> u64 {
+        address.into()
     }
 }
 
 impl Client for V6 {
     #[inline(always)]
-    fn client(address: [u32; 4], affinity: u8) -> u64 {
-        let [head, tail] = {
-            let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = Self::bytes(address);
-            [
-                u64::from_ne_bytes([a, b, c, d, e, f, g, h]),
-                u64::from_ne_bytes([i, j, k, l, m, n, o, p]),
-            ]
-        };
-        let mixed = head.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29) ^ tail;
-        mixed & !(3 << 62) | kind(affinity)
+    fn client(address: [u32; 4]) -> u64 {
+        let [network, host] = Self::halves(address);
+        client6(network, host)
     }
 }

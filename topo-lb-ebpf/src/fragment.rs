@@ -18,6 +18,8 @@ use crate::family::Family;
 use crate::forward::forward;
 use crate::four_tuple::FourTuple;
 use crate::header::{Header, PacketKind, Read};
+use crate::maps::SEED;
+use crate::outside::is_outside;
 use crate::packets::{Hook, count, dropped, next, unmatched};
 use crate::rewrite::{Write, readdress};
 use crate::verdict::Verdict;
@@ -34,10 +36,15 @@ fn datagram<F: Family>(header: &Header<F>) -> Fragment<F::Bytes> {
     }
 }
 
-/// The place of a fragment's datagram among those of the device.
+/// The place of a fragment's datagram among those of the device, or of all clients outside.
 #[inline(always)]
 fn place<F: Family>(skb: *mut __sk_buff, header: &Header<F>, hook: Hook) -> FragmentPlace {
-    FragmentPlace::of(device(skb), hook as u8, header.identification)
+    if is_outside(skb) {
+        let [sender, _] = F::halves(header.source);
+        FragmentPlace::outside(SEED.load(), hook as u8, sender, header.identification)
+    } else {
+        FragmentPlace::of(device(skb), hook as u8, header.identification)
+    }
 }
 
 /// Stores the translation of a first fragment for the later ones. `kind` is the connection's.
@@ -71,11 +78,18 @@ pub(crate) fn leave<F: Family>(header: &Header<F>, hook: Hook) -> Verdict {
     }
 }
 
-/// Forgets the translation of a datagram that had the same place a moment ago.
+/// Forgets the translation of a datagram that had the same number and hosts a moment ago. Another datagram
+/// keeps its place.
 #[inline(always)]
 pub(crate) fn forget<F: Read>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
     let header = F::header(skb, ETHERNET, false);
-    let _ = F::fragments().remove(&place(skb, &header, hook));
+    let place = place(skb, &header, hook);
+    if let Some(found) = F::fragments().get_ptr(&place)
+        // SAFETY: a look-up's pointer; both are whole words without padding.
+        && unsafe { are_same(&raw const (*found).datagram, &datagram(&header)) }
+    {
+        let _ = F::fragments().remove(&place);
+    }
     next(hook, Outcome::Untouched)
 }
 

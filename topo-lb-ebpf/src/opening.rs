@@ -84,7 +84,9 @@ pub(crate) fn choose<F: Client>(
         return Chosen::Untouched;
     }
     let is_outside = is_of_outside::<F>(key);
-    let resolved = resolve::<F>(frontend, is_outside, |fresh| affinity::look(client, fresh));
+    let resolved = resolve::<F>(frontend, is_outside, |fresh| {
+        affinity::look(client, frontend.protocol, fresh)
+    });
     let chosen = match resolved.verdict {
         Resolution::Untouched => return Chosen::Untouched,
         Resolution::Refuse => Chosen::Refused,

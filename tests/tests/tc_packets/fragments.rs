@@ -4,8 +4,10 @@ use std::net::IpAddr;
 
 use anyhow::{Result, ensure};
 use etherparse::{IpFragOffset, IpNumber, Ipv4Header};
+use topo_lb_common::address::UDP;
+use topo_lb_common::backend::Locality;
 use topo_lb_tests::frame::{self, says, wrong_checksums};
-use topo_lb_tests::packets::{Hook, NEXT};
+use topo_lb_tests::packets::{Hook, NEXT, Programs};
 
 use super::scene::{
     A4, A6, CLIENT4, CLIENT6, WEB4, WEB6, at, expect, expect_untouched, scene, udp,
@@ -172,6 +174,52 @@ fn a_datagram_that_is_not_ours_takes_its_fragments_along() -> Result<()> {
     programs.run(Hook::Egress, &fragments6(A6, CLIENT6, 1400, 5)[0])?;
     for piece in fragments6("[fd00:244:1::3]:53", "[fd00:244:1::9]:41000", 1400, 5) {
         expect_untouched(&mut programs, "direct, IPv6", Hook::Egress, &piece)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_datagram_of_others_takes_no_fragments_along() -> Result<()> {
+    let mut programs = scene()?;
+    let pieces = fragments(CLIENT4, WEB4, 1400);
+    programs.run(Hook::Ingress, &pieces[0])?;
+    // With the same number, and so the same place.
+    let other = &fragments("10.244.1.10:41000", "10.96.0.1:53", 1400)[0];
+    expect_untouched(&mut programs, "no Service", Hook::Ingress, other)?;
+    for piece in &pieces[1..] {
+        let (_, out) = programs.run(Hook::Ingress, piece)?;
+        ensure!(out[30..34] == [10, 244, 1, 3], "{out:02x?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn clients_outside_do_not_take_the_places_of_each_other() -> Result<()> {
+    const PORT4: &str = "172.18.0.2:30080";
+    const PORT6: &str = "[fd00:18::2]:30080";
+    // All with one number, and over IPv6 beside a client that sends many first fragments.
+    let of4 = (0..64).map(|host| fragments(&format!("203.0.113.{}:40000", 1 + host), PORT4, 600));
+    let of6 = (0..64)
+        .map(|network| fragments6(&format!("[2001:db8:0:{network:x}::9]:40000"), PORT6, 600, 7));
+    let flood = (0..512)
+        .map(|number| fragments6("[2001:db8:0:ffff::9]:40000", PORT6, 600, number).swap_remove(0));
+    for (web, a, datagrams, flood) in [
+        (PORT4, A4, of4.collect::<Vec<_>>(), Vec::new()),
+        (PORT6, A6, of6.collect(), flood.collect()),
+    ] {
+        let mut programs = Programs::replacing()?;
+        programs.expose(1, at(web), UDP, &[(at(a), Locality::Node)])?;
+        for first in datagrams.iter().map(|pieces| &pieces[0]).chain(&flood) {
+            let (_, out) = programs.run(Hook::ExternalIngress, first)?;
+            ensure!(out != *first, "a first fragment to {web} is not translated");
+        }
+        let mut translated = 0;
+        for pieces in &datagrams {
+            let (_, out) = programs.run(Hook::ExternalIngress, &pieces[1])?;
+            translated += u32::from(out != pieces[1]);
+        }
+        // Of the 64, 8 lose their places by chance; more than 24 never do.
+        ensure!(translated >= 40, "{translated} of 64 later fragments to {web} are translated");
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! The tc programs, one packet at a time.
 
+mod affinity;
 mod budgets;
 mod checksums;
 mod collisions;

@@ -95,6 +95,8 @@ pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
     let half_open = half_open * 2;
     let (buckets, clients) = if connections == 0 { (1, 1) } else { (BUCKETS, flows) };
     let sources = capacity.sources.max(1);
+    let fragments =
+        if capacity.sources == 0 { maps::FRAGMENTS } else { maps::FRAGMENTS_ALL_FRONTENDS };
     let mut all = [
         spec::<u32, Range>(maps::RANGE, Array, 1, 0),
         spec::<Frontend4, u32>(maps::SERVICES4, Hash, services, 0),
@@ -128,8 +130,8 @@ pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
         spec::<Tuple6, Connection6>(maps::CONNECTIONS6, Hash, entries, NO_PREALLOC),
         spec::<Tuple4, Connection4>(maps::HALF_OPEN4, LruHash, half_open, 0),
         spec::<Tuple6, Connection6>(maps::HALF_OPEN6, LruHash, half_open, 0),
-        spec::<FragmentPlace, Translation4>(maps::FRAGMENTS4, LruHash, maps::FRAGMENTS, 0),
-        spec::<FragmentPlace, Translation6>(maps::FRAGMENTS6, LruHash, maps::FRAGMENTS, 0),
+        spec::<FragmentPlace, Translation4>(maps::FRAGMENTS4, LruHash, fragments, 0),
+        spec::<FragmentPlace, Translation6>(maps::FRAGMENTS6, LruHash, fragments, 0),
         spec::<u32, Packets>(maps::PACKETS, PerCpuArray, maps::HOOKS, 0),
         spec::<u32, Device>(maps::DEVICES, LruHash, maps::MOST_DEVICES, 0),
         spec::<u32, Quota>(maps::QUOTA, Array, 1, 0),
