@@ -23,16 +23,14 @@ const ENTRY6: u64 = 256;
 /// power of two (`struct bucket`).
 const PLACE: u64 = 16;
 
-/// Most half-open connections per address family: 49,152 of them may be answered datagrams, those of 10 s at
-/// 5,000 a second.
+/// Most half-open connections per address family: answered datagrams of 26 s at 5,000 a second.
 const MOST_HALF_OPEN: u32 = 131_072;
-/// The tables of half-open connections of both address families, which are LRU and so take their memory at once,
-/// take at most this part of a node's memory, unless it has little.
-const HALF_OPEN_PART: u64 = 128;
-/// The kernel's memory for an entry of `half_open4`, in bytes, with its place: as above, without the allocator.
-const HALF_OPEN_ENTRY4: u64 = ENTRY4 - 48 + PLACE;
-/// The same for `half_open6`.
-const HALF_OPEN_ENTRY6: u64 = ENTRY6 - 40 + PLACE;
+/// Full tables of half-open connections of both address families take at most this part of a node's memory, unless
+/// it has little.
+const HALF_OPEN_PART: u64 = 96;
+/// The kernel's memory for a half-open connection of each family, in bytes: two entries each, four places, and three keys
+/// in queues, of 20 and 44.
+const HALF_OPEN: u64 = 2 * (ENTRY4 + ENTRY6) + 2 * 4 * PLACE + 3 * 64;
 
 /// The room per address family on a node with so many CPUs and so much memory, in bytes.
 #[must_use]
@@ -59,7 +57,7 @@ pub fn bytes(connections: u32) -> u64 {
 pub fn half_open(memory: u64) -> u32 {
     std::iter::successors(Some(MOST_HALF_OPEN), |room| Some(room / 2))
         .find(|room| {
-            let bytes = 2 * u64::from(*room) * (HALF_OPEN_ENTRY4 + HALF_OPEN_ENTRY6);
+            let bytes = u64::from(*room) * HALF_OPEN;
             bytes <= memory / HALF_OPEN_PART || *room <= DEFAULT_HALF_OPEN
         })
         .unwrap_or(DEFAULT_HALF_OPEN)
