@@ -106,7 +106,7 @@ const IN_SOCKETS: [&str; 2] = ["connected", "flows"];
 
 /// Maps of one entry, that programs index by constants, or with a size that matters: tests keep
 /// their sizes.
-const FIXED: [&str; 23] = [
+const FIXED: [&str; 25] = [
     maps::RANGE,
     maps::EXCLUSION,
     maps::REVISION,
@@ -126,6 +126,8 @@ const FIXED: [&str; 23] = [
     maps::FRAGMENTS6,
     maps::SETTLED4,
     maps::SETTLED6,
+    maps::OPENED4,
+    maps::OPENED6,
     maps::OPENINGS4,
     maps::OPENINGS6,
     maps::USAGE,

@@ -4,13 +4,14 @@
 //! packet's fields before translation and the client's device, the value the fields after it. The
 //! key of the other entry is the value's four-tuple reversed.
 //!
-//! A new connection is in `half_open4/6`, which is LRU. It moves to `connections4/6` when the client has
+//! A new connection is in `half_open4/6`. It moves to `connections4/6` when the client has
 //! completed TCP's handshake, or sends another datagram after an answer. From there nothing is evicted.
 //! So packets that nobody answers end no connection in use.
 //!
 //! What is over leaves first: `closed4/6` has the keys of closed connections of `connections4/6` in the
-//! order of their end, and `settled4/6` those of `half_open4/6` that are closed, or whose datagram has its
-//! answer. Each is a queue of a limited length; what is pushed out of it is removed.
+//! order of their end, `settled4/6` those of `half_open4/6` that are closed, or whose datagram has its
+//! answer, and `opened4/6` all of `half_open4/6` in the order of their opening. Each is a queue of a limited length.
+//! What has to leave for others is the first one of such a queue: both its entries are removed together.
 //!
 //! `fragments4` and `fragments6` hold a first fragment's translation for later ones without ports.
 
@@ -202,7 +203,7 @@ layout! {
         /// Time (`CLOCK_MONOTONIC`, nanoseconds) of the last packet of this direction, or of an
         /// earlier one in the same [`TICK`].
         pub last_used: u64,
-        /// The entry's key. The kernel may give an evicted entry to another connection while a
+        /// The entry's key. The kernel may give a removed entry to another connection while a
         /// program uses it; the program sees that here.
         pub key: K,
         /// Network order.

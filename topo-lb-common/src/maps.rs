@@ -91,6 +91,10 @@ pub const CLOSED6: &str = "closed6";
 pub const SETTLED4: &str = "settled4";
 /// The same for IPv6.
 pub const SETTLED6: &str = "settled6";
+/// tc: connections of `half_open4` in the order of their opening, a queue of their clients' keys.
+pub const OPENED4: &str = "opened4";
+/// The same for IPv6.
+pub const OPENED6: &str = "opened6";
 /// tc: the last openings of each client at each frontend.
 pub const OPENINGS4: &str = "openings4";
 /// The same for IPv6.
@@ -117,7 +121,7 @@ pub const OWN4: &str = "own4";
 pub const OWN6: &str = "own6";
 
 /// Every pinned map, in the order of creation.
-pub const ALL: [&str; 52] = [
+pub const ALL: [&str; 54] = [
     RANGE,
     SERVICES4,
     SERVICES6,
@@ -159,6 +163,8 @@ pub const ALL: [&str; 52] = [
     CLOSED6,
     SETTLED4,
     SETTLED6,
+    OPENED4,
+    OPENED6,
     OPENINGS4,
     OPENINGS6,
     USAGE,
@@ -172,9 +178,9 @@ pub const ALL: [&str; 52] = [
     OWN6,
 ];
 /// Maps that only tc needs, and that are pinned only with tc: those of [`ALL`] from `connections4` on.
-pub const TC: &[&str] = ALL.split_at(28).1.split_at(18).0;
+pub const TC: &[&str] = ALL.split_at(28).1.split_at(20).0;
 /// Maps that are pinned only with `--frontends all`, beside those of [`TC`].
-pub const ALL_FRONTENDS: &[&str] = ALL.split_at(46).1;
+pub const ALL_FRONTENDS: &[&str] = ALL.split_at(48).1;
 
 /// Default: frontends per address family, and Service ports of both together.
 pub const DEFAULT_SERVICES: u32 = 65_536;
@@ -186,16 +192,22 @@ pub const DEFAULT_MEMBERS: u32 = 262_144;
 pub const DEFAULT_FLOWS: u32 = 65_536;
 /// Open tc connections per address family, unless the agent sets another number.
 pub const DEFAULT_CONNECTIONS: u32 = 131_072;
-/// Connections for which `half_open4` and `half_open6` have room, unless the agent sets another number; each
-/// has two entries.
+/// Connections for which `half_open4` and `half_open6` have room, unless the agent sets another number. `settled4` and
+/// `settled6` have as many entries.
 pub const DEFAULT_HALF_OPEN: u32 = 8_192;
 
-/// Entries of `settled4` and of `settled6`: three eighths, so that an eighth is left to others before more openings
-/// are to replace them ([`Usage`](crate::usage::Usage)). `half_open`: connections for which `half_open4/6` have room.
+/// Entries of `opened4` and of `opened6`: a connection that leaves `half_open4/6` leaves its key here until that is
+/// the first one. `half_open`: connections for which `half_open4/6` have room.
 #[must_use]
-pub const fn settled(half_open: u32) -> u32 {
-    let part = half_open / 8 * 3;
-    if part == 0 { 1 } else { part }
+pub const fn opened(half_open: u32) -> u32 {
+    half_open.saturating_mul(2)
+}
+
+/// Entries of `half_open4` and of `half_open6`, two for each key of [`opened`]: the number of connections is bounded by
+/// `usage`, and by that queue if `usage` is wrong.
+#[must_use]
+pub const fn half_open_entries(half_open: u32) -> u32 {
+    opened(half_open).saturating_mul(2)
 }
 
 /// Entries of `closed4` and of `closed6`. `connections`: open ones for which there is room.

@@ -1,5 +1,5 @@
 //! `openings4` and `openings6`: the last connections that each client has opened at each frontend. While
-//! there is little room for openings, each further one takes the place of the client's own oldest.
+//! their table is full of openings, each further one takes the place of the client's own oldest.
 
 use crate::connection::{Tuple4, Tuple6};
 

@@ -78,7 +78,7 @@ pub(crate) fn find<F: Family>(key: &TupleOf<F>) -> Option<NonNull<ConnectionOf<F
     find_established::<F>(key).or_else(|| find_half_open::<F>(key))
 }
 
-/// Whether an entry still has this key. The kernel may evict or remove an entry and give its memory to
+/// Whether an entry still has this key. A program may remove an entry, and the kernel gives its memory to
 /// another connection while a program uses it: so a program checks this after reading the entry,
 /// and before it acts on what it has read.
 #[inline(always)]

@@ -20,8 +20,8 @@ use topo_lb_common::reply_filter::folded;
 use topo_lb_common::sources::Source;
 
 use crate::maps::{
-    self, Closed, Connections, Fragments, HalfOpen, LastOpenings, Members, Own, Recent, Records,
-    Services, Settled, Slots, Sources,
+    self, Closed, Connections, Fragments, HalfOpen, LastOpenings, Members, Opened, Own, Recent,
+    Records, Services, Settled, Slots, Sources,
 };
 
 /// A frontend of a family.
@@ -102,6 +102,7 @@ pub(crate) trait Family: Sized + 'static {
     fn half_open() -> &'static HalfOpen<TupleOf<Self>, ConnectionOf<Self>>;
     fn closed() -> &'static Closed<TupleOf<Self>>;
     fn settled() -> &'static Settled<TupleOf<Self>>;
+    fn opened() -> &'static Opened<TupleOf<Self>>;
     fn own() -> &'static Own<TupleOf<Self>>;
     fn openings() -> &'static LastOpenings<OpeningsOf<Self>>;
     fn fragments() -> &'static Fragments<TranslationOf<Self>>;
@@ -159,8 +160,8 @@ macro_rules! family {
         inline: $inline:ident,
         maps: $services:ident $records:ident $slots:ident $members:ident $flows:ident
             $connected:ident $affinities:ident $clients:ident $connections:ident $half_open:ident
-            $closed:ident $settled:ident $own:ident $openings:ident $fragments:ident $sources:ident
-            $draft:ident
+            $closed:ident $settled:ident $opened:ident $own:ident $openings:ident $fragments:ident
+            $sources:ident $draft:ident
     ) => {
         type Endpoint = $endpoint;
         type Record = $record;
@@ -216,6 +217,11 @@ macro_rules! family {
         #[inline(always)]
         fn settled() -> &'static Settled<TupleOf<Self>> {
             &maps::$settled
+        }
+
+        #[inline(always)]
+        fn opened() -> &'static Opened<TupleOf<Self>> {
+            &maps::$opened
         }
 
         #[inline(always)]
@@ -310,7 +316,8 @@ impl Family for V4 {
         layouts: Backend4 Record4 Affinity4,
         inline: INLINE4,
         maps: SERVICES4 RECORDS4 SLOTS4 MEMBERS4 FLOWS4 CONNECTED4 AFFINITY4 CLIENTS4
-            CONNECTIONS4 HALF_OPEN4 CLOSED4 SETTLED4 OWN4 OPENINGS4 FRAGMENTS4 SOURCES4 DRAFT4
+            CONNECTIONS4 HALF_OPEN4 CLOSED4 SETTLED4 OPENED4 OWN4 OPENINGS4 FRAGMENTS4 SOURCES4
+            DRAFT4
     }
 
     type Address = u32;
@@ -373,7 +380,8 @@ impl Family for V6 {
         layouts: Backend6 Record6 Affinity6,
         inline: INLINE6,
         maps: SERVICES6 RECORDS6 SLOTS6 MEMBERS6 FLOWS6 CONNECTED6 AFFINITY6 CLIENTS6
-            CONNECTIONS6 HALF_OPEN6 CLOSED6 SETTLED6 OWN6 OPENINGS6 FRAGMENTS6 SOURCES6 DRAFT6
+            CONNECTIONS6 HALF_OPEN6 CLOSED6 SETTLED6 OPENED6 OWN6 OPENINGS6 FRAGMENTS6 SOURCES6
+            DRAFT6
     }
 
     type Address = [u32; 4];

@@ -65,6 +65,9 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ve
             return verdict;
         }
     }
+    if verdict == Verdict::Note {
+        verdict = note_state::<F>(skb, Hook::Ingress);
+    }
     if verdict == Verdict::CheckEndpoint {
         verdict = F::reconsider(skb);
     } else if verdict == Verdict::Forget {
@@ -76,7 +79,7 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ve
         verdict = F::open(skb);
         let opens = matches!(verdict, Verdict::ChooseSource | Verdict::ExpectReplies);
         if opens {
-            F::replace_oldest(skb);
+            make_room::<F>(skb);
         }
         if verdict == Verdict::ChooseSource {
             verdict = F::choose_source(skb);
@@ -92,7 +95,7 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ve
     if verdict == Verdict::OpenDirect {
         verdict = F::open_direct(skb);
         if verdict == Verdict::ExpectReplies {
-            F::replace_oldest(skb);
+            make_room::<F>(skb);
         }
         verdict = choose_port::<F>(skb, verdict, true);
     }
@@ -106,7 +109,7 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ve
         verdict = F::stray(skb);
     }
     match verdict {
-        // The entry that was just written is already evicted, or over.
+        // The entry that was just written is already forgotten, or over.
         Verdict::ChooseEndpoint | Verdict::Forget => dropped(Hook::Ingress),
         Verdict::LeaveFragments => F::leave_fragments(skb, Hook::Ingress),
         Verdict::IcmpError => F::error_from_client(skb),
@@ -114,6 +117,13 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ve
         Verdict::Unreachable => F::unreachable(skb),
         verdict => verdict,
     }
+}
+
+/// Counts a connection that a packet has just opened, and forgets another one if there is no room for it.
+#[inline(always)]
+fn make_room<F: Steps>(skb: *mut __sk_buff) {
+    let lacks_room = F::replace_oldest(skb) == Verdict::Forget;
+    F::wait(skb, lacks_room);
 }
 
 /// Writes the entry for the replies to a packet, if `verdict` says so. `is_taken`: the client's own port is

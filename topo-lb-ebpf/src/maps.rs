@@ -26,7 +26,7 @@ use topo_lb_common::frontend_filter;
 use topo_lb_common::maps::{
     DEFAULT_CONNECTIONS, DEFAULT_FLOWS, DEFAULT_HALF_OPEN, DEFAULT_MEMBERS, DEFAULT_SERVICES,
     DEFAULT_SLOTS, FRAGMENTS as DATAGRAMS, HOOKS, MOST_DEVICES, MOST_EXCLUDED, MOST_SOURCES,
-    MOST_UNPROGRAMMED, closed, entries, settled,
+    MOST_UNPROGRAMMED, closed, entries, half_open_entries, opened,
 };
 use topo_lb_common::members::{Member, MemberKey4, MemberKey6};
 use topo_lb_common::openings::{BUCKETS, Openings4, Openings6};
@@ -68,11 +68,14 @@ pub(crate) type Connections<K, V> =
 /// Queue of closed connections.
 pub(crate) type Closed<K> = Queue<K, { closed(DEFAULT_CONNECTIONS) as usize }>;
 /// Queue of half-open connections that have their answer.
-pub(crate) type Settled<K> = Queue<K, { settled(DEFAULT_HALF_OPEN) as usize }>;
+pub(crate) type Settled<K> = Queue<K, { DEFAULT_HALF_OPEN as usize }>;
+/// Queue of openings, the oldest first.
+pub(crate) type Opened<K> = Queue<K, { opened(DEFAULT_HALF_OPEN) as usize }>;
 /// Map of the last openings.
 pub(crate) type LastOpenings<V> = Array<V, { BUCKETS as usize }>;
 /// Map of connections that are not established yet: two entries each.
-pub(crate) type HalfOpen<K, V> = LruHashMap<K, V, { 2 * DEFAULT_HALF_OPEN as usize }>;
+pub(crate) type HalfOpen<K, V> =
+    HashMap<K, V, { half_open_entries(DEFAULT_HALF_OPEN) as usize }, ON_DEMAND>;
 /// Map of whom the node's own datagrams were sent to, with the time of the last one.
 pub(crate) type Own<K> = LruHashMap<K, u64, { topo_lb_common::maps::OWN as usize }>;
 /// Map of who may dial frontends with source ranges.
@@ -179,9 +182,9 @@ pub(crate) static CONNECTIONS4: Connections<Tuple4, Connection4> = HashMap::new(
 pub(crate) static CONNECTIONS6: Connections<Tuple6, Connection6> = HashMap::new();
 
 #[btf_map(name = "half_open4")]
-pub(crate) static HALF_OPEN4: HalfOpen<Tuple4, Connection4> = LruHashMap::new();
+pub(crate) static HALF_OPEN4: HalfOpen<Tuple4, Connection4> = HashMap::new();
 #[btf_map(name = "half_open6")]
-pub(crate) static HALF_OPEN6: HalfOpen<Tuple6, Connection6> = LruHashMap::new();
+pub(crate) static HALF_OPEN6: HalfOpen<Tuple6, Connection6> = HashMap::new();
 
 #[btf_map(name = "fragments4")]
 pub(crate) static FRAGMENTS4: Fragments<Translation4> = LruHashMap::new();
@@ -228,6 +231,11 @@ pub(crate) static OWN6: Own<Tuple6> = LruHashMap::new();
 pub(crate) static SETTLED4: Settled<Tuple4> = Queue::new();
 #[btf_map(name = "settled6")]
 pub(crate) static SETTLED6: Settled<Tuple6> = Queue::new();
+
+#[btf_map(name = "opened4")]
+pub(crate) static OPENED4: Opened<Tuple4> = Queue::new();
+#[btf_map(name = "opened6")]
+pub(crate) static OPENED6: Opened<Tuple6> = Queue::new();
 
 #[btf_map(name = "openings4")]
 pub(crate) static OPENINGS4: LastOpenings<Openings4> = Array::new();

@@ -16,7 +16,6 @@ use topo_lb_common::openings::{EACH, bucket};
 use crate::access::ETHERNET;
 use crate::affinity;
 use crate::budget;
-use crate::clock::now;
 use crate::connection::{find_established, find_half_open, forget, holds, other_key};
 use crate::family::{ConnectionOf, TupleOf};
 use crate::four_tuple::{EntryFields, FourTuple};
@@ -27,6 +26,9 @@ use crate::tc::{Translate, client_key};
 use crate::transport::ports_of;
 use crate::verdict::Verdict;
 use crate::words::{are_same, words};
+
+/// Keys of each queue that one opening takes at most.
+const ATTEMPTS: u32 = 4;
 
 /// Lets the connection of a packet that has just ended it, or is the first answer to a datagram, leave the
 /// table later on: first in, first out. Its client has its place in the quota back at once.
@@ -69,27 +71,39 @@ pub(crate) fn leave<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
         affinity::remember::<F>(&key, unsafe { client.as_ref() });
     }
     if F::settled().push(&key, 0).is_err() {
-        if let Ok(Some(oldest)) = F::settled().pop() {
-            let protocol = oldest.protocol;
-            forget_if::<F>(&oldest, find_half_open::<F>(&oldest), |state| {
-                is_settled(protocol, state)
-            });
-        }
+        forget_settled::<F>();
         let _ = F::settled().push(&key, 0);
     }
     Verdict::Translate
 }
 
-/// Counts a connection that a packet has just opened. While there is little room for openings, the oldest
-/// one of its client at its frontend is forgotten, unless it is a datagram with an answer. An answered SYN is
-/// not spared: whoever floods with SYNs gets answers, and does not complete a handshake.
+/// Forgets the half-open connection that has been done for the longest time, if the first key of its queue is of
+/// one. Returns whether it was.
+#[inline(always)]
+fn forget_settled<F: Translate>() -> bool {
+    let Ok(Some(oldest)) = F::settled().pop() else { return false };
+    let protocol = oldest.protocol;
+    let entry = find_half_open::<F>(&oldest);
+    forget_if::<F>(&oldest, entry, |state| is_settled(protocol, state))
+}
+
+/// Counts a connection that a packet has just opened. If the table has no room for it, another one is forgotten: one
+/// that is done, or else the oldest one of its client at its frontend, unless that is a datagram with an answer. An
+/// answered SYN is not spared: whoever floods with SYNs gets answers, and does not complete a handshake.
+/// [`Verdict::Forget`]: neither was there, so the oldest one of all is to be forgotten.
 #[inline(always)]
 pub(crate) fn replace_oldest<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let header = F::header(skb, ETHERNET, false);
     let Some(ports) = ports_of(skb, &header) else { return Verdict::Next };
     let says = FourTuple::<F>::of_packet(&header, ports);
     let key = client_key(skb, &says, header.protocol);
-    let is_under_pressure = budget::opened::<F>(now());
+    let mut lacks_room = budget::opened::<F>();
+    for _ in 0..ATTEMPTS {
+        if !lacks_room {
+            break;
+        }
+        lacks_room = !forget_settled::<F>();
+    }
     let client = if is_of_outside::<F>(&key) {
         let [word, _] = F::halves(says.source);
         word
@@ -108,28 +122,60 @@ pub(crate) fn replace_oldest<F: Translate>(skb: *mut __sk_buff) -> Verdict {
         (&raw mut (*openings).next).write_volatile(next.wrapping_add(1));
         let keys = (&raw mut (*openings).keys).cast::<TupleOf<F>>();
         let place = keys.add((next & (EACH - 1)) as usize);
-        if is_under_pressure && !are_same(place, &key) {
+        if lacks_room && !are_same(place, &key) {
             let oldest = words(place);
             let entry = find_half_open::<F>(&oldest);
             let is_tcp = oldest.protocol == TCP;
-            forget_if::<F>(&oldest, entry, |state| is_tcp || state & ANSWERED == 0);
+            lacks_room = !forget_if::<F>(&oldest, entry, |state| is_tcp || state & ANSWERED == 0);
         }
         place.write(key);
     }
+    if lacks_room { Verdict::Forget } else { Verdict::Next }
+}
+
+/// Has the connection that a packet has just opened wait in the queue of openings. `lacks_room`: the oldest one there is
+/// forgotten for it. If the queue is full, keys of what has left the table give it their place. An opening that is at
+/// the front then is the newest one again; that needs no room, as the queue holds twice as many as the table.
+#[inline(always)]
+pub(crate) fn wait<F: Translate>(skb: *mut __sk_buff, lacks_room: bool) -> Verdict {
+    let header = F::header(skb, ETHERNET, false);
+    let Some(ports) = ports_of(skb, &header) else { return Verdict::Next };
+    let key = client_key(skb, &FourTuple::<F>::of_packet(&header, ports), header.protocol);
+    let mut lacks_room = lacks_room;
+    for attempt in 1..=ATTEMPTS {
+        if !lacks_room && F::opened().push(&key, 0).is_ok() {
+            return Verdict::Next;
+        }
+        let Ok(Some(oldest)) = F::opened().pop() else { break };
+        if let Some(entry) = find_half_open::<F>(&oldest)
+            // SAFETY: two values of this function; keys have no padding.
+            && !unsafe { are_same(&raw const oldest, &key) }
+        {
+            if lacks_room || attempt == ATTEMPTS {
+                forget::<F>(&oldest, entry);
+                lacks_room = false;
+            } else {
+                let _ = F::opened().push(&oldest, 0);
+            }
+        }
+    }
+    let _ = F::opened().push(&key, 0);
     Verdict::Next
 }
 
-/// Forgets a connection by its client's entry, if there is one in such a state.
+/// Forgets a connection by its client's entry, if there is one in such a state. Returns whether there was.
 #[inline(always)]
 fn forget_if<F: Translate>(
     key: &TupleOf<F>,
     entry: Option<NonNull<ConnectionOf<F>>>,
     is_over: impl FnOnce(u8) -> bool,
-) {
+) -> bool {
     if let Some(entry) = entry
         // SAFETY: a field of a look-up's value.
         && is_over(unsafe { EntryFields::of(entry).state.read_volatile() })
     {
         forget::<F>(key, entry);
+        return true;
     }
+    false
 }

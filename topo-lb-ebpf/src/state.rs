@@ -13,6 +13,7 @@ use crate::connection::{find_of, holds, other_key};
 use crate::family::{ConnectionOf, Family, TupleOf};
 use crate::four_tuple::{EntryFields, FourTuple};
 use crate::transport::{ACK, FIN, RST, SYN, Transport};
+use crate::verdict::Verdict;
 
 /// How often a datagram also refreshes the entry of the other direction: every 2^33 ns (8.6 s),
 /// which is less than any lifetime.
@@ -107,28 +108,37 @@ pub(crate) fn changes_state<F: Family>(
 }
 
 /// Records what a packet changes in both entries of the connection, if anything. `key` is that of
-/// `connection`. Returns whether it ends the connection, or is the first answer to a datagram.
+/// `connection`. [`Verdict::Leave`]: it ends the connection, or is the first answer to a datagram.
+/// [`Verdict::Forget`]: the client has no answer yet, and would get none, because the entry for replies is missing.
+/// Otherwise [`Verdict::Translate`].
 #[inline(always)]
 pub(crate) fn note_state<F: Family>(
     connection: NonNull<ConnectionOf<F>>,
     key: &TupleOf<F>,
     transport: &Transport,
     now: u64,
-) -> bool {
+) -> Verdict {
     let other_key = other_key::<F>(connection, key);
     if !holds::<F>(connection, key) {
-        return false;
+        return Verdict::Translate;
     }
-    let Some(other) = find_of::<F>(&other_key, transport) else {
-        return false;
-    };
+    let own = EntryFields::of(connection);
     // The key may be that of another connection's entry by now.
-    if !FourTuple::<F>::of_entry(other).is_reply_to(key) {
-        return false;
-    }
-    let (own, other) = (EntryFields::of(connection), EntryFields::of(other));
+    let Some(other) = find_of::<F>(&other_key, transport)
+        .filter(|other| FourTuple::<F>::of_entry(*other).is_reply_to(key))
+    else {
+        // SAFETY: fields of a look-up's value, each read separately.
+        let (state, kind) = unsafe { (own.state.read_volatile(), own.kind.read_volatile()) };
+        return if state & ANSWERED == 0 && kind & REPLY == 0 {
+            Verdict::Forget
+        } else {
+            Verdict::Translate
+        };
+    };
+    let other = EntryFields::of(other);
+    let leave_if = |is_over| if is_over { Verdict::Leave } else { Verdict::Translate };
     if key.protocol == TCP {
-        return note_flags(own, other, transport, now);
+        return leave_if(note_flags(own, other, transport, now));
     }
     // SAFETY: fields of look-ups' values, each read and written separately.
     unsafe {
@@ -139,7 +149,7 @@ pub(crate) fn note_state<F: Family>(
             own.state.write_volatile(state | ANSWERED);
             other.state.write_volatile(state | ANSWERED);
         }
-        is_first
+        leave_if(is_first)
     }
 }
 

@@ -74,8 +74,10 @@ steps! {
     leave_stray, leave_stray4, leave_stray6: tc::leave_stray;
     /// Chooses an endpoint for a packet that opens a connection.
     open, open4, open6: tc::open;
-    /// Lets an opening take the place of the client's oldest one while there is little room.
+    /// Counts an opening. Without room, lets it take the place of one that is done, or of the client's oldest one.
     replace_oldest, replace_oldest4, replace_oldest6: over::replace_oldest;
+    /// Has an opening wait in the queue of all, in which it may take the place of the first one.
+    wait, wait4, wait6: over::wait, lacks_room: bool;
     /// Tells a tracer what was decided for a packet.
     tell, tell_packet4, tell_packet6: packet::of_packet;
     /// Chooses the source of a packet from outside whose endpoint is on another node.

@@ -119,17 +119,17 @@ fn must_note<F: Translate>(
 }
 
 /// Records what a packet changes in the state of its connection, and a first fragment. Then
-/// [`Verdict::Leave`] or [`Verdict::Translate`].
+/// [`Verdict::Leave`], [`Verdict::Forget`] or [`Verdict::Translate`].
 #[inline(always)]
 pub(crate) fn note<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
     let header = F::header(skb, ETHERNET, false);
     let transport = transport(skb, &header);
     let says = FourTuple::of_packet(&header, transport.ports);
     let key = says.key(header.protocol, hook as u8, client_device(skb));
-    let mut is_over = false;
+    let mut verdict = Verdict::Translate;
     if let Some(found) = connection::find_of::<F>(&key, &transport) {
         let now = now();
-        is_over = state::note_state::<F>(found, &key, &transport, now);
+        verdict = state::note_state::<F>(found, &key, &transport, now);
         if header.kind == PacketKind::First {
             let to = FourTuple::<F>::of_entry(found);
             // SAFETY: a field of a look-up's value.
@@ -139,7 +139,7 @@ pub(crate) fn note<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
             }
         }
     }
-    if is_over { Verdict::Leave } else { Verdict::Translate }
+    verdict
 }
 
 /// Forgets a packet's connection, which is over.
@@ -441,7 +441,7 @@ fn without_ports<F: Translate>(
 }
 
 /// Records a packet of a known connection and translates it. Returns the connection's kind; `None`
-/// if the packet cannot be written, or the entry was evicted meanwhile.
+/// if the packet cannot be written, or the entry was removed meanwhile.
 #[inline(always)]
 fn translate<F: Translate>(
     skb: *mut __sk_buff,

@@ -40,7 +40,7 @@ pub(crate) enum Verdict {
     NoteFirst = 113,
     /// Step: the packet has ended its connection, or answered a datagram; then translate.
     Leave = 118,
-    /// Step: forget the packet's connection.
+    /// Step: forget the packet's connection, or another one that leaves it no room.
     Forget = 111,
     /// Step: choose the source of a packet to another node.
     ChooseSource = 112,

@@ -170,6 +170,17 @@ impl Programs {
         self.insert(maps::CONNECTIONS4, key, entry)
     }
 
+    /// Removes the entries for replies of half-open IPv4 connections.
+    pub fn lose_replies4(&mut self) -> Result<()> {
+        let entries = self.entries::<Tuple4, Connection4>(maps::HALF_OPEN4)?;
+        let map = self.ebpf.map_mut(maps::HALF_OPEN4).context("a map")?;
+        let mut map = HashMap::<&mut MapData, Raw<Tuple4>, Raw<Connection4>>::try_from(map)?;
+        for (key, _) in entries.into_iter().filter(|(_, entry)| entry.kind & REPLY != 0) {
+            map.remove(&Raw(key))?;
+        }
+        Ok(())
+    }
+
     pub(super) fn entries<K: Pod, V: Pod>(&self, name: &str) -> Result<Vec<(K, V)>> {
         let map = self.ebpf.map(name).context("a map")?;
         let map = HashMap::<&MapData, Raw<K>, Raw<V>>::try_from(map)?;

@@ -7,8 +7,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use topo_lb_common::openings::EACH;
-use topo_lb_kernel::connection_room::Host;
 use topo_lb_tests::flood::{dropped_in_queues, flood};
 use topo_lb_tests::frame::{Tcp, tcp};
 use topo_lb_tests::scene::{FOLLOWS, Scene, put_endpoints};
@@ -58,15 +56,8 @@ fn dial_once(to: SocketAddr) -> Result<u64> {
     Ok(again)
 }
 
-/// Half-open IPv6 connections, as the programs count them.
-fn half_open(scene: &Scene<'_>) -> Result<i64> {
-    let usage = scene.dump("usage")?;
-    let count = usage.pointer("/1/formatted/value/half_open").and_then(serde_json::Value::as_i64);
-    count.with_context(|| format!("no count of half-open connections in {usage}"))
-}
-
 #[test]
-fn syns_of_a_whole_64_take_half_of_the_room_and_nothing_of_another_host() -> Result<()> {
+fn syns_of_a_whole_64_take_nothing_of_another_host() -> Result<()> {
     const SYNS: u64 = 60_000;
     play(|scene, to| {
         let fabric = scene.cluster.fabric();
@@ -81,7 +72,7 @@ fn syns_of_a_whole_64_take_half_of_the_room_and_nothing_of_another_host() -> Res
             .collect();
         let dropped = dropped_in_queues()?;
         let done = AtomicBool::new(false);
-        let (mut dialled, mut again, mut most) = (0, 0, 0);
+        let (mut dialled, mut again) = (0, 0);
         let sent = thread::scope(|scope| {
             let attack = scope.spawn(|| -> Result<u64> {
                 let (end, mut sent) = (Instant::now() + patient(Duration::from_secs(20)), 0);
@@ -92,7 +83,6 @@ fn syns_of_a_whole_64_take_half_of_the_room_and_nothing_of_another_host() -> Res
                 Ok(sent)
             });
             while !done.load(Ordering::Relaxed) && !attack.is_finished() {
-                most = most.max(half_open(scene)?);
                 fabric.run(|| {
                     for _ in 0..20 {
                         dialled += 1;
@@ -103,19 +93,13 @@ fn syns_of_a_whole_64_take_half_of_the_room_and_nothing_of_another_host() -> Res
             }
             attack.join().expect("no panic")
         })?;
-        most = most.max(half_open(scene)?);
-        println!("{sent} SYNs, {most} half-open connections");
-        println!("the other host dialled {dialled} times and sent {again} SYNs again");
+        println!("{sent} SYNs; the other host dialled {dialled} times and sent {again} SYNs again");
         ensure!(sent >= SYNS, "only {sent} SYNs");
         expect_no_more_than_dropped(again, dropped)?;
         for outcome in ["limited", "no_port", "table_full"] {
             let refused = packets(scene, outcome)?;
             ensure!(refused == 0, "{outcome}: {refused}");
         }
-        // A connection has two entries. Pressure begins at half of the table; what the ring of the attacker's /64 had
-        // then, and a handshake of the other host, come to it.
-        let room = i64::from(Host::this().half_open()) / 2 + i64::from(EACH) + 2;
-        ensure!(most <= room, "{most} half-open connections, where {room} are right");
         Ok(())
     })
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use anyhow::{Result, ensure};
 use topo_lb_common::address::{TCP, UDP};
 use topo_lb_common::backend::Locality;
-use topo_lb_common::maps::{DEFAULT_HALF_OPEN, closed, settled};
+use topo_lb_common::maps::closed;
 use topo_lb_tests::frame::{self, Tcp};
 use topo_lb_tests::packets::{DROP, Hook, NEXT, Programs};
 
@@ -14,7 +14,7 @@ use super::scene::{A4, A6, B4, B6, at};
 /// Node ports, each of a Service of its own with one endpoint, and the network of its clients.
 pub(super) struct Parts {
     pub(super) web: &'static str,
-    other: &'static str,
+    pub(super) other: &'static str,
     pub(super) a: &'static str,
     pub(super) b: &'static str,
     network: fn(u16) -> String,
@@ -40,16 +40,13 @@ pub(super) const FAMILIES: [Parts; 2] = [
 /// Entries of `connections4/6` in these tests.
 const ENTRIES: u32 = 1_024;
 
-/// Twice as many flows as `half_open4/6` have room for.
-const FLOWS: u16 = 2 * DEFAULT_HALF_OPEN as u16;
-
 impl Parts {
     pub(super) fn client(&self, network: u16, port: u16) -> Result<SocketAddr> {
         Ok(SocketAddr::new((self.network)(network).parse()?, port))
     }
 
     /// Programs with both Services, over TCP and UDP.
-    fn scene(&self) -> Result<Programs> {
+    pub(super) fn scene(&self) -> Result<Programs> {
         let mut programs = Programs::replacing_with_room(ENTRIES)?;
         for (index, protocol) in [(1, TCP), (3, UDP)] {
             programs.expose(index, at(self.web), protocol, &[(at(self.a), Locality::Node)])?;
@@ -65,7 +62,7 @@ impl Parts {
 }
 
 /// Runs a packet of a client, or to one, and checks that it is translated to these addresses.
-fn pass(
+pub(super) fn pass(
     programs: &mut Programs,
     hook: Hook,
     packet: &[u8],
@@ -77,7 +74,7 @@ fn pass(
     Ok(())
 }
 
-fn syn(programs: &mut Programs, client: SocketAddr, web: &str, a: &str) -> Result<()> {
+pub(super) fn syn(programs: &mut Programs, client: SocketAddr, web: &str, a: &str) -> Result<()> {
     let packet = frame::tcp(client, at(web), Tcp::Syn(999));
     pass(programs, Hook::ExternalIngress, &packet, (client, at(a)))
 }
@@ -95,13 +92,13 @@ pub(super) fn complete(
     pass(programs, Hook::ExternalIngress, &ack, (client, at(a)))
 }
 
-fn open(programs: &mut Programs, client: SocketAddr, web: &str, a: &str) -> Result<()> {
+pub(super) fn open(programs: &mut Programs, client: SocketAddr, web: &str, a: &str) -> Result<()> {
     syn(programs, client, web, a)?;
     complete(programs, client, web, a)
 }
 
 /// Ends a connection by a RST of the client.
-fn reset(programs: &mut Programs, client: SocketAddr, web: &str, a: &str) -> Result<()> {
+pub(super) fn reset(programs: &mut Programs, client: SocketAddr, web: &str, a: &str) -> Result<()> {
     let packet = frame::tcp(client, at(web), Tcp::Rst);
     pass(programs, Hook::ExternalIngress, &packet, (client, at(a)))
 }
@@ -112,91 +109,6 @@ fn goes_on(programs: &mut Programs, client: SocketAddr, web: &str, a: &str) -> R
     pass(programs, Hook::ExternalIngress, &data, (client, at(a)))?;
     let answer = frame::tcp(at(a), client, Tcp::Ack);
     pass(programs, Hook::ExternalEgress, &answer, (at(web), client))
-}
-
-#[test]
-fn openings_that_nobody_completes_leave_room_for_the_same_client_at_another_frontend() -> Result<()>
-{
-    for parts in FAMILIES {
-        let Parts { web, other, a, b, .. } = parts;
-        let mut programs = parts.scene()?;
-        // An agent counts.
-        programs.limit(1 << 20)?;
-        for round in 0..4 {
-            let at_other = parts.client(0, 1_000 + round)?;
-            syn(&mut programs, at_other, other, b)?;
-            for port in 0..10_000 {
-                let client = parts.client(0, 2_000 + round * 10_000 + port)?;
-                syn(&mut programs, client, web, a)?;
-                // In every other round the endpoint answers, and nobody completes the handshake.
-                if round % 2 == 0 {
-                    let answer = frame::tcp(at(a), client, Tcp::SynAck);
-                    pass(&mut programs, Hook::ExternalEgress, &answer, (at(web), client))?;
-                }
-            }
-            complete(&mut programs, at_other, other, b)?;
-        }
-        ensure!(programs.totals(Hook::ExternalIngress)?.limited == 0);
-    }
-    Ok(())
-}
-
-#[test]
-fn openings_replace_others_only_while_an_agent_counts_them() -> Result<()> {
-    // More than half of the room.
-    const OPENINGS: u16 = DEFAULT_HALF_OPEN as u16 / 2 + 1_000;
-    for parts in FAMILIES {
-        let Parts { web, a, .. } = parts;
-        for counts in [true, false] {
-            let mut programs = parts.scene()?;
-            programs.limit(1 << 20)?;
-            if !counts {
-                programs.let_the_quota_end()?;
-            }
-            for port in 0..OPENINGS {
-                syn(&mut programs, parts.client(0, 2_000 + port)?, web, a)?;
-            }
-            let left = programs.half_open(at(web).is_ipv6())?;
-            // The one with which half of the room is taken replaces another.
-            let wanted = if counts { DEFAULT_HALF_OPEN - 2 } else { 2 * u32::from(OPENINGS) };
-            ensure!(left == wanted as usize, "{left} entries, and not {wanted} ({counts})");
-        }
-    }
-    Ok(())
-}
-
-#[test]
-fn datagrams_that_nobody_answers_all_arrive() -> Result<()> {
-    for parts in FAMILIES {
-        let mut programs = parts.scene()?;
-        for port in 0..FLOWS {
-            let client = parts.client(0, 1_024 + port)?;
-            let packet = frame::udp(client, at(parts.web), b"a line of a log");
-            pass(&mut programs, Hook::ExternalIngress, &packet, (client, at(parts.a)))?;
-        }
-    }
-    Ok(())
-}
-
-#[test]
-fn answered_datagrams_leave_before_an_opening_of_another_client() -> Result<()> {
-    for parts in FAMILIES {
-        let Parts { web, other, a, b, .. } = parts;
-        let mut programs = parts.scene()?;
-        let slow = parts.client(1, 40_000)?;
-        syn(&mut programs, slow, other, b)?;
-        for port in 0..FLOWS {
-            let client = parts.client(0, 1_024 + port)?;
-            let packet = frame::udp(client, at(web), b"name?");
-            pass(&mut programs, Hook::ExternalIngress, &packet, (client, at(a)))?;
-            let answer = frame::udp(at(a), client, b"address");
-            pass(&mut programs, Hook::ExternalEgress, &answer, (at(web), client))?;
-        }
-        let left = programs.half_open(at(web).is_ipv6())?;
-        ensure!(left == 2 * (settled(DEFAULT_HALF_OPEN) as usize + 1), "{left} entries are left");
-        complete(&mut programs, slow, other, b)?;
-    }
-    Ok(())
 }
 
 #[test]

@@ -25,16 +25,16 @@ const ENTRY6: u64 = 256;
 /// power of two (`struct bucket`).
 const PLACE: u64 = 16;
 
-/// Most half-open connections per address family: 49,152 of them may be answered datagrams, those of 10 s at
-/// 5,000 a second.
+/// Most half-open connections per address family: answered datagrams of 26 s at 5,000 a second.
 const MOST_HALF_OPEN: u32 = 131_072;
-/// The tables of half-open connections of both address families, which are LRU and so take their memory at once,
-/// take at most this part of a node's memory, unless it has little.
-const HALF_OPEN_PART: u64 = 128;
-/// The kernel's memory for an entry of `half_open4`, in bytes, with its place: as above, without the allocator.
-const HALF_OPEN_ENTRY4: u64 = ENTRY4 - 48 + PLACE;
-/// The same for `half_open6`.
-const HALF_OPEN_ENTRY6: u64 = ENTRY6 - 40 + PLACE;
+/// Full tables of half-open connections of both address families take at most this part of a node's memory, unless
+/// it has little.
+const HALF_OPEN_PART: u64 = 96;
+/// The kernel's memory at the start for a half-open connection of each family, in bytes: four places, and three keys
+/// in queues, of 20 and 44.
+const HALF_OPEN_PLACES: u64 = 2 * 4 * PLACE + 3 * 64;
+/// The same in full tables: two entries each, too.
+const HALF_OPEN: u64 = HALF_OPEN_PLACES + 2 * (ENTRY4 + ENTRY6);
 
 /// What the agent's other maps take, in bytes: those of Services at default sizes, what they take for each CPU,
 /// and the other ones of tc.
@@ -111,19 +111,20 @@ impl Host {
         let memory = self.memory.min(self.limit.unwrap_or(u64::MAX));
         std::iter::successors(Some(MOST_HALF_OPEN), |room| Some(room / 2))
             .find(|room| {
-                half_open_bytes(*room) <= memory / HALF_OPEN_PART || *room <= DEFAULT_HALF_OPEN
+                u64::from(*room) * HALF_OPEN <= memory / HALF_OPEN_PART
+                    || *room <= DEFAULT_HALF_OPEN
             })
             .unwrap_or(DEFAULT_HALF_OPEN)
     }
 
     /// What the tables take at the start, in bytes.
     fn at_the_start(&self, connections: u32) -> u64 {
-        places(connections) + half_open_bytes(self.half_open())
+        places(connections) + u64::from(self.half_open()) * HALF_OPEN_PLACES
     }
 
     /// What they take when they are full, in bytes.
     fn full(&self, connections: u32) -> u64 {
-        full_tables(connections) + half_open_bytes(self.half_open())
+        full_tables(connections) + u64::from(self.half_open()) * HALF_OPEN
     }
 
     /// The least limit on the memory of an agent with full tables, in bytes: all maps are there twice while
@@ -189,11 +190,6 @@ fn full_tables(connections: u32) -> u64 {
 fn places(connections: u32) -> u64 {
     2 * u64::from(entries(connections)).next_power_of_two() * PLACE
         + u64::from(closed(connections)) * 64
-}
-
-/// The memory of the tables of half-open connections of both address families, in bytes.
-fn half_open_bytes(room: u32) -> u64 {
-    2 * u64::from(room) * (HALF_OPEN_ENTRY4 + HALF_OPEN_ENTRY6)
 }
 
 /// Rounded up: limits of containers are given in these.

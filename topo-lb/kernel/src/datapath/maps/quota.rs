@@ -2,8 +2,8 @@
 //! outside of this node counts as a device of its own.
 //!
 //! The programs add the connections that they establish and subtract those that close, and refuse
-//! openings beyond the quota. They do not see when an entry expires, or is evicted from the half-open ones,
-//! so this thread subtracts these. It reads the tables at its start, because connections stay where a
+//! openings beyond the quota. They do not see when an entry expires, so this thread removes those and
+//! subtracts them. It reads the tables at its start, because connections stay where a
 //! renewal makes `devices` anew, once a minute, and while a device has used half of its quota, or a table
 //! half of its room. It then removes what is over.
 
@@ -149,7 +149,7 @@ impl Work {
         let before = [self.read_usage(0)?, self.read_usage(1)?];
         let is_half_used = |device: &Device| device.connections.max(device.flows) > self.most / 2;
         let is_half_full = |usage: &Usage| {
-            Usage::is_under_pressure(usage.half_open, self.half_open)
+            usage.half_open > i64::from(self.half_open / 2)
                 || usage.open > i64::from(self.most) * i64::from(SHARE) / 2
         };
         if self.counted.is_none_or(|then| then.elapsed() > IDLE)

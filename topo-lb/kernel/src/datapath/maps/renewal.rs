@@ -40,7 +40,7 @@ const RENAMED: [(&str, &str); 1] = [("left_out", maps::UNPROGRAMMED)];
 const GONE: [&str; 3] = ["replies4", "replies6", "refusals"];
 
 /// Maps that the programs write; they outlive a renewal if they fit.
-const STATE: [&str; 29] = [
+const STATE: [&str; 31] = [
     maps::SNAT,
     maps::FLOWS4,
     maps::FLOWS6,
@@ -58,6 +58,8 @@ const STATE: [&str; 29] = [
     maps::CLOSED6,
     maps::SETTLED4,
     maps::SETTLED6,
+    maps::OPENED4,
+    maps::OPENED6,
     maps::OPENINGS4,
     maps::OPENINGS6,
     maps::USAGE,

@@ -44,17 +44,10 @@ const RDONLY_PROG: u32 = 1 << 7;
 const LRU_SPARE: u32 = 128;
 
 /// LRU maps whose size no flag sets.
-const FIXED_LRU: [&str; 7] = [
-    maps::HALF_OPEN4,
-    maps::HALF_OPEN6,
-    maps::FRAGMENTS4,
-    maps::FRAGMENTS6,
-    maps::DEVICES,
-    maps::OWN4,
-    maps::OWN6,
-];
+const FIXED_LRU: [&str; 5] =
+    [maps::FRAGMENTS4, maps::FRAGMENTS6, maps::DEVICES, maps::OWN4, maps::OWN6];
 
-/// Connections for which `half_open4/6` have room.
+/// Half-open connections for which there is room.
 pub(crate) fn half_open_room(capacity: &Capacity) -> u32 {
     if capacity.connections == 0 { 1 } else { Host::this().half_open() }
 }
@@ -90,9 +83,8 @@ pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
     };
     let Capacity { services, slots, members, flows, connections, .. } = *capacity;
     let (entries, closed) = (maps::entries(connections), maps::closed(connections));
-    let half_open = half_open_room(capacity);
-    let settled = maps::settled(half_open);
-    let half_open = half_open * 2;
+    let settled = half_open_room(capacity);
+    let (opened, half_open) = (maps::opened(settled), maps::half_open_entries(settled));
     let (buckets, clients) = if connections == 0 { (1, 1) } else { (BUCKETS, flows) };
     let sources = capacity.sources.max(1);
     let fragments =
@@ -128,8 +120,8 @@ pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
         spec::<u32, u64>(maps::LEASE, Array, 1, MMAPABLE),
         spec::<Tuple4, Connection4>(maps::CONNECTIONS4, Hash, entries, NO_PREALLOC),
         spec::<Tuple6, Connection6>(maps::CONNECTIONS6, Hash, entries, NO_PREALLOC),
-        spec::<Tuple4, Connection4>(maps::HALF_OPEN4, LruHash, half_open, 0),
-        spec::<Tuple6, Connection6>(maps::HALF_OPEN6, LruHash, half_open, 0),
+        spec::<Tuple4, Connection4>(maps::HALF_OPEN4, Hash, half_open, NO_PREALLOC),
+        spec::<Tuple6, Connection6>(maps::HALF_OPEN6, Hash, half_open, NO_PREALLOC),
         spec::<FragmentPlace, Translation4>(maps::FRAGMENTS4, LruHash, fragments, 0),
         spec::<FragmentPlace, Translation6>(maps::FRAGMENTS6, LruHash, fragments, 0),
         spec::<u32, Packets>(maps::PACKETS, PerCpuArray, maps::HOOKS, 0),
@@ -139,6 +131,8 @@ pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
         spec::<(), Tuple6>(maps::CLOSED6, Queue, closed, 0),
         spec::<(), Tuple4>(maps::SETTLED4, Queue, settled, 0),
         spec::<(), Tuple6>(maps::SETTLED6, Queue, settled, 0),
+        spec::<(), Tuple4>(maps::OPENED4, Queue, opened, 0),
+        spec::<(), Tuple6>(maps::OPENED6, Queue, opened, 0),
         spec::<u32, Openings4>(maps::OPENINGS4, Array, buckets, 0),
         spec::<u32, Openings6>(maps::OPENINGS6, Array, buckets, 0),
         spec::<u32, Usage>(maps::USAGE, Array, 2, 0),
@@ -178,11 +172,7 @@ mod tests {
         let capacity = Capacity { connections: 512, sources: 1, ..Capacity::default() };
         let specs = map_specs(&capacity);
         let size = |name| specs.iter().find(|spec| spec.name == name).unwrap().max_entries;
-        for name in [maps::HALF_OPEN4, maps::HALF_OPEN6] {
-            assert_eq!(size(name), 2 * half_open_room(&capacity) + 128 * cpus());
-        }
         assert_eq!(size(maps::OWN4), maps::OWN + 128 * cpus());
-        assert!(size(maps::SETTLED4) < half_open_room(&capacity) / 2);
         let fixed = specs.iter().filter(|spec| spec.map_type == MapType::LruHash);
         let by_flag = [maps::AFFINITY4, maps::AFFINITY6, maps::CLIENTS4, maps::CLIENTS6];
         let fixed = fixed.filter(|spec| !by_flag.contains(&spec.name));
@@ -190,6 +180,6 @@ mod tests {
         // Without tc they take no memory.
         let specs = map_specs(&Capacity { connections: 0, ..capacity });
         let half_open = specs.iter().find(|spec| spec.name == maps::HALF_OPEN4).unwrap();
-        assert_eq!(half_open.max_entries, 2);
+        assert_eq!(half_open.max_entries, 4);
     }
 }
