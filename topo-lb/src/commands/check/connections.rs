@@ -46,7 +46,7 @@ mod tests {
                 Status::Ok,
                 "2 CPUs and 4096 MiB of memory: with --tc-devices or --kube-proxy-replacement there is \
                  room for 131072 open ones of each address family, unless --max-connections says otherwise; \
-                 tables take 18 MiB, and full ones 158 MiB"
+                 tables take 28 MiB, and full ones 196 MiB"
             )
         );
         let table = |open| TableUse { open, half_open: 0, room: 160 };
