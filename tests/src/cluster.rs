@@ -1,6 +1,6 @@
 //! Nodes and pods of a lab, and their owner.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
@@ -16,7 +16,7 @@ use crate::objects::Objects;
 use crate::pod::{Pod, serve};
 use crate::prefix::{self, Prefix};
 use crate::process::{Running, enter, spawn_in};
-use crate::wiring::{pod4, pod6, wire};
+use crate::wiring::{fabric4, pod4, pod6, wire};
 use crate::{interrupt, requirements, residue};
 
 /// A lab's cluster. Dropping it removes it.
@@ -129,6 +129,18 @@ impl Cluster {
     /// receives the connections that no agent translated.
     pub fn serve_untouched(&self, listen: &[SocketAddr]) -> Result<Running> {
         serve("untouched", listen, &[], &self.fabric, &self.agents)
+    }
+
+    /// Gives the fabric so many more addresses, to which each node has a way: those of clients outside.
+    pub fn add_clients(&self, clients: u8) -> Result<Vec<Ipv4Addr>> {
+        let addresses: Vec<_> =
+            (0..clients).map(|host| Ipv4Addr::new(198, 51, 100, host)).collect();
+        let add = addresses.iter().map(|address| format!("address add {address}/32 dev lo"));
+        self.fabric.ip(&add.collect::<Vec<_>>())?;
+        for node in &self.nodes {
+            node.netns.ip(&[format!("route add 198.51.100.0/24 via {}", fabric4())])?;
+        }
+        Ok(addresses)
     }
 
     /// A server on a node, outside its cgroup, at addresses of the node.

@@ -3,6 +3,7 @@
 
 mod connections;
 mod outside;
+mod quota;
 mod reuse;
 
 pub use connections::uptime;
@@ -24,7 +25,6 @@ use topo_lb::datapath::maps::encode::{Head, Layout, V4, V6};
 use topo_lb::datapath::programs::object::{Constants, TcpPeer};
 use topo_lb_common::backend::Locality;
 use topo_lb_common::counters::sum;
-use topo_lb_common::device::{Device, Quota};
 use topo_lb_common::maps;
 use topo_lb_common::members::{CHOSEN, Member};
 use topo_lb_common::packets::Packets;
@@ -354,48 +354,9 @@ impl Programs {
         )?)
     }
 
-    /// Lets each device have so many established connections.
-    pub fn limit(&mut self, connections: u32) -> Result<()> {
-        self.set_quota(Quota { until: u64::MAX, connections, half_open_until: 0 })
-    }
-
-    /// Makes the quota as it is when no agent has counted for a minute.
-    pub fn let_the_quota_end(&mut self) -> Result<()> {
-        let map = self.ebpf.map(maps::QUOTA).context("a map")?;
-        let Raw(quota) = Array::<&MapData, Raw<Quota>>::try_from(map)?.get(&0, 0)?;
-        self.set_quota(Quota { until: uptime()?, ..quota })
-    }
-
-    /// Lets every client outside that has opened a connection have so many open ones.
-    pub fn count_outside(&mut self, connections: u32) -> Result<()> {
-        let devices = self.entries::<u32, Device>(maps::DEVICES)?.into_iter();
-        for (key, device) in devices.filter(|(device, _)| device >> 31 != 0) {
-            self.insert(maps::DEVICES, key, Device { connections, ..device })?;
-        }
-        Ok(())
-    }
-
-    /// The open connections and flows of all clients outside, as in `devices`.
-    pub fn connections_outside(&self) -> Result<u32> {
-        let devices = self.entries::<u32, Device>(maps::DEVICES)?.into_iter();
-        let outside = devices.filter(|(device, _)| device >> 31 != 0);
-        Ok(outside.map(|(_, device)| device.connections + device.flows).sum())
-    }
-
     /// Lets clients of the Services that are written from now on keep their endpoints so long, in seconds.
     pub fn keep_clients_for(&mut self, seconds: u32) {
         self.affinity_seconds = seconds;
-    }
-
-    /// Lets connections stay half-open for ever, or not any more.
-    pub fn keep_half_open(&mut self, keep: bool) -> Result<()> {
-        let half_open_until = if keep { u32::MAX } else { 0 };
-        self.set_quota(Quota { half_open_until, ..Quota::default() })
-    }
-
-    fn set_quota(&mut self, quota: Quota) -> Result<()> {
-        let map = self.ebpf.map_mut(maps::QUOTA).context("a map")?;
-        Ok(Array::<&mut MapData, Raw<Quota>>::try_from(map)?.set(0, Raw(quota), 0)?)
     }
 
     /// Gives an IPv4 frontend a record that is not its own, as the kernel can for a moment when it

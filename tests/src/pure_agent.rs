@@ -33,7 +33,7 @@ impl PureAgent {
             for step in &plan.steps {
                 self.installed.record(step);
             }
-            self.reconciler.carried_out(&plan);
+            self.reconciler.carried_out(&plan, &self.installed);
         }
     }
 }

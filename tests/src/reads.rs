@@ -272,7 +272,7 @@ impl Writer {
                 Reuse::AfterGrace => commit(&plan, &mut self.store, &mut self.installed)?,
                 Reuse::AtOnce => self.overwrite(&plan)?,
             }
-            self.reconciler.carried_out(&plan);
+            self.reconciler.carried_out(&plan, &self.installed);
         }
         Ok(writes)
     }

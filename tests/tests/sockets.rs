@@ -1,6 +1,7 @@
 //! Connected sockets after their endpoint stops serving: which are ended, and which never touched.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use rustix::io::Errno;
@@ -13,9 +14,12 @@ use topo_lb_tests::binary::row;
 use topo_lb_tests::http::Answer;
 use topo_lb_tests::process::without;
 use topo_lb_tests::scene::{
-    ALL, ECHO4, EMPTY4, FOLLOWS, KEYS, Scene, WEB4, ZONE, at, idle, pairs, play,
+    ALL, ECHO4, EMPTY4, FOLLOWS, HERE, KEYS, Scene, WEB4, ZONE, at, idle, pairs, play,
 };
 use topo_lb_tests::traffic::{Socket, Step, Via};
+
+/// Twice the time after which the agent looks again whether there is something of kube-proxy.
+const KUBE_PROXY_IS_GONE: Duration = Duration::from_secs(60);
 
 /// Opens sockets to `to`, and returns them with their pods: all four, except 1 in 10 million times.
 fn open(scene: &mut Scene<'_>, via: Via, to: SocketAddr) -> Result<Vec<(String, Socket)>> {
@@ -200,8 +204,11 @@ fn a_udp_socket_that_connected_before_its_service_was_served_is_ended() -> Resul
 }
 
 #[test]
-fn a_socket_that_another_proxy_may_translate_is_not_ended() -> Result<()> {
+fn a_socket_that_another_proxy_may_translate_is_ended_only_once_that_is_gone() -> Result<()> {
     idle(|scene| {
+        scene.agent.set("--kube-proxy-replacement", "");
+        let node = scene.cluster.node_netns(HERE)?;
+        node.nft("add table ip kube-proxy; add chain ip kube-proxy services")?;
         let web = at(WEB4)?;
         let early = open_early(scene, Via::UdpConnected, web)?;
         scene.agent.resume()?;
@@ -210,7 +217,17 @@ fn a_socket_that_another_proxy_may_translate_is_not_ended() -> Result<()> {
         scene.set_ready("b", false)?;
         let ended = expect_only(scene, &sockets, web, "b")?;
         expect_counts(scene, ended, 0)?;
-        expect_alive(scene, early, web, "untouched")
+        expect_alive(scene, early, web, "untouched")?;
+
+        // The agent finds that out by itself.
+        node.nft("delete table ip kube-proxy")?;
+        let one_more = format!("topo_lb_ended_sockets_total{{protocol=\"udp\"}} {}\n", ended + 1);
+        let is_ended = |answer: &Answer| answer.body.contains(&one_more);
+        scene.agent.wait_for_answer("/metrics", KUBE_PROXY_IS_GONE, is_ended)?;
+        expect_ended(scene, early)?;
+        scene.client.reconnect(early, web)??;
+        ensure!(ask(scene, early, web)? != "untouched");
+        Ok(())
     })
 }
 

@@ -6,9 +6,11 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use rustix::thread::CapabilitySet;
+use serde_json::Value;
+use topo_lb_tests::binary::row;
 use topo_lb_tests::memory::Limit;
 use topo_lb_tests::process;
-use topo_lb_tests::scene::{ALL, Scene, WEB4, at, idle};
+use topo_lb_tests::scene::{ALL, HERE, Scene, WEB4, at, idle};
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::PATIENCE;
 
@@ -68,6 +70,33 @@ fn a_memory_limit_that_the_maps_do_not_fit_under() -> Result<()> {
         limit.apply(&mut command)?;
         let wanted = ["no memory for a map", "affinity", "memory limit", "--max-services"];
         refused(scene, command, &wanted)
+    })
+}
+
+#[test]
+fn a_memory_limit_that_full_tables_of_connections_do_not_fit_under() -> Result<()> {
+    idle(|scene| {
+        let limit = Limit::make(scene.cluster.prefix(), 256 << 20)?;
+        let root = scene.cluster.node(HERE)?.cgroup_path().to_str().context("UTF-8")?;
+        let mut check = scene.binary.command(&["check", "--cgroup-root", root, "-o", "json"]);
+        limit.apply(&mut check)?;
+        let report: Value = serde_json::from_slice(&check.output()?.stdout)?;
+        let found = row(&report["findings"], "name", "connections")?;
+        let sentence = found["sentence"].as_str().unwrap_or_default();
+        let wanted = "and the memory limit is 256 MiB: the kernel would kill the agent";
+        ensure!(found["status"] == "limited" && sentence.ends_with(wanted), "{found}");
+
+        // It ends, as there is no such node.
+        let flags = [
+            ("--kube-proxy-replacement", ""),
+            ("--max-connections", "131072"),
+            ("--node-name", "nowhere"),
+        ];
+        let mut command = scene.agent.command_with(&flags)?;
+        limit.apply(&mut command)?;
+        let (_, said) = scene.agent.run_to_end(command)?;
+        ensure!(said.contains("with 131072 open connections") && said.contains(wanted), "{said}");
+        Ok(())
     })
 }
 

@@ -1,14 +1,15 @@
 //! Events at Services of a real API server, sent by the nodes' agents.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
+use socket2::{Domain, Socket, Type};
 use topo_lb_tests::agent::Agent;
 use topo_lb_tests::api::{self, READ, installed, reading};
-use topo_lb_tests::binary::Binary;
+use topo_lb_tests::binary::{Binary, row};
 use topo_lb_tests::cluster::Cluster;
 use topo_lb_tests::control_plane::ControlPlane;
 use topo_lb_tests::foreign::{self, Foreign, Rule};
@@ -18,10 +19,13 @@ use topo_lb_tests::lab::within;
 use topo_lb_tests::node::NodePlan;
 use topo_lb_tests::scene::{HERE, KEYS, WEB4, ZONE, at};
 use topo_lb_tests::traffic::Via;
-use topo_lb_tests::wait::{until, until_is};
+use topo_lb_tests::wait::{patient, until, until_is};
+use topo_lb_tests::wiring::node4;
 use topo_lb_tests::{kubernetes_1_20, manifest, requirements};
 
 const SOON: Duration = Duration::from_secs(30);
+/// A pod without a server.
+const CLIENT: [(&str, u8); 1] = [("client", 2)];
 
 fn service(name: &str, address: &str, keys: Option<&str>) -> Value {
     let annotations: Vec<_> = keys.map(|keys| (KEYS, keys)).into_iter().collect();
@@ -48,19 +52,30 @@ fn move_to(plane: &ControlPlane<'_>, service: &str, node: &str) -> Result<()> {
     })
 }
 
-/// A node with its agent, and Services: one with an invalid policy, a strict one with an endpoint
-/// here, and one that never had an endpoint.
-fn play(
-    with_events: bool,
+/// A node with these pods, its object in the cluster, and its agent, which does not run yet.
+fn idle(
+    rights: &Value,
+    pods: &[(&'static str, u8)],
     body: impl FnOnce(&Cluster, &mut ControlPlane<'_>, &mut Agent<'_>) -> Result<()>,
 ) -> Result<()> {
     let binary = Binary::new(requirements::agent()?);
-    let plan = [NodePlan { name: HERE, number: 1, pods: vec![("client", 2)] }];
-    within(&plan, |cluster| {
+    within(&[NodePlan { name: HERE, number: 1, pods: pods.to_vec() }], |cluster| {
         let mut plane = ControlPlane::in_lab(cluster)?;
-        plane.allow("topo-lb", &if with_events { installed() } else { reading(&READ) })?;
+        plane.allow("topo-lb", rights)?;
+        plane.create([manifest::node(HERE, &[(ZONE, "zone-1")])])?;
+        let mut agent = plane.agent(&binary, HERE)?;
+        body(cluster, &mut plane, &mut agent)
+    })
+}
+
+/// The same with Services, and an agent that runs: one with an invalid policy, a strict one with an
+/// endpoint here, and one that never had an endpoint.
+fn play(
+    rights: &Value,
+    body: impl FnOnce(&Cluster, &mut ControlPlane<'_>, &mut Agent<'_>) -> Result<()>,
+) -> Result<()> {
+    idle(rights, &CLIENT, |cluster, plane, agent| {
         plane.create([
-            manifest::node(HERE, &[(ZONE, "zone-1")]),
             manifest::node("far", &[(ZONE, "zone-2")]),
             service("broken", "10.96.4.1", Some("not a key!")),
             slice("broken", "far"),
@@ -72,11 +87,10 @@ fn play(
             // No node has an endpoint of it, so it gets no Event of this node.
             service("idle", "10.96.4.3", None),
         ])?;
-        let mut agent = plane.agent(&binary, HERE)?;
         // These Services and default/kubernetes fill the maps.
         agent.set("--max-services", "5");
         agent.resume()?;
-        body(cluster, &mut plane, &mut agent)
+        body(cluster, plane, agent)
     })
 }
 
@@ -105,7 +119,7 @@ fn wait_for(
 
 #[test]
 fn a_node_shows_that_others_decide_before_topo_lb() -> Result<()> {
-    play(true, |cluster, plane, agent| {
+    play(&installed(), |cluster, plane, agent| {
         let node = cluster.node(HERE)?.cgroup_path();
         let rules = [Rule::Deny([203, 0, 113, 1].into())];
         let pod = node.join("client");
@@ -127,7 +141,7 @@ fn a_node_shows_that_others_decide_before_topo_lb() -> Result<()> {
 
 #[test]
 fn a_service_shows_what_a_node_makes_of_it() -> Result<()> {
-    play(true, |_, plane, agent| {
+    play(&installed(), |_, plane, agent| {
         let broken = wait_for(plane, "broken", "InvalidTopologyPolicy", SOON)?;
         ensure!(broken["type"] == "Warning" && broken["reportingInstance"] == HERE, "{broken}");
         let note = broken["note"].as_str().unwrap_or_default();
@@ -190,18 +204,12 @@ fn a_service_shows_what_a_node_makes_of_it() -> Result<()> {
 #[test]
 fn a_node_shows_that_connections_from_outside_fail() -> Result<()> {
     requirements::command("nft", "nftables")?;
-    let binary = Binary::new(requirements::agent()?);
-    let plan = [NodePlan { name: HERE, number: 1, pods: vec![("client", 2)] }];
-    within(&plan, |cluster| {
-        let plane = ControlPlane::in_lab(cluster)?;
-        plane.allow("topo-lb", &installed())?;
-        plane.create([manifest::node(HERE, &[])])?;
+    idle(&installed(), &CLIENT, |cluster, plane, agent| {
         let table = ForeignTable::make(cluster, cluster.node(HERE)?)?;
-        let mut agent = plane.agent(&binary, HERE)?;
         agent.set("--kube-proxy-replacement", "");
         agent.set("--masquerade", "nftables");
         agent.resume()?;
-        let event = wait_for(&plane, HERE, "ConnectionsFromOutsideFail", SOON)?;
+        let event = wait_for(plane, HERE, "ConnectionsFromOutsideFail", SOON)?;
         let note = event["note"].as_str().unwrap_or_default();
         ensure!(
             note.contains("have no answers, as the nftables table inet topo-lb cannot be written"),
@@ -210,7 +218,7 @@ fn a_node_shows_that_connections_from_outside_fail() -> Result<()> {
         ensure!(event["regarding"]["kind"] == "Node", "{event}");
         table.remove()?;
         agent.wait_for_answer("/readyz", SOON, |answer| answer.status == 200)?;
-        let all = told(&plane)?;
+        let all = told(plane)?;
         ensure!(all.len() == 1, "it is told once: {all:?}");
         Ok(())
     })
@@ -218,13 +226,7 @@ fn a_node_shows_that_connections_from_outside_fail() -> Result<()> {
 
 #[test]
 fn a_node_shows_that_clients_come_by_a_device_that_no_program_serves() -> Result<()> {
-    let binary = Binary::new(requirements::agent()?);
-    let plan = [NodePlan { name: HERE, number: 1, pods: vec![("client", 2)] }];
-    within(&plan, |cluster| {
-        let plane = ControlPlane::in_lab(cluster)?;
-        plane.allow("topo-lb", &installed())?;
-        plane.create([manifest::node(HERE, &[])])?;
-        let mut agent = plane.agent(&binary, HERE)?;
+    idle(&installed(), &CLIENT, |cluster, plane, agent| {
         agent.set("--kube-proxy-replacement", "");
         agent.resume()?;
         let lines = [
@@ -233,7 +235,7 @@ fn a_node_shows_that_clients_come_by_a_device_that_no_program_serves() -> Result
             "link set vpn0 up",
         ];
         cluster.ip_on(HERE, &lines.map(str::to_owned))?;
-        let event = wait_for(&plane, HERE, "ClientsOutsideNotServed", SOON)?;
+        let event = wait_for(plane, HERE, "ClientsOutsideNotServed", SOON)?;
         let note = event["note"].as_str().unwrap_or_default();
         ensure!(note.starts_with("clients that come by vpn0 are not served"), "{note}");
         ensure!(event["regarding"]["kind"] == "Node", "{event}");
@@ -242,12 +244,89 @@ fn a_node_shows_that_clients_come_by_a_device_that_no_program_serves() -> Result
 }
 
 #[test]
-fn an_endpoint_that_is_left_out_is_told_once_at_its_service() -> Result<()> {
+fn a_table_that_is_full_of_open_connections_is_told_once_everywhere_until_it_is_not() -> Result<()>
+{
+    const ROOM: usize = 64;
+    const OPEN: &str = "topo_lb_tracked_connections{family=\"IPv4\",state=\"open\"}";
+    requirements::command("nft", "nftables")?;
+    idle(&installed(), &[("client", 2), ("a", 3)], |cluster, plane, agent| {
+        let mut web = service("web", "10.96.4.7", None);
+        web["spec"]["type"] = "NodePort".into();
+        web["spec"]["ports"][0]["nodePort"] = 30_080.into();
+        let endpoint = manifest::endpoint(&cluster.pod("a")?.ipv4.to_string(), HERE, "a");
+        let slice = manifest::slice("web", "IPv4", &[("http", 9376, "TCP")], &[endpoint]);
+        plane.create([web, slice])?;
+        let _server = cluster.serve(["a"])?;
+        agent.set("--kube-proxy-replacement", "");
+        agent.set("--max-connections", ROOM.to_string());
+        agent.resume()?;
+        // One client may have a quarter.
+        let (clients, to) = (cluster.add_clients(8)?, SocketAddr::from((node4(1), 30_080)));
+        let open = |from: Ipv4Addr| dial(cluster, from, to);
+        until("the first connection", SOON, || Ok(open(clients[0]).map(drop)))?;
+        let is_empty = |answer: &Answer| answer.sample(OPEN) == Some(0.0);
+        agent.wait_for_answer("/metrics", SOON, is_empty)?;
+
+        let from = clients.iter().cycle().take(ROOM);
+        let held: Vec<TcpStream> = from.map(|from| open(*from)).collect::<Result<_>>()?;
+        let sentence = "is full: 64 of 64 are open, and new ones are dropped";
+        let is_told = |answer: &Answer| answer.status == 200 && answer.body.contains(sentence);
+        agent.wait_for_answer("/readyz", SOON, is_told)?;
+        let event = wait_for(plane, HERE, "ConnectionTableFull", SOON)?;
+        let is_of_node = event["type"] == "Warning" && event["regarding"]["kind"] == "Node";
+        let note = event["note"].as_str().unwrap_or_default();
+        ensure!(is_of_node && note.contains(sentence), "{event}");
+        ensure!(open(clients[0]).is_err(), "there is room for one more");
+        let metrics = agent.get("/metrics")?;
+        for (name, wanted) in [
+            (OPEN, 64.0),
+            ("topo_lb_tracked_connections_limit{family=\"IPv4\"}", 64.0),
+            ("topo_lb_ready", 1.0),
+        ] {
+            ensure!(metrics.sample(name) == Some(wanted), "{name}: {}", metrics.body);
+        }
+        let dropped =
+            metrics.sample("topo_lb_packets_total{direction=\"ingress\",outcome=\"table-full\"}");
+        ensure!(dropped >= Some(1.0), "{}", metrics.body);
+        let check = checked(cluster, agent)?;
+        let remedy = check["remedy"].as_str().unwrap_or_default();
+        ensure!(check["status"] == "limited" && remedy.contains("--max-connections"), "{check}");
+        ensure!(check["sentence"].as_str().is_some_and(|it| it.contains(sentence)), "{check}");
+
+        drop(held);
+        agent.wait_for_answer("/readyz", SOON, |answer| answer.body == "ready\n")?;
+        until("another connection", SOON, || Ok(open(clients[0]).map(drop)))?;
+        let check = checked(cluster, agent)?;
+        let is_said = check["sentence"].as_str().is_some_and(|it| it.contains(" of 64 are open"));
+        ensure!(check["status"] != "failed" && is_said, "{check}");
+        let all = told(plane)?;
+        ensure!(all.len() == 1 && all[0].2["series"].is_null(), "it is told once: {all:?}");
+        Ok(())
+    })
+}
+
+/// A connection from an address of the fabric.
+fn dial(cluster: &Cluster, from: Ipv4Addr, to: SocketAddr) -> Result<TcpStream> {
+    cluster.fabric().run(|| {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        socket.bind(&SocketAddr::from((from, 0)).into())?;
+        socket.connect_timeout(&to.into(), patient(Duration::from_secs(2)))?;
+        Ok(socket.into())
+    })
+}
+
+/// What `topo-lb check` finds of the room for connections.
+fn checked(cluster: &Cluster, agent: &Agent<'_>) -> Result<Value> {
     let binary = Binary::new(requirements::agent()?);
-    let pods = vec![("client", 2), ("a", 3), ("b", 4)];
-    within(&[NodePlan { name: HERE, number: 1, pods }], |cluster| {
-        let plane = ControlPlane::in_lab(cluster)?;
-        plane.allow("topo-lb", &installed())?;
+    let mut check = binary.command(&["check", "-o", "json", "--cgroup-root"]);
+    check.arg(cluster.node(HERE)?.cgroup_path()).arg("--pin-dir").arg(agent.pins());
+    let report: Value = serde_json::from_slice(&check.output()?.stdout)?;
+    Ok(row(&report["findings"], "name", "connections")?.clone())
+}
+
+#[test]
+fn an_endpoint_that_is_left_out_is_told_once_at_its_service() -> Result<()> {
+    idle(&installed(), &[("client", 2), ("a", 3), ("b", 4)], |cluster, plane, agent| {
         let port = [("http", 80, "TCP")];
         let web = manifest::service("web", &[WEB4], &port, &[("topo-lb.io/ejection", "3, 1s")]);
         let endpoint = |name| {
@@ -256,14 +335,13 @@ fn an_endpoint_that_is_left_out_is_told_once_at_its_service() -> Result<()> {
         };
         let endpoints = ["a", "b"].into_iter().map(endpoint).collect::<Result<Vec<_>>>()?;
         let slice = manifest::slice("web", "IPv4", &[("http", 9376, "TCP")], &endpoints);
-        plane.create([manifest::node(HERE, &[]), web, slice])?;
+        plane.create([web, slice])?;
         // Nobody listens in b.
         let _server = cluster.serve(["a"])?;
         let mut client = cluster.pod("client")?.client()?;
-        let mut agent = plane.agent(&binary, HERE)?;
         agent.resume()?;
         client.wait_for(Via::Http, at(WEB4)?, &["a"], SOON)?;
-        let event = wait_for(&plane, "web", "EndpointEjected", SOON)?;
+        let event = wait_for(plane, "web", "EndpointEjected", SOON)?;
         let note = event["note"].as_str().unwrap_or_default();
         let address = SocketAddr::from((cluster.pod("b")?.ipv4, 9376));
         let wanted = format!(
@@ -274,7 +352,7 @@ fn an_endpoint_that_is_left_out_is_told_once_at_its_service() -> Result<()> {
         // It stays out, whatever probes fail.
         let failed = "topo_lb_ejection_probes_total{outcome=\"failed\"}";
         agent.wait_for_answer("/metrics", SOON, |it| it.sample(failed) >= Some(2.0))?;
-        let all = told(&plane)?;
+        let all = told(plane)?;
         ensure!(all.len() == 1, "it is told once: {all:?}");
         Ok(())
     })
@@ -282,25 +360,20 @@ fn an_endpoint_that_is_left_out_is_told_once_at_its_service() -> Result<()> {
 
 #[test]
 fn load_balancers_are_told_of_a_node_that_leaves_and_people_of_a_busy_health_check() -> Result<()> {
-    let binary = Binary::new(requirements::agent()?);
-    let plan = [NodePlan { name: HERE, number: 1, pods: vec![("client", 2)] }];
-    within(&plan, |cluster| {
-        let plane = ControlPlane::in_lab(cluster)?;
-        plane.allow("topo-lb", &installed())?;
+    idle(&installed(), &CLIENT, |cluster, plane, agent| {
         let mut web = service("web", "10.96.4.6", None);
         web["spec"]["type"] = "LoadBalancer".into();
         web["spec"]["externalTrafficPolicy"] = "Local".into();
         web["spec"]["healthCheckNodePort"] = 32_100.into();
-        plane.create([manifest::node(HERE, &[]), web, slice("web", HERE)])?;
+        plane.create([web, slice("web", HERE)])?;
         let ask = |port: u16, path: &str| {
             http::get(cluster.node_netns(HERE)?, ([172, 30, 0, 2], port).into(), path)
         };
         let busy = cluster.serve_on(HERE, "busy", &[([172, 30, 0, 2], 32_100).into()])?;
-        let mut agent = plane.agent(&binary, HERE)?;
         agent.set("--kube-proxy-replacement", "");
         agent.resume()?;
 
-        let event = wait_for(&plane, "web", "FailedToStartServiceHealthcheck", SOON)?;
+        let event = wait_for(plane, "web", "FailedToStartServiceHealthcheck", SOON)?;
         let note = event["note"].as_str().unwrap_or_default();
         ensure!(note.contains("healthCheckNodePort 172.30.0.2:32100: another process"), "{note}");
         drop(busy);
@@ -319,7 +392,7 @@ fn load_balancers_are_told_of_a_node_that_leaves_and_people_of_a_busy_health_che
             let of_service = ask(32_100, "/")?;
             ensure!(of_service.status == 200, "{of_service}");
         }
-        let all = told(&plane)?;
+        let all = told(plane)?;
         ensure!(all.len() == 1, "it is told once: {all:?}");
         Ok(())
     })
@@ -327,7 +400,7 @@ fn load_balancers_are_told_of_a_node_that_leaves_and_people_of_a_busy_health_che
 
 #[test]
 fn who_may_not_write_events_is_told_once_and_serves_all_the_same() -> Result<()> {
-    play(false, |_, plane, agent| {
+    play(&reading(&READ), |_, plane, agent| {
         agent.wait_for_log("allow the verbs create and patch on events", SOON)?;
         let failed = "topo_lb_kubernetes_events_total{outcome=\"failed\"} 2";
         move_to(plane, "strict", "far")?;

@@ -6,7 +6,7 @@ use topo_lb_common::connection::{
     ANSWERED, LONGEST_TIME_WAIT, RESET, SHORTEST_LIFETIME, TIME_WAIT, is_closed,
 };
 
-use crate::connection::{find, forget, is_alive, remove};
+use crate::connection::{find_established, find_half_open, forget, is_alive, remove};
 use crate::family::{Family, TupleOf};
 use crate::four_tuple::{EntryFields, FourTuple};
 use crate::snat::has_socket;
@@ -24,7 +24,7 @@ pub(crate) enum Takes {
     /// Those that are over, also for their endpoint.
     Over,
     /// Those closed by FINs for [`TIME_WAIT`] and those closed by a RST, which have no TIME-WAIT. Of source
-    /// NAT also those without a packet for [`SHORTEST_LIFETIME`] but for answered ones of TCP: so packets
+    /// NAT also those without a packet for [`SHORTEST_LIFETIME`] but for established ones of TCP: so packets
     /// with false sources do not use up all ports.
     Rested,
     /// Closed ones.
@@ -56,11 +56,18 @@ pub(crate) fn may_take<F: Family>(
     is_snat: bool,
     now: u64,
 ) -> bool {
-    let found = find::<F>(reply);
+    let established = find_established::<F>(reply);
+    let found = established.or_else(|| find_half_open::<F>(reply));
     let is_own = found.is_some_and(|found| FourTuple::<F>::of_entry(found).is_reply_to(key));
     if let Some(found) = found
         && !is_own
-        && !gives_up(EntryFields::of(found), key.protocol, takes, is_snat, now)
+        && !gives_up(
+            (EntryFields::of(found), established.is_some()),
+            key.protocol,
+            takes,
+            is_snat,
+            now,
+        )
     {
         return false;
     }
@@ -75,9 +82,15 @@ pub(crate) fn may_take<F: Family>(
     true
 }
 
-/// Whether another client's connection gives up its reply's key.
+/// Whether another client's connection, which is established or not, gives up its reply's key.
 #[inline(always)]
-fn gives_up(fields: EntryFields, protocol: u8, takes: Takes, is_snat: bool, now: u64) -> bool {
+fn gives_up(
+    (fields, is_established): (EntryFields, bool),
+    protocol: u8,
+    takes: Takes,
+    is_snat: bool,
+    now: u64,
+) -> bool {
     // SAFETY: fields of a look-up's value, each read separately.
     let (state, last_used) =
         unsafe { (fields.state.read_volatile(), fields.last_used.read_volatile()) };
@@ -95,7 +108,8 @@ fn gives_up(fields: EntryFields, protocol: u8, takes: Takes, is_snat: bool, now:
             Takes::Closed => true,
         }
     } else {
-        let is_idle = age > SHORTEST_LIFETIME.cast_signed() && !(is_tcp && state & ANSWERED != 0);
+        let is_open = is_tcp && is_established && state & ANSWERED != 0;
+        let is_idle = age > SHORTEST_LIFETIME.cast_signed() && !is_open;
         !is_alive(fields, protocol, now) || takes != Takes::Over && is_snat && is_idle
     }
 }

@@ -132,7 +132,7 @@ pub(crate) fn one(bytes: &[u8]) -> bool {
         while !reconciler.settled() {
             let plan = reconciler.plan(&installed);
             plan.steps.iter().for_each(|step| installed.record(step));
-            reconciler.carried_out(&plan);
+            reconciler.carried_out(&plan, &installed);
         }
         reconciler.expect_all(&installed);
         let again = reconciler.plan(&installed);

@@ -3,6 +3,7 @@
 //! Tests the host itself and concludes nothing from version numbers. Removes everything that it
 //! creates for a test, and does not touch a running agent.
 
+mod connections;
 mod devices;
 mod kube_proxy;
 
@@ -13,7 +14,6 @@ use serde::Serialize;
 
 use self::devices::DEVICES;
 use crate::admin::Listen;
-use crate::connection_room;
 use crate::datapath::attach::mode;
 use crate::datapath::host::capability;
 use crate::datapath::host::conntrack::Conntrack;
@@ -29,7 +29,6 @@ use crate::datapath::inspect::tolerated::Tolerated;
 use crate::datapath::masquerade;
 use crate::device::Pattern;
 use crate::kube_proxy::Traces;
-use crate::magnitude::bytes;
 use crate::socket::terminator;
 
 pub use crate::datapath::inspect::self_probe::child as probe_child;
@@ -106,7 +105,7 @@ pub fn run(options: &Options) -> Report {
     if may_load {
         findings.push(masquerading());
         findings.extend(Conntrack::look().map(|it| conntrack(&it)));
-        findings.push(connections());
+        findings.push(connections::finding(&options.pin_dir));
     }
     findings.push(mount("cgroup root", &options.cgroup_root, check_cgroup2(&options.cgroup_root)));
     findings.push(mount("bpffs", &options.pin_dir, check_bpffs(&options.pin_dir)));
@@ -254,17 +253,6 @@ fn masquerading() -> Finding {
 fn conntrack(now: &Conntrack) -> Finding {
     let Conntrack { count, limit, .. } = now;
     Finding::ok("conntrack", format!("{count} of at most {limit} connections are tracked"))
-}
-
-/// How many connections tc has room for here, unless `--max-connections` says another number.
-fn connections() -> Finding {
-    let room = connection_room::of_this_node();
-    let bytes = bytes(connection_room::bytes(room) as f64);
-    let sentence = format!(
-        "with --tc-devices or --kube-proxy-replacement there is room for {room} open ones of each \
-         address family, unless --max-connections says otherwise; full tables take {bytes}"
-    );
-    Finding::ok("connections", sentence)
 }
 
 fn mount(name: &'static str, path: &Path, result: Result<(), MountError>) -> Finding {

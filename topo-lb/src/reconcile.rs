@@ -9,6 +9,7 @@ use rayon::prelude::*;
 
 use crate::cluster::{Frontend, KnownNodes, ServiceId, State, Update};
 use crate::dns::lead::Listeners;
+use crate::plan::desired::Target;
 use crate::plan::{Desired, Gone, Installed, Lack, Meanwhile, Plan, Ration, WhenFull, diff, gone};
 use crate::topology::exposed::Exposing;
 use crate::topology::{self, Route, Scope, Verdict};
@@ -17,6 +18,9 @@ use crate::topology::{self, Route, Scope, Verdict};
 const BATCH: usize = 4096;
 /// Fewer Services than these are decided by one thread: another one takes longer to start than it saves.
 const WORTH_A_THREAD: usize = 512;
+/// Endpoints of Service ports that are planned at once, or one Service that has more: so those that change
+/// meanwhile need not wait for all the others.
+const PORTION: usize = 65_536;
 
 /// State, desired routes and open changes of one node's agent.
 pub struct Reconciler {
@@ -33,8 +37,7 @@ pub struct Reconciler {
     changed: BTreeSet<ServiceId>,
     /// Services with an installed state that may differ from the desired one.
     unsettled: BTreeSet<ServiceId>,
-    /// Services that lack room in the maps; each plan tries to add them.
-    unprogrammed: BTreeMap<ServiceId, Lack>,
+    /// Remembers the Services that lack room in the maps.
     ration: Ration,
     /// Services recomputed since the last [`take_recomputed`](Self::take_recomputed).
     recomputed: BTreeMap<ServiceId, Recomputed>,
@@ -77,7 +80,6 @@ impl Reconciler {
             desired: Desired::new(lists_all),
             changed: BTreeSet::new(),
             unsettled: BTreeSet::new(),
-            unprogrammed: BTreeMap::new(),
             recomputed: BTreeMap::new(),
             readers: BTreeSet::new(),
         }
@@ -180,30 +182,42 @@ impl Reconciler {
         self.changed.is_empty() && self.unsettled.is_empty()
     }
 
+    /// Whether no plan has to follow before others of the changed Services are planned.
+    pub fn is_between_portions(&self) -> bool {
+        self.unsettled.is_empty()
+    }
+
     /// Makes the next plan cover everything, including installed entries that are not desired.
     pub fn expect_all(&mut self, installed: &Installed) {
-        self.recompute(installed);
+        let changed = mem::take(&mut self.changed).into_iter().collect();
+        self.recompute(changed, installed);
         self.unsettled.extend(self.desired.services().cloned());
         let mut orphans = diff::orphans(&self.desired, installed);
         orphans.retain(|id| !self.waits(id));
         self.unsettled.extend(orphans);
     }
 
-    /// Plans what changed since the last plan that was carried out.
+    /// Plans a portion of what changed since the last plan that was carried out, and what found no room and
+    /// may find it now.
     pub fn plan(&mut self, installed: &Installed) -> Plan {
-        self.recompute(installed);
-        self.unsettled.extend(mem::take(&mut self.unprogrammed).into_keys());
+        if self.is_between_portions() {
+            let portion = self.take_portion();
+            self.recompute(portion, installed);
+        }
+        self.unsettled.extend(self.ration.due(&self.desired, installed));
         diff::plan(&self.desired, installed, &self.unsettled, &mut self.ration)
     }
 
-    /// Records that a plan was carried out whole. If the plan freed room, the Services that it left
-    /// out are planned again at once: they were planned before the room was free.
-    pub fn carried_out(&mut self, plan: &Plan) {
-        self.unsettled.clear();
-        self.unprogrammed.clone_from(&plan.unprogrammed);
-        if plan.makes_room() {
-            self.unsettled.extend(mem::take(&mut self.unprogrammed).into_keys());
-        }
+    /// Records that a plan was carried out whole; `installed` is the state after it. The Services to which
+    /// it left no room are planned again if it freed what they lack.
+    pub fn carried_out(&mut self, plan: &Plan, installed: &Installed) {
+        self.ration.carried_out(mem::take(&mut self.unsettled), plan);
+        self.unsettled = self.ration.due(&self.desired, installed);
+    }
+
+    /// Whether a Service that lacks room waits for what `plan` frees after a grace period.
+    pub fn awaits(&self, plan: &Plan) -> bool {
+        self.ration.awaits(plan)
     }
 
     /// Endpoints that no longer serve their Service ports after `plan`, which [`plan`](Self::plan)
@@ -222,15 +236,15 @@ impl Reconciler {
         self.desired.source_ranges()
     }
 
-    /// Services that lacked room in the maps in the last plan.
+    /// Services that lack room in the maps.
     pub const fn unprogrammed(&self) -> &BTreeMap<ServiceId, Lack> {
-        &self.unprogrammed
+        self.ration.unprogrammed()
     }
 
     /// Service ports, by name, that refuse connections because their Services lack room.
     pub fn refused_for_room(&self) -> impl Iterator<Item = &Arc<str>> {
         let refused =
-            self.unprogrammed.iter().filter(|(_, lack)| lack.meanwhile == Meanwhile::Refused);
+            self.unprogrammed().iter().filter(|(_, lack)| lack.meanwhile == Meanwhile::Refused);
         refused.flat_map(|(id, _)| self.desired.targets(id)).map(|target| &target.name)
     }
 
@@ -274,8 +288,29 @@ impl Reconciler {
         Decided { reads, routes: Some(routes), is_concern }
     }
 
-    fn recompute(&mut self, installed: &Installed) {
-        let changed: Vec<ServiceId> = mem::take(&mut self.changed).into_iter().collect();
+    /// Takes of the changed Services the next to plan, the smallest first.
+    fn take_portion(&mut self) -> Vec<ServiceId> {
+        let changed = mem::take(&mut self.changed).into_iter();
+        let mut sized: Vec<_> = changed.map(|id| (self.size(&id), id)).collect();
+        sized.sort();
+        let mut sum = 0;
+        let fits = |&(size, _): &(usize, ServiceId)| {
+            let fits = sum < PORTION;
+            sum += size;
+            !fits
+        };
+        let count = sized.iter().position(fits).unwrap_or(sized.len());
+        self.changed = sized.split_off(count).into_iter().map(|(_, id)| id).collect();
+        sized.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// About how many endpoints the ports of a Service have, and had before.
+    fn size(&self, id: &ServiceId) -> usize {
+        let slices = self.state.slices(id).map(|(_, its)| its.endpoints.len() * its.ports.len());
+        slices.chain(self.desired.targets(id).iter().map(Target::size)).sum()
+    }
+
+    fn recompute(&mut self, changed: Vec<ServiceId>, installed: &Installed) {
         for batch in changed.chunks(BATCH) {
             let decided = batch.par_iter().with_min_len(WORTH_A_THREAD).map(|id| self.decide(id));
             for (id, decided) in batch.iter().zip(decided.collect::<Vec<_>>()) {
@@ -297,8 +332,9 @@ impl Reconciler {
         if is_concern {
             entry.is_installed |= note_installed(&routes, installed, &mut entry.served);
         }
-        self.unsettled.extend(self.desired.set(id, routes));
-        self.ration.renew();
+        let affected = self.desired.set(id, routes);
+        self.ration.renew(&affected);
+        self.unsettled.extend(affected);
     }
 }
 

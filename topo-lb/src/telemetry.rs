@@ -337,7 +337,7 @@ mod tests {
                 self.reconciler.observe(update);
             }
             let plan = self.reconciler.plan(&self.installed);
-            self.reconciler.carried_out(&plan);
+            self.reconciler.carried_out(&plan, &self.installed);
             self.telemetry.settled(&mut self.reconciler, &self.installed, plan.steps.len());
             &self.telemetry.figures
         }

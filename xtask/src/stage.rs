@@ -16,6 +16,7 @@ use crate::cluster_tools;
 use crate::control_plane;
 use crate::fuzz;
 use crate::image;
+use crate::kube_proxy;
 use crate::lanes::{self, Suite};
 use crate::last_release::{self, LastRelease};
 use crate::machine::Machine;
@@ -327,7 +328,10 @@ fn on_cluster(workspace: &Workspace, dist: Option<&Dist>) -> Result<(Vec<Suite>,
     let mut compile = suites::cargo_for(workspace, "test", suites::CLUSTER);
     let log = workspace.log("build-cluster-suite");
     run_logged("compiling its suites", compile.arg("--no-run"), &log)?;
-    let suites = of_the_lab(workspace, suites::CLUSTER.map(str::to_owned), &agent, |command| {
+    let not_compared = kube_proxy::not_compared(&parts.kube_proxy())?;
+    let mut names = suites::CLUSTER.map(str::to_owned).to_vec();
+    names.retain(|name| not_compared.is_none() || name != suites::BENCH);
+    let suites = of_the_lab(workspace, names, &agent, |command| {
         parts.name_in(command);
         command.env(cluster::IMAGE, &image);
         if let Some(dist) = dist {
@@ -335,7 +339,7 @@ fn on_cluster(workspace: &Workspace, dist: Option<&Dist>) -> Result<(Vec<Suite>,
         }
         command.envs(earlier.iter().map(|path| (last_release::IMAGE, path)));
     });
-    Ok((suites, last_release::outcome(release.as_ref())))
+    Ok((suites, not_compared.unwrap_or_else(|| last_release::outcome(release.as_ref()))))
 }
 
 fn deny(workspace: &Workspace) -> Result<Outcome> {

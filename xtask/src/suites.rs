@@ -26,7 +26,10 @@ pub(crate) const CONTROL_PLANE: [&str; 9] = [
 ];
 
 /// The suites that need the parts of a real cluster, kube-proxy among them; plain `cargo test` excludes them, too.
-pub(crate) const CLUSTER: [&str; 3] = ["cluster", "migration", "bench_kube_proxy"];
+pub(crate) const CLUSTER: [&str; 3] = ["cluster", "migration", BENCH];
+
+/// Among them, the one that takes kube-proxy 1.20.
+pub(crate) const BENCH: &str = "bench_kube_proxy";
 
 /// The suites that take longest. They start first: the last to start would run alone at the end.
 const LONG: [&str; 13] = [

@@ -22,7 +22,8 @@ const HEAD: &str = "\
 servers that have their node's network; plain, with `sessionAffinity`, with `loadBalancerSourceRanges` that allow or deny the \
 client; by TCP and UDP, IPv4 and IPv6. That is done with kube-proxy 1.20 (mode iptables), whose table is kept in \
 [external](external/kube-proxy.json), and with `topo-lb agent --kube-proxy-replacement`. All cells are the same, but for the \
-differences below. Any other one fails the command, and so does a difference that no longer occurs.
+differences below. Any other one fails the command, and so does a difference that no longer occurs. After an answer of a \
+frontend, the caller dials the endpoint directly from the same port, and has to be answered, too.
 
 ";
 

@@ -156,6 +156,15 @@ impl Programs {
         Ok([self.entries(maps::HALF_OPEN6)?, self.entries(maps::CONNECTIONS6)?].concat())
     }
 
+    /// Makes every established IPv4 connection a half-open one.
+    pub fn make_half_open4(&mut self) -> Result<()> {
+        for (key, entry) in self.established4()? {
+            self.insert(maps::HALF_OPEN4, key, entry)?;
+            self.remove::<_, Connection4>(maps::CONNECTIONS4, key)?;
+        }
+        Ok(())
+    }
+
     /// Writes an entry of an established IPv4 connection.
     pub fn restore4(&mut self, key: Tuple4, entry: Connection4) -> Result<()> {
         self.insert(maps::CONNECTIONS4, key, entry)

@@ -1,6 +1,6 @@
 //! What clients outside do to the table of connections that they share with others.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -194,18 +194,6 @@ fn datagrams_that_nobody_answers_cost_a_healthy_service_none() -> Result<()> {
     })
 }
 
-/// Gives the fabric so many other addresses, to which each node has a way.
-fn add_clients(scene: &Scene<'_>, clients: u8) -> Result<Vec<Ipv4Addr>> {
-    let addresses: Vec<_> = (0..clients).map(|host| Ipv4Addr::new(198, 51, 100, host)).collect();
-    let add = addresses.iter().map(|address| format!("address add {address}/32 dev lo"));
-    scene.cluster.fabric().ip(&add.collect::<Vec<_>>())?;
-    for node in [HERE, "beside", "there", "beyond"] {
-        let way = format!("route add 198.51.100.0/24 via {}", OUTSIDE[0]);
-        scene.cluster.node_netns(node)?.ip(&[way])?;
-    }
-    Ok(addresses)
-}
-
 #[test]
 fn a_client_that_dials_in_series_is_never_refused() -> Result<()> {
     const ROOM: u32 = 512;
@@ -237,7 +225,7 @@ fn forged_packets_move_no_client_to_another_endpoint() -> Result<()> {
         scene.agent.resume()?;
         let fabric = scene.cluster.fabric();
         let to: SocketAddr = WEB[0].1.parse()?;
-        let addresses = add_clients(scene, CLIENTS)?;
+        let addresses = scene.cluster.add_clients(CLIENTS)?;
         let ask = |from: &Ipv4Addr| {
             http::get_from(fabric, Some((*from).into()), to, "/").map(|answer| answer.body)
         };

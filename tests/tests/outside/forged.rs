@@ -1,6 +1,8 @@
 //! Forged segments of a whole neighbourhood, while its real connections go on.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::AsRawFd as _;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -26,19 +28,46 @@ const FORGED: u64 = 200_000;
 /// The node ports of `web` for TCP, by family.
 const TO: [&str; 2] = [WEB[0].1, WEB[3].1];
 
-/// A segment with random numbers and perhaps data.
-fn forged(from: SocketAddr, to: SocketAddr, kind: usize) -> Vec<u8> {
+/// The number of the next byte that a connection sends (`TCP_QUEUE_SEQ`, include/uapi/linux/tcp.h). The kernel tells it
+/// while the socket is in repair mode, which the connection does not notice.
+fn next_number(stream: &TcpStream) -> Result<u32> {
+    let option = |option, mut value: libc::c_int, is_get| -> Result<libc::c_int> {
+        let (mut length, socket) = (size_of_val(&value) as libc::socklen_t, stream.as_raw_fd());
+        let to = (&raw mut value).cast();
+        // SAFETY: the value has this length.
+        let result = unsafe {
+            if is_get {
+                libc::getsockopt(socket, libc::IPPROTO_TCP, option, to, &raw mut length)
+            } else {
+                libc::setsockopt(socket, libc::IPPROTO_TCP, option, to, length)
+            }
+        };
+        ensure!(result == 0, "option {option}: {}", io::Error::last_os_error());
+        Ok(value)
+    };
+    const SEND_QUEUE: libc::c_int = 2;
+    const OFF_WITHOUT_PROBE: libc::c_int = -1;
+    option(libc::TCP_REPAIR, 1, false)?;
+    option(libc::TCP_REPAIR_QUEUE, SEND_QUEUE, false)?;
+    let number = option(libc::TCP_QUEUE_SEQ, 0, true)?;
+    option(libc::TCP_REPAIR, OFF_WITHOUT_PROBE, false)?;
+    Ok(number.cast_unsigned())
+}
+
+/// A segment with this number, and perhaps data.
+fn forged(from: SocketAddr, to: SocketAddr, kind: usize, number: u32) -> Vec<u8> {
     let flags = KINDS[kind % KINDS.len()];
     let data: &[u8] = if flags == ACK { b"an odd number of bytes." } else { b"" };
-    to_node(segment((from, to), flags, fastrand::u32(..), fastrand::u32(..), data))
+    to_node(segment((from, to), flags, number, fastrand::u32(..), data))
 }
 
 /// Forged segments: of the real connections' own addresses and ports, of others in their /24 and their /64, and of
-/// anybody.
-fn frames(real: &[(SocketAddr, SocketAddr)]) -> Vec<Vec<u8>> {
+/// anybody. Their numbers are at least 2^30 away from those of the real connections: of blind ones, tc takes one RST
+/// in 43,690 for the connection's own (`is_in_window`).
+fn frames(real: &[(SocketAddr, SocketAddr, u32)]) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     for round in 0..400 {
-        for &(own, to) in real {
+        for &(own, to, next) in real {
             let (near, far): (IpAddr, IpAddr) = if own.is_ipv4() {
                 (client4(fastrand::u16(..256)), client4(fastrand::u16(256..)))
             } else {
@@ -47,7 +76,8 @@ fn frames(real: &[(SocketAddr, SocketAddr)]) -> Vec<Vec<u8>> {
             let port = fastrand::u16(1_024..);
             let sources =
                 [own, SocketAddr::new(own.ip(), port), (near, port).into(), (far, port).into()];
-            frames.extend(sources.into_iter().map(|from| forged(from, to, round)));
+            let number = next.wrapping_add(1 << 30).wrapping_add(fastrand::u32(..1 << 31));
+            frames.extend(sources.into_iter().map(|from| forged(from, to, round, number)));
         }
     }
     fastrand::shuffle(&mut frames);
@@ -78,7 +108,9 @@ fn forged_segments_end_no_connection_of_their_addresses_and_hold_up_no_other_cli
         })?;
         let real: Vec<_> = held
             .iter()
-            .map(|(stream, _)| Ok((stream.local_addr()?, stream.peer_addr()?)))
+            .map(|(stream, _)| {
+                Ok((stream.local_addr()?, stream.peer_addr()?, next_number(stream)?))
+            })
             .collect::<Result<_>>()?;
         let frames = frames(&real);
         let dropped = dropped_in_queues()?;

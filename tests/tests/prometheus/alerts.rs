@@ -85,6 +85,25 @@ const CASES: &[Case] = &[
         ],
     },
     Case {
+        alert: "TopoLbConnectionTableNearlyFull",
+        at: "10m",
+        fires: &[
+            ("topo_lb_tracked_connections{node='n',family='IPv4',state='open'}", "81x20"),
+            ("topo_lb_tracked_connections_limit{node='n',family='IPv4'}", "100x20"),
+        ],
+        silent: &[
+            &[
+                ("topo_lb_tracked_connections{node='n',family='IPv4',state='open'}", "80x20"),
+                ("topo_lb_tracked_connections_limit{node='n',family='IPv4'}", "100x20"),
+            ],
+            // Those that are not established have a table of their own.
+            &[
+                ("topo_lb_tracked_connections{node='n',family='IPv4',state='half-open'}", "90x20"),
+                ("topo_lb_tracked_connections_limit{node='n',family='IPv4'}", "100x20"),
+            ],
+        ],
+    },
+    Case {
         alert: "TopoLbServicesWithoutRoom",
         at: "10m",
         fires: &[

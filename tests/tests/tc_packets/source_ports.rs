@@ -1,6 +1,7 @@
 //! Source ports of connections that the programs send on to other nodes.
 
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -144,6 +145,41 @@ fn ports_of_idle_connections_go_to_other_clients_last() -> Result<()> {
                 |key: &Tuple4| key.protocol == protocol && key.source_port == source.port();
             ensure!(!left.iter().any(|(key, _)| is_former(key)), "the entry of the former client");
         }
+        Ok(())
+    })
+}
+
+#[test]
+fn ports_of_openings_that_nobody_completes_go_to_other_clients_last() -> Result<()> {
+    on_node_with(65_536, |programs| {
+        let Parts { node, port, there, .. } = FAMILIES[0];
+        programs.expose(1, at(port), TCP, &[(at(there), Locality::Zone)])?;
+        let (node, former) = (node.parse()?, at("198.51.100.1:40000"));
+        let answered = |programs: &mut Programs, mut ports: RangeInclusive<u16>| {
+            ports.try_for_each(|number| {
+                let says = (at(there), SocketAddr::new(node, number));
+                let kind = (TCP, SNAT | REPLY, ANSWERED);
+                programs.remember_as(Hook::ExternalIngress, says, (at(port), former), kind)
+            })
+        };
+        // Half of the ports are of openings, and the other half of connections in use.
+        let half = PORTS.0 + (PORTS.1 - PORTS.0) / 2;
+        answered(programs, PORTS.0..=half)?;
+        programs.make_half_open4()?;
+        programs.age(Duration::from_secs(11))?;
+        answered(programs, half + 1..=PORTS.1)?;
+        let mut opened = 0;
+        for client in 0..32 {
+            let syn = tcp(&format!("203.0.113.{client}:40000"), port, Tcp::Syn(999));
+            let (verdict, out) = programs.run_on(UPLINK, Hook::ExternalIngress, &syn)?;
+            if verdict == BACK {
+                let source = says(&out)?.0.port();
+                ensure!(source <= half, "the port {source} of a connection in use");
+                opened += 1;
+            }
+        }
+        // Of four attempts each meets an opening by half: 30 of 32 clients.
+        ensure!(opened > 16, "{opened} of 32 clients get a port");
         Ok(())
     })
 }

@@ -1,4 +1,4 @@
-//! Plans and writes until nothing is left to write.
+//! Plans and writes what has changed, in portions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -108,14 +108,15 @@ impl Kernel {
         })
     }
 
-    /// Plans and carries out until there is nothing to plan. Returns the number of steps.
+    /// Plans and carries out a portion of what changed, and all that follows from it. Returns the number of steps.
     pub(super) fn settle(&mut self, agent: &mut AgentState) -> Result<usize, StoreError> {
         if !agent.write_gate.may_write() {
             return Ok(0);
         }
         let reconciler = &mut agent.reconciler;
         let mut steps = 0;
-        while !(reconciler.settled() && self.settled_ranges.is_some()) {
+        let mut is_more = !reconciler.settled() || self.settled_ranges.is_none();
+        while is_more {
             let began = Instant::now();
             let released = self.quarantine.released()?;
             self.free(released)?;
@@ -129,8 +130,8 @@ impl Kernel {
             // Kept even if the plan fails half way: no later plan removes the same members.
             self.gone.extend(reconciler.gone(&plan, &self.installed));
             self.appeared.extend(appeared::appeared(&plan, &self.installed));
-            // A Service without room needs what the plan frees, so the plan waits for it.
-            let frees = if plan.unprogrammed.is_empty() { plan.take_frees() } else { Vec::new() };
+            // A Service without room may need what the plan frees, so the plan waits for it.
+            let frees = if reconciler.awaits(&plan) { Vec::new() } else { plan.take_frees() };
             let ranges = reconciler.source_ranges().map(|(at, ranges)| (at, Arc::clone(ranges)));
             let ranges: Vec<_> = ranges.collect();
             let sources = match self.settled_ranges.take() {
@@ -142,11 +143,12 @@ impl Kernel {
             self.quarantine.add(frees);
             self.carry_out_sources(&sources.after)?;
             self.settled_ranges = Some(ranges);
-            reconciler.carried_out(&plan);
+            reconciler.carried_out(&plan, &self.installed);
             if !plan.steps.is_empty() {
                 debug!(writes = plan.steps.len(), took = ?began.elapsed(), "programmed");
             }
             steps += plan.steps.len();
+            is_more = !reconciler.is_between_portions();
         }
         self.tell(reconciler.unprogrammed());
         agent.telemetry.settled(&mut agent.reconciler, &self.installed, steps);

@@ -24,7 +24,8 @@ pub(super) struct Retry {
 pub(super) enum Turn<E> {
     /// Inspect the datapath; make no plan.
     Inspect,
-    /// Make a plan, after taking in the event if there is one; without one, the plan failed before.
+    /// Make a plan, after taking in the event if there is one; without one, the plan failed before or left
+    /// changes.
     Plan(Option<E>),
 }
 
@@ -74,6 +75,11 @@ impl Retry {
         self.pause = Some(pause);
         self.at = Some(Instant::now() + pause);
         pause
+    }
+
+    /// Makes another plan due: the last one left changes to it.
+    pub(super) fn go_on(&mut self) {
+        self.at = Some(Instant::now());
     }
 
     const fn succeeded(&mut self) {

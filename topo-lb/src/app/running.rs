@@ -160,6 +160,9 @@ impl Running {
             Ok(_) => {
                 let appeared = self.kernel.take_appeared(&self.state);
                 self.terminator.end(&self.kernel.take_gone(), appeared);
+                if !self.state.reconciler.settled() {
+                    retry.go_on();
+                }
             }
             Err((error, pause)) => {
                 self.state.telemetry.failed(&error.to_string());

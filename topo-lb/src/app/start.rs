@@ -18,6 +18,7 @@ use super::resolver::Resolver;
 use super::running::{INSPECTION, Running};
 use super::{exclusions, precedence, serve, source};
 use crate::agent_state::AgentState;
+use crate::connection_room::Host;
 use crate::datapath::attach::accounting::AccountingError;
 use crate::datapath::attach::hooks;
 use crate::datapath::inspect::self_probe::ProbeError;
@@ -25,6 +26,7 @@ use crate::datapath::{Datapath, Options};
 use crate::heap;
 use crate::metrics::Figures;
 use crate::observe::Observed;
+use crate::plan::Capacity;
 use crate::reconcile::Reconciler;
 use crate::socket::terminator::{self, SocketTerminator};
 
@@ -35,6 +37,7 @@ pub(super) async fn start(
 ) -> anyhow::Result<Option<Running>> {
     // First: problems of this host are reported before an API server answers.
     Datapath::check_host(&config.datapath)?;
+    say_shortage(&config.datapath);
     let (mut events, mut wanted, saver, pods) = source::open(&config).await?;
     let lists_all =
         !config.devices.is_empty() || config.replacement.is_some() || config.terminate_tcp;
@@ -100,10 +103,11 @@ pub(super) async fn start(
         .dns
         .clone()
         .map(|options| Resolver::start(options, datapath.maps_directory().to_owned(), &mut state));
-    if !state.reconciler.settled()
-        && let Err(error) = kernel.settle(&mut state)
-    {
-        warn!("{error}; the agent retries with the next change");
+    while !state.reconciler.settled() {
+        if let Err(error) = kernel.settle(&mut state) {
+            warn!("{error}; the agent retries with the next change");
+            break;
+        }
     }
     if config.exposing.is_none() {
         datapath.forget_all_frontends();
@@ -150,6 +154,17 @@ pub(super) async fn start(
         socket_file,
         cgroup_root,
     }))
+}
+
+/// Says if the limit on the memory of this process is too small for full tables of connections.
+fn say_shortage(options: &Options) {
+    let Capacity { services, slots, flows, connections, .. } = options.capacity;
+    if connections > 0
+        && let Some((sentence, remedy)) =
+            Host::this().sized(services, slots, flows).shortage(connections)
+    {
+        warn!("{sentence}; {remedy}");
+    }
 }
 
 /// Loads the programs and creates the maps while the cluster is still being listed: the verifier

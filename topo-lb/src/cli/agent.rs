@@ -11,6 +11,7 @@ use super::{
 };
 use crate::admin::Listen;
 use crate::app::{Config, Source};
+use crate::connection_room::Host;
 use crate::datapath::Options;
 use crate::datapath::attach::pin::TcAttach;
 use crate::datapath::host::netns;
@@ -20,7 +21,7 @@ use crate::device::Pattern;
 use crate::exclusion::{Namespace, Rules};
 use crate::plan::{Capacity, WhenFull};
 use crate::topology::Scope;
-use crate::{admin, connection_room, health};
+use crate::{admin, health};
 
 /// `topo-lb agent`.
 #[derive(Debug, Args)]
@@ -108,7 +109,7 @@ pub struct AgentArgs {
     pub tc_attach: TcAttach,
     /// Room in the maps, per address family: open connections of such clients, and of clients outside of the
     /// node. Default: 131,072, or 32,768 for each CPU; less where full tables would take more than a
-    /// sixteenth of the node's memory
+    /// sixteenth of the node's memory, or do not fit under the container's memory limit
     #[arg(long, value_name = "N", env = "TOPO_LB_MAX_CONNECTIONS",
           value_parser = clap::value_parser!(u32).range(1..=4_194_304))]
     pub max_connections: Option<u32>,
@@ -147,7 +148,10 @@ impl AgentArgs {
         let serves_guests = !self.tc_devices.is_empty();
         let has_tc = serves_guests || self.frontends.kube_proxy_replacement;
         let connections = match has_tc {
-            true => self.max_connections.unwrap_or_else(connection_room::of_this_node),
+            true => self.max_connections.unwrap_or_else(|| {
+                let host = Host::this();
+                host.sized(self.max_services, self.max_endpoints, self.max_flows).connections()
+            }),
             false => 0,
         };
         let (exposing, replacement) = (self.frontends.exposing(), self.frontends.replacement());

@@ -157,7 +157,7 @@ impl Model {
             while !agent.reconciler.settled() {
                 let plan = agent.reconciler.plan(&agent.installed);
                 plan.steps.iter().for_each(|step| agent.installed.record(step));
-                agent.reconciler.carried_out(&plan);
+                agent.reconciler.carried_out(&plan, &agent.installed);
             }
             let recomputed = agent.reconciler.take_recomputed();
             for news in agent.ledger.look(&agent.reconciler, recomputed) {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use super::{Finding, Rule, Severity, unmatched, unread, weights};
-use crate::cluster::{Family, Port, Service, ServiceId, State};
+use crate::cluster::{Annotation, Family, Port, Service, ServiceId, State};
 use crate::explain::shown;
 use crate::topology::cause::{Cause, HintsOff};
 use crate::topology::decision::{Choice, Status};
@@ -159,7 +159,7 @@ fn exposed(service: &Service, sightings: &mut Sightings) {
         return;
     };
     let bound_to = match service.policy.external_topology_keys {
-        Some(_) => "topo-lb.io/external-topology-keys",
+        Some(_) => Annotation::ExternalTopologyKeys.name(),
         None => "the policy, too",
     };
     for (place, own) in service.ports.iter().enumerate() {

@@ -116,6 +116,11 @@ impl Target {
         self.entry.row.iter().take(places).copied().filter(is_new)
     }
 
+    /// About how many entries it takes.
+    pub fn size(&self) -> usize {
+        self.entry.row.len() + self.serving.len()
+    }
+
     /// The members that the kernel needs, and whether each is chosen.
     pub fn members(&self) -> impl Iterator<Item = (SocketAddr, bool)> {
         let row = self.distinct(self.entry.row.len()).map(|chosen| (chosen.address(), true));

@@ -3,7 +3,7 @@
 //! The order makes every prefix of a plan safe: what an entry refers to is written before the
 //! entry, and what it no longer refers to is reused only after a grace period.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::desired::Desired;
 use super::draft::Draft;
@@ -23,8 +23,11 @@ pub fn plan(
     ration: &mut Ration,
 ) -> Plan {
     let mut draft = Draft::new(installed, ration.narrows());
+    for (_, wait) in ration.wanting(touched) {
+        draft.close(wait.closes());
+    }
     if touched.iter().all(|id| draft.settle(desired, id, Extent::Whole).is_ok()) {
-        return draft.finish(BTreeMap::new());
+        return draft.finish();
     }
     ration::plan(desired, installed, touched, ration)
 }

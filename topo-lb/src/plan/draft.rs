@@ -7,12 +7,11 @@ use std::sync::Arc;
 use topo_lb_common::range::Range;
 use tracing::error;
 
-use super::capacity::Lack;
 use super::desired::{Desired, Target};
 use super::entry::Entry;
 use super::extent::Extent;
 use super::installed::Installed;
-use super::share::{Pool, Room};
+use super::share::{NO_POOLS, Pool, Pools, Room};
 use super::slots::Slots;
 use super::step::{Plan, Step};
 use crate::cluster::{Family, Frontend, ServiceId};
@@ -74,7 +73,7 @@ pub(super) struct Draft<'a> {
     remove_members: Vec<Step>,
     unname: Vec<Step>,
     /// Maps in which no Service may take more room, by [`Pool::place`].
-    closed: [bool; Pool::ALL.len()],
+    closed: Pools,
     /// Indexes that were reserved for Services that did not fit.
     spare_indexes: Vec<u32>,
     /// Services that want much more than they have leave an eighth of the slots and members free.
@@ -95,15 +94,15 @@ impl<'a> Draft<'a> {
             surplus: BTreeSet::new(),
             remove_members: Vec::new(),
             unname: Vec::new(),
-            closed: [false; Pool::ALL.len()],
+            closed: NO_POOLS,
             spare_indexes: Vec::new(),
             has_reserve,
         }
     }
 
-    /// Refuses everything that takes more room in this map from now on.
-    pub(super) const fn close(&mut self, pool: Pool) {
-        self.closed[pool.place()] = true;
+    /// Refuses everything that takes more room in these maps from now on.
+    pub(super) fn close(&mut self, pools: Pools) {
+        self.closed.iter_mut().zip(pools).for_each(|(closed, more)| *closed |= more);
     }
 
     /// Writes a Service to this extent and removes its surplus; changes nothing if it does not
@@ -159,7 +158,11 @@ impl<'a> Draft<'a> {
         true
     }
 
+    /// Entries for Services that want more; none if the map is closed.
     pub(super) fn free(&self, pool: Pool) -> u64 {
+        if self.closed[pool.place()] {
+            return 0;
+        }
         let size = pool.size(self.installed.capacity());
         match pool {
             Pool::Ports => size.saturating_sub(
@@ -362,8 +365,8 @@ impl<'a> Draft<'a> {
         self.unname.push(Step::Unname(index));
     }
 
-    /// Returns the plan; `unprogrammed` names the Services that lack room.
-    pub(super) fn finish(self, unprogrammed: BTreeMap<ServiceId, Lack>) -> Plan {
+    /// Returns the plan, in which every Service has room.
+    pub(super) fn finish(self) -> Plan {
         let withdrawn: BTreeSet<Frontend> = self.surplus.difference(&self.owned).copied().collect();
         let published = self.additions.publishes.iter().map(|publish| publish.frontend);
         let wide = published.fold(self.installed.range(), widened);
@@ -396,7 +399,7 @@ impl<'a> Draft<'a> {
                 steps.push(Step::SetRange(narrow));
             }
         }
-        Plan { steps, unprogrammed }
+        Plan { steps, ..Plan::default() }
     }
 }
 

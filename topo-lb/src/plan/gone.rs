@@ -152,7 +152,7 @@ mod tests {
                 for step in &plan.steps {
                     self.installed.record(step);
                 }
-                self.reconciler.carried_out(&plan);
+                self.reconciler.carried_out(&plan, &self.installed);
             }
             let line = |gone: Gone| format!("{} {}", gone.service, gone.endpoint);
             let mut lines: Vec<_> = all.into_iter().map(line).collect();

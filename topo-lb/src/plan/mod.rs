@@ -20,6 +20,7 @@ pub mod sources;
 pub mod step;
 #[cfg(test)]
 mod tests;
+pub mod waiting;
 
 pub use capacity::{Capacity, Lack, Meanwhile, Shortage, WhenFull};
 pub use desired::Desired;

@@ -7,6 +7,8 @@
 //!   many of its new endpoints as fit inline, or keeps its last good ones.
 //! * Where no kube-proxy is there to take it, the same holds for a new Service, and an eighth of the
 //!   slots and members is for that: for others, and for changes of those in the maps.
+//! * A plan leaves Services without room as they are until they change, or can get more ([`waiting`](super::waiting)):
+//!   what is larger than its share does not slow the changes of others.
 //! * Any other Service without room is left to kube-proxy, or is refused if its policy is strict and the
 //!   agent is configured so. A refusal needs a frontend: Services that are not strict give up
 //!   theirs for it, unless they are within their namespace's share.
@@ -21,9 +23,10 @@ use super::indexes::service_of;
 use super::installed::Installed;
 use super::share::{self, Pool, Rank, Ranks, Room};
 use super::step::Plan;
-use crate::cluster::ServiceId;
+use super::waiting::Wait;
+use crate::cluster::{Family, ServiceId};
 
-/// Decides how scarce room is divided.
+/// Decides how scarce room is divided, and remembers who lacks it.
 #[derive(Clone, Debug, Default)]
 pub struct Ration {
     when_full: WhenFull,
@@ -32,14 +35,23 @@ pub struct Ration {
     /// No kube-proxy takes what is left to it.
     narrows: bool,
     /// Fixed while the desired state is: so plans that make room for one another come to an end.
+    /// `None` while no Service lacks room.
     ranks: Option<Ranks>,
+    /// Services whose desired state has changed since.
+    changed: BTreeSet<ServiceId>,
+    /// Services whose installed state has changed since.
+    planned: BTreeSet<ServiceId>,
+    /// Services that lack room, by the plans that were carried out.
+    unprogrammed: BTreeMap<ServiceId, Lack>,
+    /// For what each of them waits.
+    waiting: BTreeMap<ServiceId, Wait>,
 }
 
 impl Ration {
     /// With this rule, and this node's number.
     #[must_use]
-    pub const fn new(when_full: WhenFull, first: u64) -> Self {
-        Self { when_full, first, narrows: false, ranks: None }
+    pub fn new(when_full: WhenFull, first: u64) -> Self {
+        Self { when_full, first, ..Self::default() }
     }
 
     /// The same with another rule for Services without room.
@@ -58,9 +70,106 @@ impl Ration {
         self.narrows
     }
 
-    /// Discards the computed shares. Call it when the desired state has changed.
-    pub fn renew(&mut self) {
-        self.ranks = None;
+    /// The desired state of these Services has changed.
+    pub fn renew<'a>(&mut self, changed: impl IntoIterator<Item = &'a ServiceId>) {
+        if self.ranks.is_some() {
+            self.changed.extend(changed.into_iter().cloned());
+        }
+    }
+
+    /// A plan was carried out, which was made for these Services.
+    pub fn carried_out(&mut self, touched: BTreeSet<ServiceId>, plan: &Plan) {
+        for id in &touched {
+            self.unprogrammed.remove(id);
+            self.waiting.remove(id);
+        }
+        self.unprogrammed.extend(plan.unprogrammed.clone());
+        self.waiting.extend(plan.waiting.clone());
+        if self.waiting.is_empty() {
+            (self.ranks, self.changed, self.planned) = Default::default();
+        } else {
+            self.planned.extend(touched);
+            self.planned.extend(plan.waiting.keys().cloned());
+        }
+    }
+
+    /// Services that lack room.
+    pub const fn unprogrammed(&self) -> &BTreeMap<ServiceId, Lack> {
+        &self.unprogrammed
+    }
+
+    /// Whether a Service waits for what a plan frees after a grace period.
+    pub fn awaits(&self, plan: &Plan) -> bool {
+        let slots = Family::BOTH.map(Pool::Slots);
+        let lacks_slots = |wait: &Wait| slots.iter().any(|pool| wait.lacked(*pool));
+        !plan.unprogrammed.is_empty()
+            || plan.frees_slots() && self.waiting.values().any(lacks_slots)
+    }
+
+    /// The Services without room that another plan can give more: their shares have changed, or room was
+    /// freed. All others would stay as they are, and may be so large that trying takes seconds.
+    pub fn due(&mut self, desired: &Desired, installed: &Installed) -> BTreeSet<ServiceId> {
+        if self.waiting.is_empty() {
+            return BTreeSet::new();
+        }
+        let moved = self.renewed(desired, installed);
+        let ranks = self.ranks.as_ref();
+        let rank = |id| ranks.map_or(Rank::Over, |ranks| ranks.of(id));
+        // Who is over its share now gives up room.
+        let concerned = |(id, wait): &(&ServiceId, &Wait)| {
+            !moved.is_empty() && wait.is_wanting() || moved.contains(*id)
+        };
+        let mut due: BTreeSet<ServiceId> =
+            self.waiting.iter().filter(concerned).map(|(id, _)| id.clone()).collect();
+        let closing: Vec<_> =
+            self.wanting(&due).map(|(id, wait)| (rank(id), wait.closes())).collect();
+        let is_open = |id, wait: &Wait| {
+            let earlier = closing.iter().filter(|(other, _)| *other < rank(id));
+            wait.is_open(earlier.map(|(_, closed)| closed))
+        };
+        let mut free = Room::free(installed);
+        let mut by_rank: BTreeMap<Rank, Vec<&ServiceId>> = BTreeMap::new();
+        for (id, wait) in &self.waiting {
+            if wait.is_due(&free) && !due.contains(id) && is_open(id, wait) {
+                by_rank.entry(rank(id)).or_default().push(id);
+            }
+        }
+        // As many as may fit, or each freed entry would have all of them tried.
+        for id in by_rank.into_values().flat_map(|ids| in_turns(installed, ids)) {
+            let wait = &self.waiting[id];
+            if wait.is_due(&free) {
+                wait.take(&mut free);
+                due.insert(id.clone());
+            }
+        }
+        due
+    }
+
+    /// The Services for which others give up room, without those that are planned now.
+    pub(super) fn wanting<'a>(
+        &'a self,
+        touched: &'a BTreeSet<ServiceId>,
+    ) -> impl Iterator<Item = (&'a ServiceId, &'a Wait)> {
+        let waiting = self.waiting.iter();
+        waiting.filter(|(id, wait)| wait.is_wanting() && !touched.contains(*id))
+    }
+
+    /// Computes the ranks if the desired state has changed. Returns the Services whose ranks differ.
+    fn renewed(&mut self, desired: &Desired, installed: &Installed) -> BTreeSet<ServiceId> {
+        let when_full = self.when_full;
+        match &mut self.ranks {
+            None => {
+                self.ranks = Some(Ranks::new(desired, installed, when_full));
+                BTreeSet::new()
+            }
+            Some(_) if self.changed.is_empty() => BTreeSet::new(),
+            Some(ranks) => {
+                let changed = self.changed.union(&self.planned).collect();
+                let moved = ranks.update(desired, installed, when_full, changed);
+                (self.changed, self.planned) = Default::default();
+                moved
+            }
+        }
     }
 }
 
@@ -71,12 +180,13 @@ pub(super) fn plan(
     touched: &BTreeSet<ServiceId>,
     ration: &mut Ration,
 ) -> Plan {
-    let when_full = ration.when_full;
-    let ranks = &*ration.ranks.get_or_insert_with(|| Ranks::new(desired, installed, when_full));
+    ration.renewed(desired, installed);
+    let (ration, when_full) = (&*ration, ration.when_full);
+    let rank = |id: &ServiceId| ration.ranks.as_ref().map_or(Rank::Over, |ranks| ranks.of(id));
     let refuses = |id: &ServiceId| when_full.refuses(desired, id);
     let (goes, stays): (Vec<_>, Vec<_>) =
         touched.iter().partition(|id| desired.targets(id).is_empty());
-    let of_rank = |rank| stays.iter().copied().filter(|id| ranks.of(id) == rank).collect();
+    let of_rank = |wanted| stays.iter().copied().filter(|id| rank(id) == wanted).collect();
     let mut giving = Giving {
         desired,
         installed,
@@ -84,6 +194,7 @@ pub(super) fn plan(
         narrows: ration.narrows,
         draft: Draft::new(installed, ration.narrows),
         unprogrammed: BTreeMap::new(),
+        waiting: BTreeMap::new(),
         wanting: Vec::new(),
     };
 
@@ -91,22 +202,29 @@ pub(super) fn plan(
         giving.draft.remove(id);
     }
     let mut victims = BTreeMap::new();
-    for rank in [Rank::Within, Rank::RefusedWithin, Rank::Refused] {
-        let others_wait = !giving.wanting.is_empty();
-        for id in in_turns(installed, of_rank(rank)) {
+    let mut others_wait = false;
+    for of in [Rank::Within, Rank::RefusedWithin, Rank::Refused] {
+        for id in in_turns(installed, of_rank(of)) {
             if victims.contains_key(id) {
                 continue;
             }
             if let Some((pool, meanwhile)) = giving.give(id, refuses(id))
-                && !others_wait
-                && (rank == Rank::Within || leaks(pool, meanwhile))
+                && (of == Rank::Within || leaks(pool, meanwhile))
             {
-                giving.wanting.push((id.clone(), pool));
+                match giving.waiting.get_mut(id).filter(|_| others_wait) {
+                    Some(wait) => wait.queue(),
+                    None => giving.wanting.push((id.clone(), pool)),
+                }
             }
         }
         if !others_wait {
-            victims = giving.victims(rank, ranks);
+            victims = giving.victims(of, &rank);
             giving.close();
+            others_wait = !giving.wanting.is_empty();
+        }
+        for (_, wait) in ration.wanting(touched).filter(|(id, _)| rank(id) == of) {
+            giving.draft.close(wait.closes());
+            others_wait = true;
         }
     }
     for (id, &pool) in &victims {
@@ -117,7 +235,8 @@ pub(super) fn plan(
             giving.give(id, false);
         }
     }
-    giving.draft.finish(giving.unprogrammed)
+    let Giving { draft, unprogrammed, waiting, .. } = giving;
+    Plan { unprogrammed, waiting, ..draft.finish() }
 }
 
 /// Whether kube-proxy gets connections to a Service, or to its new ports, as `pool` lacks room.
@@ -136,6 +255,7 @@ struct Giving<'a> {
     narrows: bool,
     draft: Draft<'a>,
     unprogrammed: BTreeMap<ServiceId, Lack>,
+    waiting: BTreeMap<ServiceId, Wait>,
     /// Services for which others give up room, and in which map.
     wanting: Vec<(ServiceId, Pool)>,
 }
@@ -144,16 +264,39 @@ impl Giving<'_> {
     /// Gives a Service all that it wants, or else what fits. In that case, returns the map that
     /// lacks room, and what the Service's connections do.
     fn give(&mut self, id: &ServiceId, refuses: bool) -> Option<(Pool, Meanwhile)> {
-        let pool = self.draft.settle(self.desired, id, Extent::Whole).err()?;
-        let (pool, meanwhile) = self.give_less(id, pool, refuses);
+        let mut wait = Wait::new();
+        let pool = self.settle(id, Extent::Whole, &mut wait).err()?;
+        let (pool, meanwhile) = self.give_less(id, pool, refuses, &mut wait);
+        self.waiting.insert(id.clone(), wait);
         self.unprogrammed.insert(id.clone(), Lack { of: pool.shortage(), meanwhile });
         Some((pool, meanwhile))
     }
 
+    /// Writes a Service to this extent, or notes what it lacks.
+    fn settle(&mut self, id: &ServiceId, extent: Extent, wait: &mut Wait) -> Result<(), Pool> {
+        let settled = self.draft.settle(self.desired, id, extent);
+        if let Err(pool) = settled {
+            let lacking = |reserve| Room::lacking(self.desired, self.installed, id, reserve);
+            let needs = match extent {
+                Extent::Whole => lacking(self.narrows),
+                Extent::Narrow(_) => lacking(false).without_slots(),
+                _ => Room::NONE,
+            };
+            wait.lacks(pool, self.draft.free(pool), needs);
+        }
+        settled
+    }
+
     /// Gives a Service without room in `pool` what fits. Returns the map that lacks room for more.
-    fn give_less(&mut self, id: &ServiceId, pool: Pool, refuses: bool) -> (Pool, Meanwhile) {
+    fn give_less(
+        &mut self,
+        id: &ServiceId,
+        pool: Pool,
+        refuses: bool,
+        wait: &mut Wait,
+    ) -> (Pool, Meanwhile) {
         let (desired, serves) = (self.desired, share::serves(self.installed, id));
-        if desired.refuses(id) && self.draft.settle(desired, id, Extent::Refusing).is_ok() {
+        if desired.refuses(id) && self.settle(id, Extent::Refusing, wait).is_ok() {
             return (pool, Meanwhile::Refused);
         }
         let mut less = pool;
@@ -165,7 +308,7 @@ impl Giving<'_> {
                 serves.then_some(Extent::Known(first)),
             ];
             for narrow in extents.into_iter().flatten() {
-                match self.draft.settle(desired, id, narrow) {
+                match self.settle(id, narrow, wait) {
                     Ok(()) => return (pool, Meanwhile::Narrowed),
                     Err(lacking) => less = lacking,
                 }
@@ -175,7 +318,7 @@ impl Giving<'_> {
             return (less, Meanwhile::LastGood);
         }
         let lacking = if refuses {
-            match self.draft.settle(desired, id, Extent::Refusing) {
+            match self.settle(id, Extent::Refusing, wait) {
                 Ok(()) => return (pool, Meanwhile::Refused),
                 Err(pool) => pool,
             }
@@ -206,12 +349,19 @@ impl Giving<'_> {
                 Meanwhile::KubeProxy
             }
         };
+        let mut wait = Wait::new();
+        wait.lacks(pool, 0, Room::NONE);
+        self.waiting.insert(id.clone(), wait);
         self.unprogrammed.insert(id.clone(), Lack { of: pool.shortage(), meanwhile });
     }
 
     /// The Services that give up room for those of rank `wanting`, and in which map: the newest
     /// first. A Service that is to be refused needs its frontends, and gives them up last.
-    fn victims(&self, wanting: Rank, ranks: &Ranks) -> BTreeMap<ServiceId, Pool> {
+    fn victims(
+        &self,
+        wanting: Rank,
+        rank: &impl Fn(&ServiceId) -> Rank,
+    ) -> BTreeMap<ServiceId, Pool> {
         if self.wanting.is_empty() {
             return BTreeMap::new();
         }
@@ -233,7 +383,7 @@ impl Giving<'_> {
             for (_, name) in indexes.into_iter().rev() {
                 let Some(id) = service_of(name).filter(|id| {
                     !self.desired.targets(id).is_empty()
-                        && ranks.of(id) > wanting
+                        && rank(id) > wanting
                         && !victims.contains_key(id)
                 }) else {
                     continue;
@@ -241,7 +391,7 @@ impl Giving<'_> {
                 let held = Room::held(self.installed, &id);
                 let gives = |pool: &Pool| short.0[pool.place()] > 0 && held.0[pool.place()] > 0;
                 let Some(pool) = Pool::ALL.into_iter().find(gives) else { continue };
-                if ranks.of(&id) < last && pool.shortage() == Shortage::Services {
+                if rank(&id) < last && pool.shortage() == Shortage::Services {
                     continue;
                 }
                 for pool in Pool::ALL {
@@ -258,10 +408,10 @@ impl Giving<'_> {
     fn close(&mut self) {
         for (id, lacking) in &self.wanting {
             let wanted = Room::wanted(self.desired, id);
-            for pool in Pool::ALL {
-                if pool == *lacking || wanted.0[pool.place()] > 0 {
-                    self.draft.close(pool);
-                }
+            let pools = Pool::ALL.map(|pool| pool == *lacking || wanted.0[pool.place()] > 0);
+            self.draft.close(pools);
+            if let Some(wait) = self.waiting.get_mut(id) {
+                wait.close(pools);
             }
         }
     }

@@ -13,6 +13,7 @@
 //! within it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::capacity::{Capacity, Shortage, WhenFull};
 use super::desired::Desired;
@@ -72,11 +73,19 @@ impl Pool {
     }
 }
 
+/// Some of the pools, by [`Pool::place`].
+pub type Pools = [bool; Pool::ALL.len()];
+/// None of them.
+pub const NO_POOLS: Pools = [false; Pool::ALL.len()];
+
 /// Numbers of entries, one for each of [`Pool::ALL`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room(pub [u64; Pool::ALL.len()]);
 
 impl Room {
+    /// No entries.
+    pub const NONE: Self = Self([0; Pool::ALL.len()]);
+
     /// Adds `count` entries of this pool.
     pub const fn add(&mut self, pool: Pool, count: usize) {
         self.0[pool.place()] += count as u64;
@@ -95,7 +104,8 @@ impl Room {
         self
     }
 
-    fn fits(&self, limit: &Self) -> bool {
+    /// Whether no pool has more entries than in `limit`.
+    pub fn fits(&self, limit: &Self) -> bool {
         self.0.iter().zip(limit.0).all(|(count, limit)| *count <= limit)
     }
 
@@ -119,6 +129,67 @@ impl Room {
             room.add(Pool::Members(target.family), target.members().count());
         }
         room
+    }
+
+    /// Free entries.
+    pub fn free(installed: &Installed) -> Self {
+        Self(Pool::ALL.map(|pool| {
+            let used = match pool {
+                Pool::Ports => installed.indexes().len(),
+                Pool::Frontends(family) => installed.frontends_in(family),
+                Pool::Slots(family) => return installed.slots(family).available().into(),
+                Pool::Members(family) => installed.members_in(family),
+            };
+            pool.size(installed.capacity()).saturating_sub(used as u64)
+        }))
+    }
+
+    /// At least so many free entries does a Service need for all that it wants. `has_reserve`: those that it
+    /// has to leave to others are counted.
+    pub fn lacking(
+        desired: &Desired,
+        installed: &Installed,
+        id: &ServiceId,
+        has_reserve: bool,
+    ) -> Self {
+        let (wanted, held) = (Self::wanted(desired, id), Self::held(installed, id));
+        let (mut room, mut lists) = (Self::default(), BTreeMap::new());
+        for target in desired.targets(id) {
+            // Another Service may have had the frontend.
+            let owned = desired.owned(id, target).filter(|it| installed.get(it).is_none());
+            room.add(Pool::Frontends(target.family), owned.count());
+            // Its targets may list the same endpoints.
+            let longest: &mut usize = lists.entry((target.family, &target.name)).or_default();
+            *longest = target.members().count().max(*longest);
+        }
+        let names: BTreeSet<&str> = lists.keys().map(|(_, name)| &***name).collect();
+        let new = names.iter().filter(|name| installed.indexes().get(name).is_none());
+        room.add(Pool::Ports, new.count());
+        for ((family, _), longest) in lists {
+            room.add(Pool::Members(family), longest);
+        }
+        for family in Family::BOTH {
+            let [slots, members] = [Pool::Slots(family).place(), Pool::Members(family).place()];
+            room.0[slots] = wanted.0[slots].saturating_sub(held.0[slots]);
+            room.0[members] = room.0[members].saturating_sub(held.0[members]);
+        }
+        let takes_slots = room != room.without_slots();
+        for pool in Pool::ALL.into_iter().filter(|pool| pool.shortage() == Shortage::Endpoints) {
+            let at = pool.place();
+            if has_reserve && takes_slots && room.0[at] > 0 && wanted.0[at] > 2 * held.0[at] {
+                room.0[at] += pool.size(installed.capacity()) / 8;
+            }
+        }
+        room
+    }
+
+    /// The same but for slots.
+    #[must_use]
+    pub fn without_slots(mut self) -> Self {
+        for family in Family::BOTH {
+            self.0[Pool::Slots(family).place()] = 0;
+        }
+        self
     }
 
     /// Entries that a Service has.
@@ -170,62 +241,143 @@ pub enum Rank {
 
 /// The rank of each Service.
 #[derive(Clone, Debug, Default)]
-pub struct Ranks(BTreeMap<ServiceId, Rank>);
+pub struct Ranks {
+    namespaces: BTreeMap<Arc<str>, Namespace>,
+    /// The most that a namespace may have.
+    shares: Room,
+}
+
+/// The Services of a namespace.
+#[derive(Clone, Debug, Default)]
+struct Namespace {
+    wanted: BTreeMap<ServiceId, Room>,
+    /// All that they want.
+    sum: Room,
+    /// What those within the share want.
+    taken: Room,
+    /// The others stay over it while the share of no pool is as large as this.
+    over: Room,
+    /// Those that are not within the share.
+    later: BTreeMap<ServiceId, Rank>,
+}
 
 impl Ranks {
     /// From what is desired and what is installed.
     pub fn new(desired: &Desired, installed: &Installed, when_full: WhenFull) -> Self {
-        let mut wanted: Vec<(&ServiceId, Room)> =
-            desired.services().map(|id| (id, Room::wanted(desired, id))).collect();
-        let mut demands: BTreeMap<&str, Room> = BTreeMap::new();
-        for (id, room) in &wanted {
-            let demand = demands.entry(&id.namespace).or_default();
-            *demand = demand.plus(room);
+        let mut ranks = Self::default();
+        ranks.update(desired, installed, when_full, desired.services().collect());
+        ranks
+    }
+
+    /// Takes in that these Services may want or have something else. Returns those whose ranks differ.
+    pub fn update(
+        &mut self,
+        desired: &Desired,
+        installed: &Installed,
+        when_full: WhenFull,
+        changed: BTreeSet<&ServiceId>,
+    ) -> BTreeSet<ServiceId> {
+        let mut concerned = BTreeSet::new();
+        for id in changed {
+            let namespace = self.namespaces.entry(Arc::clone(&id.namespace)).or_default();
+            namespace.want(id, Room::wanted(desired, id), desired.targets(id).is_empty());
+            concerned.insert(&*id.namespace);
         }
-        let shares = Room(Pool::ALL.map(|pool| {
+        self.shares = Room(Pool::ALL.map(|pool| {
             let size = pool.size(installed.capacity());
-            let demands = demands.values().map(|demand| demand.0[pool.place()]).collect();
+            let demands = self.namespaces.values().map(|it| it.sum.0[pool.place()]).collect();
             share(size - size / 8, demands)
         }));
-        wanted.sort_by_cached_key(|(id, _)| (!serves(installed, id), !is_installed(installed, id)));
-        let mut taken: BTreeMap<&str, Room> = BTreeMap::new();
-        let mut takes = |namespace, room: Room| {
-            let taken = taken.entry(namespace).or_default();
-            let sum = taken.plus(&room);
-            let fits = sum.fits(&shares);
-            if fits {
-                *taken = sum;
+        let (mut moved, shares) = (BTreeSet::new(), &self.shares);
+        for (name, namespace) in &mut self.namespaces {
+            if !concerned.contains(&**name) && namespace.stays(shares) {
+                continue;
             }
-            fits
-        };
-        let mut ranks = BTreeMap::new();
-        let mut full = BTreeSet::new();
-        for (id, room) in wanted.iter().filter(|(id, _)| when_full.refuses(desired, id)) {
-            let rank = if takes(&*id.namespace, room.only(Shortage::Services)) {
-                Rank::RefusedWithin
-            } else {
-                full.insert(&id.namespace);
-                Rank::Refused
-            };
-            ranks.insert((*id).clone(), rank);
+            let before = std::mem::take(&mut namespace.later);
+            namespace.rank(shares, desired, installed, when_full);
+            let differs = |id: &&ServiceId| before.get(*id) != namespace.later.get(*id);
+            moved.extend(before.keys().chain(namespace.later.keys()).filter(differs).cloned());
         }
-        for (id, room) in wanted {
-            let rest = match ranks.get(id) {
-                None if full.contains(&id.namespace) => continue,
-                None => room,
-                Some(Rank::RefusedWithin) => room.only(Shortage::Endpoints),
-                Some(_) => continue,
-            };
-            if takes(&*id.namespace, rest) {
-                ranks.insert(id.clone(), Rank::Within);
-            }
-        }
-        Self(ranks)
+        self.namespaces.retain(|_, namespace| !namespace.wanted.is_empty());
+        moved
     }
 
     /// The rank of this Service.
     pub fn of(&self, id: &ServiceId) -> Rank {
-        self.0.get(id).copied().unwrap_or(Rank::Over)
+        let Some(namespace) = self.namespaces.get(&id.namespace) else { return Rank::Over };
+        match namespace.later.get(id) {
+            None if namespace.wanted.contains_key(id) => Rank::Within,
+            later => later.copied().unwrap_or(Rank::Over),
+        }
+    }
+}
+
+impl Namespace {
+    /// A Service wants this, or is no more.
+    fn want(&mut self, id: &ServiceId, room: Room, is_gone: bool) {
+        let before = match is_gone {
+            true => self.wanted.remove(id),
+            false => self.wanted.insert(id.clone(), room),
+        };
+        self.sum = self.sum.plus(&room);
+        let before = before.unwrap_or_default();
+        self.sum.0.iter_mut().zip(before.0).for_each(|(sum, less)| *sum -= less);
+    }
+
+    /// Whether other shares change no rank.
+    fn stays(&self, shares: &Room) -> bool {
+        let is_below = |(share, over): (&u64, u64)| over == u64::MAX || *share < over;
+        self.taken.fits(shares) && shares.0.iter().zip(self.over.0).all(is_below)
+    }
+
+    fn rank(
+        &mut self,
+        shares: &Room,
+        desired: &Desired,
+        installed: &Installed,
+        when_full: WhenFull,
+    ) {
+        let (mut taken, mut over) = (Room::default(), Room([u64::MAX; Pool::ALL.len()]));
+        let mut takes = |room: Room| {
+            let sum = taken.plus(&room);
+            let lacks = sum.0.iter().zip(shares.0).position(|(count, share)| *count > share);
+            match lacks {
+                None => taken = sum,
+                Some(pool) => over.0[pool] = over.0[pool].min(sum.0[pool]),
+            }
+            lacks.is_none()
+        };
+        if self.sum.fits(shares) {
+            takes(self.sum);
+        } else {
+            let mut wanted: Vec<(&ServiceId, Room)> =
+                self.wanted.iter().map(|(id, room)| (id, *room)).collect();
+            wanted.sort_by_cached_key(|(id, _)| {
+                (!serves(installed, id), !is_installed(installed, id))
+            });
+            let mut is_full = false;
+            for (id, room) in wanted.iter().filter(|(id, _)| when_full.refuses(desired, id)) {
+                let rank = match takes(room.only(Shortage::Services)) {
+                    true => Rank::RefusedWithin,
+                    false => Rank::Refused,
+                };
+                is_full |= rank == Rank::Refused;
+                self.later.insert((*id).clone(), rank);
+            }
+            for (id, room) in wanted {
+                let is_within = match self.later.get(id) {
+                    None => !is_full && takes(room),
+                    Some(Rank::RefusedWithin) => takes(room.only(Shortage::Endpoints)),
+                    Some(_) => continue,
+                };
+                if is_within {
+                    self.later.remove(id);
+                } else {
+                    self.later.entry(id.clone()).or_insert(Rank::Over);
+                }
+            }
+        }
+        (self.taken, self.over) = (taken, over);
     }
 }
 

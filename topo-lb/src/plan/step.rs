@@ -8,6 +8,7 @@ use topo_lb_common::range::Range;
 
 use super::capacity::Lack;
 use super::entry::Entry;
+use super::waiting::Wait;
 use crate::cluster::{Family, Frontend, ServiceId};
 use crate::topology::Chosen;
 
@@ -81,8 +82,10 @@ pub enum Step {
 pub struct Plan {
     /// In the order of execution.
     pub steps: Vec<Step>,
-    /// Services that lack room in the maps: of what, and what their connections do.
+    /// Planned Services that lack room in the maps: of what, and what their connections do.
     pub unprogrammed: BTreeMap<ServiceId, Lack>,
+    /// The same Services, and for what each waits.
+    pub waiting: BTreeMap<ServiceId, Wait>,
 }
 
 impl Plan {
@@ -100,18 +103,10 @@ impl Plan {
         frees
     }
 
-    /// Whether the plan frees room that was in use before: a Service without room may then fit.
+    /// Whether the plan frees slots, after a grace period.
     #[must_use]
-    pub fn makes_room(&self) -> bool {
-        self.steps.iter().any(|step| {
-            matches!(
-                step,
-                Step::Withdraw(_)
-                    | Step::RemoveMember { .. }
-                    | Step::Free { slots: Some(_), .. }
-                    | Step::Unname(_)
-            )
-        })
+    pub fn frees_slots(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step, Step::Free { slots: Some(_), .. }))
     }
 }
 

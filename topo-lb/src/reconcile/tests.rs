@@ -22,16 +22,22 @@ fn service(name: &str, host: u8) -> Service {
 
 /// Plans and commits like the agent. Returns the names of the installed Service ports.
 fn settle(reconciler: &mut Reconciler, store: &mut MemoryStore) -> Vec<String> {
+    planned(reconciler, store);
+    store.names().values().cloned().collect()
+}
+
+/// Plans and commits like the agent. Returns the names of the Services that each plan was made for.
+fn planned(reconciler: &mut Reconciler, store: &mut MemoryStore) -> Vec<Vec<String>> {
     let mut installed = store.installed().unwrap();
-    let mut plans = 0;
+    let mut plans = Vec::new();
     while !reconciler.settled() {
         let plan = reconciler.plan(&installed);
         commit(&plan, store, &mut installed).unwrap();
-        reconciler.carried_out(&plan);
-        plans += 1;
-        assert!(plans < 10, "it never settles");
+        plans.push(reconciler.unsettled.iter().map(|id| id.name.to_string()).collect());
+        reconciler.carried_out(&plan, &installed);
+        assert!(plans.len() < 10, "it never settles");
     }
-    store.names().values().cloned().collect()
+    plans
 }
 
 #[test]
@@ -41,7 +47,7 @@ fn a_row_that_is_computed_anew_and_has_not_changed_is_in_memory_once() {
     reconciler.observe(Update::Service(Change::Applied(service("a", 1))));
     let plan = reconciler.plan(&installed);
     plan.steps.iter().for_each(|step| installed.record(step));
-    reconciler.carried_out(&plan);
+    reconciler.carried_out(&plan, &installed);
     let node = Node { name: "n".into(), labels: Labels::default() };
     assert!(reconciler.observe(Update::Node(Change::Applied(node))));
     assert_eq!(reconciler.plan(&installed), Plan::default());
@@ -93,11 +99,16 @@ fn keyed(keys: &str) -> Update {
 fn slice(nodes: &[&str]) -> Update {
     let endpoint =
         |(at, node): (u8, &&str)| Endpoint::new([10, 1, 1, at].into(), Placement::on(*node));
+    slice_of(id("a"), (1..).zip(nodes).map(endpoint).collect())
+}
+
+/// A Service's endpoints.
+fn slice_of(service: ServiceId, endpoints: Vec<Endpoint>) -> Update {
     Update::Slice(Change::Applied(Slice {
-        id: SliceId { namespace: "default".into(), name: "a-1".into() },
-        service: Some(id("a")),
+        id: SliceId { namespace: Arc::clone(&service.namespace), name: Arc::clone(&service.name) },
+        service: Some(service),
         ports: vec![Port { name: "http".into(), port: 80, protocol: Protocol::Tcp }],
-        endpoints: (1..).zip(nodes).map(endpoint).collect(),
+        endpoints,
         headless: false,
         triggered: None,
     }))
@@ -186,4 +197,70 @@ fn what_the_last_agent_installed_for_a_service_that_waits_is_not_taken_away() {
     assert_eq!(counts(&mut store), [2]);
     after.survey();
     assert!(after.reads_other_nodes().is_some());
+}
+
+/// A Service of a namespace, with so many endpoints.
+fn put(reconciler: &mut Reconciler, namespace: &str, host: u8, endpoints: u32) {
+    let id = ServiceId { namespace: namespace.into(), name: format!("s{host}").as_str().into() };
+    let service = Service { id: id.clone(), ..service("", host) };
+    reconciler.observe(Update::Service(Change::Applied(service)));
+    let endpoint = |at| {
+        let [_, high, middle, low] = u32::to_be_bytes(at);
+        Endpoint::new([10, host ^ high, middle, low].into(), Placement::default())
+    };
+    reconciler.observe(slice_of(id, (0..endpoints).map(endpoint).collect()));
+}
+
+#[test]
+fn what_lacks_room_costs_the_changes_of_others_nothing() {
+    let room = |size| Capacity { slots: size, members: size, services: 64, ..ROOM };
+    for narrows in [true, false] {
+        let mut store = MemoryStore::new(room(299));
+        let mut reconciler = Reconciler::new("n".into(), Scope::All, true).narrowing(narrows);
+        put(&mut reconciler, "calm", 100, 8);
+        planned(&mut reconciler, &mut store);
+        for host in 1..=8 {
+            put(&mut reconciler, "greedy", host, 100);
+        }
+        planned(&mut reconciler, &mut store);
+        let lacking = reconciler.unprogrammed().clone();
+        assert_eq!(lacking.len(), 6, "{lacking:?}");
+        // More endpoints, fewer, none, a Service that comes, one that goes, and as before.
+        for (host, endpoints) in [(100, 9), (100, 7), (100, 0), (101, 7), (101, 0), (100, 8)] {
+            put(&mut reconciler, "calm", host, endpoints);
+            let plans = planned(&mut reconciler, &mut store);
+            assert_eq!(plans, [[format!("s{host}")]], "{endpoints} endpoints, narrows: {narrows}");
+        }
+        assert_eq!(*reconciler.unprogrammed(), lacking);
+        // One of those with room goes: one of the others gets it.
+        let gone = ServiceId { namespace: "greedy".into(), name: "s1".into() };
+        reconciler.observe(Update::Service(Change::Deleted(gone)));
+        planned(&mut reconciler, &mut store);
+        assert_eq!(reconciler.unprogrammed().len(), 5);
+    }
+}
+
+#[test]
+fn small_services_are_planned_before_large_ones_and_each_of_these_alone() {
+    let mut store = MemoryStore::new(Capacity { slots: 300_000, services: 64, ..ROOM });
+    let mut reconciler = Reconciler::new("n".into(), Scope::All, false);
+    for host in 1..=3 {
+        put(&mut reconciler, "a", host, 66_000 + u32::from(host));
+    }
+    put(&mut reconciler, "b", 4, 1);
+    let mut installed = store.installed().unwrap();
+    for names in [&["s1", "s4"][..], &["s5", "s2"], &["s3"]] {
+        let plan = reconciler.plan(&installed);
+        let mut planned: Vec<&str> = reconciler.unsettled.iter().map(|id| &*id.name).collect();
+        planned.sort_unstable();
+        let mut names = names.to_vec();
+        names.sort_unstable();
+        assert_eq!(planned, names);
+        commit(&plan, &mut store, &mut installed).unwrap();
+        reconciler.carried_out(&plan, &installed);
+        if names.contains(&"s1") {
+            put(&mut reconciler, "b", 5, 1);
+        }
+    }
+    assert!(reconciler.settled());
 }

@@ -13,14 +13,14 @@ use super::policy::{self, Policy};
 use super::trial::Seen;
 use super::validation::{Ignored, Rule};
 use crate::cluster::ejection::most_ejected;
-use crate::cluster::{Family, Protocol, ServiceId, State};
+use crate::cluster::{Annotation, Family, Protocol, ServiceId, State};
 
 /// That ejection has no effect on a node that does not see failures.
 pub(super) fn unseen(state: &State, policy: &Policy<'_>) -> Option<Ignored> {
     let is_asked = policy.handled && policy.ejection.is_some();
     let why = state.ejections().unseen.as_ref().filter(|_| is_asked)?;
     let rule = Rule::EjectionUnseen { why: why.to_string() };
-    Some(Ignored { origin: Origin::Service, what: Field::Ejection, rule })
+    Some(Ignored { origin: Origin::Service, what: Field::Of(Annotation::Ejection), rule })
 }
 
 /// The setting of a Service; `None`: it does not ask for ejection, or this node does not see failures.

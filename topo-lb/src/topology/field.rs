@@ -11,22 +11,8 @@ use crate::cluster::service::PolicySources;
 pub enum Field {
     /// The source of a policy.
     Policy(PolicySource),
-    /// Annotation `topo-lb.io/min-endpoints`.
-    MinEndpoints,
-    /// Annotation `topo-lb.io/spill`.
-    Spill,
-    /// Annotation `topo-lb.io/weights`.
-    Weights,
-    /// Annotation `topo-lb.io/ejection`.
-    Ejection,
-    /// Annotation `topo-lb.io/refusal`.
-    Refusal,
-    /// Annotation `topo-lb.io/handle`.
-    Handle,
-    /// Annotation `topo-lb.io/mode`.
-    Mode,
-    /// Annotation `topo-lb.io/ramp`.
-    Ramp,
+    /// Another annotation, or the field of a TopologyPolicy with the same meaning.
+    Of(Annotation),
 }
 
 impl Field {
@@ -37,14 +23,7 @@ impl Field {
             Self::Policy(PolicySource::ExternalTopologyKeys) => Annotation::ExternalTopologyKeys,
             Self::Policy(PolicySource::OpenYurt) => Annotation::OpenYurt,
             Self::Policy(_) => return None,
-            Self::MinEndpoints => Annotation::MinEndpoints,
-            Self::Spill => Annotation::Spill,
-            Self::Weights => Annotation::Weights,
-            Self::Ejection => Annotation::Ejection,
-            Self::Refusal => Annotation::Refusal,
-            Self::Handle => Annotation::Handle,
-            Self::Mode => Annotation::Mode,
-            Self::Ramp => Annotation::Ramp,
+            Self::Of(annotation) => annotation,
         })
     }
 
@@ -52,19 +31,26 @@ impl Field {
     pub(super) fn names(self) -> (&'static str, &'static str) {
         let own = match self {
             Self::Policy(source) => source.into(),
-            _ => self.annotation().map_or("", Annotation::name),
+            Self::Of(annotation) => annotation.name(),
         };
-        let field = match self {
-            Self::Policy(PolicySource::ExternalTopologyKeys) => "spec.externalTopologyKeys",
-            Self::Policy(_) => "spec.topologyKeys",
-            Self::MinEndpoints => "spec.minEndpoints",
-            Self::Spill => "spec.spill",
-            Self::Weights => "spec.weights",
-            Self::Ejection => "spec.ejection",
-            Self::Refusal => "spec.refusal",
-            Self::Handle => "spec.handle",
-            Self::Mode => "spec.mode",
-            Self::Ramp => "spec.ramp",
+        let field = match self.annotation() {
+            Some(Annotation::ExternalTopologyKeys) => "spec.externalTopologyKeys",
+            Some(Annotation::MinEndpoints) => "spec.minEndpoints",
+            Some(Annotation::Spill) => "spec.spill",
+            Some(Annotation::Weights) => "spec.weights",
+            Some(Annotation::Ejection) => "spec.ejection",
+            Some(Annotation::Refusal) => "spec.refusal",
+            Some(Annotation::Handle) => "spec.handle",
+            Some(Annotation::Mode) => "spec.mode",
+            Some(Annotation::Ramp) => "spec.ramp",
+            // The last two are in no policy.
+            Some(
+                Annotation::TopologyKeys
+                | Annotation::OpenYurt
+                | Annotation::Dns
+                | Annotation::Exclude,
+            )
+            | None => "spec.topologyKeys",
         };
         (own, field)
     }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::cluster::service::PolicySources;
-use crate::cluster::{Above, Protocol, Service, State};
+use crate::cluster::{Above, Annotation, Protocol, Service, State};
 
 use super::field::Field;
 use super::keys::Keys;
@@ -60,9 +60,9 @@ pub(super) fn broken(origin: &Origin, policy: &PolicySources) -> Vec<Ignored> {
     let spill = policy.spill.as_deref().and_then(|text| Spill::from_annotation(text).ok());
     if matches!((&alone.rules, &policy.weights, spill), (Rules::None, Some(_), Some(spill)) if spill != Spill::NONE)
         && alone.handled
-        && !alone.ignored.iter().any(|one| one.what == Field::Weights)
+        && !alone.ignored.iter().any(|one| one.what == Field::Of(Annotation::Weights))
     {
-        let (origin, what) = (origin.clone(), Field::Weights);
+        let (origin, what) = (origin.clone(), Field::Of(Annotation::Weights));
         alone.ignored.push(Ignored { origin, what, rule: Rule::WeightsWithSpill });
     }
     alone.ignored
@@ -100,10 +100,10 @@ fn of_layers<'a>(
         Rules::Keys(keys) => Some(keys),
         Rules::OpenYurt { .. } | Rules::None => None,
     };
-    let least = read(refining, Field::MinEndpoints, &mut ignored, |_, text| {
+    let least = read(refining, Field::Of(Annotation::MinEndpoints), &mut ignored, |_, text| {
         min_endpoints::from_annotation(text, keys.as_ref().map(|keys| &keys.keys[..]))
     });
-    let share = read(refining, Field::Spill, &mut ignored, |_, text| {
+    let share = read(refining, Field::Of(Annotation::Spill), &mut ignored, |_, text| {
         let share = Spill::from_annotation(text)?;
         keys.as_ref().map(|_| share).ok_or(Rule::WithoutKeys)
     });
@@ -111,14 +111,14 @@ fn of_layers<'a>(
         keys.min_endpoints = least.unwrap_or_else(|| vec![Least::Number(1); keys.keys.len()]);
         keys.spill = share.unwrap_or(Spill::NONE);
     }
-    policy.weights = read(refining, Field::Weights, &mut ignored, |_, text| {
+    policy.weights = read(refining, Field::Of(Annotation::Weights), &mut ignored, |_, text| {
         weights::from_annotation(text, &policy.rules)
     });
     let external = Field::Policy(PolicySource::ExternalTopologyKeys);
     policy.external = read(layers, external, &mut ignored, |_, text| {
         keys::from_annotation(text, false).map(|keys| Rules::Keys(Keys::of(keys)))
     });
-    let ejection = read(layers, Field::Ejection, &mut ignored, |origin, text| {
+    let ejection = read(layers, Field::Of(Annotation::Ejection), &mut ignored, |origin, text| {
         match ejection::from_annotation(text)? {
             setting if has_tcp => Ok(Some(setting)),
             _ if *origin == Origin::Service => Err(Rule::EjectionWithoutTcp),
@@ -127,17 +127,20 @@ fn of_layers<'a>(
         }
     });
     policy.ejection = ejection.flatten();
-    let intended = read(layers, Field::Refusal, &mut ignored, |_, text| match text.trim() {
-        INTENDED => Ok(()),
-        _ => Err(Rule::RefusalUnknown { text: quoted(text) }),
-    });
+    let intended =
+        read(layers, Field::Of(Annotation::Refusal), &mut ignored, |_, text| match text.trim() {
+            INTENDED => Ok(()),
+            _ => Err(Rule::RefusalUnknown { text: quoted(text) }),
+        });
     policy.refusal_intended = intended.is_some();
-    let handled = read(layers, Field::Handle, &mut ignored, |_, text| {
+    let handled = read(layers, Field::Of(Annotation::Handle), &mut ignored, |_, text| {
         text.trim().parse().map_err(|_| Rule::HandleNotABool { text: quoted(text.trim()) })
     });
     policy.handled = handled.unwrap_or(true);
     // The other annotations may be for another proxy or for later: do not report their errors.
-    ignored.retain(|one| policy.handled || matches!(one.what, Field::Mode | Field::Ramp));
+    ignored.retain(|one| {
+        policy.handled || matches!(one.what, Field::Of(Annotation::Mode | Annotation::Ramp))
+    });
     policy.ignored = ignored;
     policy
 }

@@ -13,6 +13,7 @@ use super::field::Field;
 use super::origin::Origin;
 use super::spill::{self, Share};
 use super::validation::{Ignored, Rule, kept, quoted};
+use crate::cluster::Annotation;
 use crate::cluster::service::PolicySources;
 
 /// Where a policy is seen from.
@@ -48,14 +49,17 @@ impl Trial {
         node: &str,
     ) -> Result<Option<Self>, Ignored> {
         let ignored = |what| move |rule| Ignored { origin: origin.clone(), what, rule };
-        let observes = Field::Mode.said(policy).map(|text| match kept(text)?.trim() {
-            "observe" => Ok(true),
-            "enforce" => Ok(false),
-            _ => Err(Rule::ModeUnknown { text: quoted(text) }),
-        });
-        let observes = observes.transpose().map_err(ignored(Field::Mode))?.unwrap_or(false);
-        let ramp = Field::Ramp.said(policy).map(|text| spill::from_annotation(kept(text)?));
-        let ramp = ramp.transpose().map_err(ignored(Field::Ramp))?;
+        let observes =
+            Field::Of(Annotation::Mode).said(policy).map(|text| match kept(text)?.trim() {
+                "observe" => Ok(true),
+                "enforce" => Ok(false),
+                _ => Err(Rule::ModeUnknown { text: quoted(text) }),
+            });
+        let observes =
+            observes.transpose().map_err(ignored(Field::Of(Annotation::Mode)))?.unwrap_or(false);
+        let ramp = Field::Of(Annotation::Ramp).said(policy);
+        let ramp = ramp.map(|text| spill::from_annotation(kept(text)?));
+        let ramp = ramp.transpose().map_err(ignored(Field::Of(Annotation::Ramp)))?;
         let trial = || Self { origin: origin.clone(), observes, ramp, place: place(node) };
         Ok((observes || ramp.is_some()).then(trial))
     }

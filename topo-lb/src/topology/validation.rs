@@ -5,6 +5,7 @@ use std::fmt;
 use super::field::Field;
 use super::label_name::LabelFault;
 use super::origin::Origin;
+use crate::cluster::Annotation;
 use crate::cluster::service::TOO_LONG;
 
 /// Most keys of a policy, as in Kubernetes 1.17 (`MaxTopologyKeys`).
@@ -37,7 +38,9 @@ impl fmt::Display for Ignored {
             Origin::Policy(_) => write!(f, "field {}", what.names().1)?,
         }
         match what {
-            Field::Mode | Field::Ramp => write!(f, " is wrong, so nothing here holds: {rule}"),
+            Field::Of(Annotation::Mode | Annotation::Ramp) => {
+                write!(f, " is wrong, so nothing here holds: {rule}")
+            }
             _ => write!(f, " is ignored: {rule}"),
         }
     }

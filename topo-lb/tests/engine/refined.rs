@@ -1,6 +1,6 @@
 //! The refinements of keys: `topo-lb.io/min-endpoints` and `topo-lb.io/spill`.
 
-use topo_lb::cluster::{Endpoint, Node, Service};
+use topo_lb::cluster::{Annotation, Endpoint, Node, Service};
 use topo_lb::topology::field::Field;
 use topo_lb::topology::validation::Rule;
 use topo_lb::topology::{self, Scope, Verdict};
@@ -120,7 +120,7 @@ fn what_refines_keys_is_ignored_alone_when_it_breaks_a_rule() {
     assert_eq!(cluster.chosen("n1"), ["10.0.0.1"], "the keys hold");
     cluster.decided("n1", |decision| {
         let fields: Vec<_> = decision.policy.ignored.iter().map(|one| one.what).collect();
-        assert_eq!(fields, [Field::MinEndpoints, Field::Spill]);
+        assert_eq!(fields, [Annotation::MinEndpoints, Annotation::Spill].map(Field::Of));
         let text: Vec<_> = decision.policy.ignored.iter().map(ToString::to_string).collect();
         assert!(text[0].starts_with("annotation topo-lb.io/min-endpoints is ignored: "));
         assert!(text[1].starts_with("annotation topo-lb.io/spill is ignored: `120%` is more"));

@@ -1,6 +1,6 @@
 //! `topo-lb.io/weights`.
 
-use topo_lb::cluster::{Clients, Endpoint, Node, Service};
+use topo_lb::cluster::{Annotation, Clients, Endpoint, Node, Service};
 use topo_lb::lint::{self, Severity};
 use topo_lb::topology::decision::Status;
 use topo_lb::topology::field::Field;
@@ -158,7 +158,7 @@ fn broken_weights_are_ignored_whole_and_the_keys_hold() {
     assert_eq!(cluster.chosen("n3"), ["10.0.0.4"]);
     cluster.decided("n1", |decision| {
         let [ignored] = &decision.policy.ignored[..] else { panic!("one") };
-        assert_eq!(ignored.what, Field::Weights);
+        assert_eq!(ignored.what, Field::Of(Annotation::Weights));
         let text = ignored.to_string();
         assert!(text.starts_with("annotation topo-lb.io/weights is ignored: weight 2 is for `*`"));
     });

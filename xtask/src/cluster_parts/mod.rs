@@ -42,11 +42,16 @@ impl Parts {
         Ok(Self { kubernetes, containerd, images, tools })
     }
 
+    /// Their kube-proxy.
+    pub(crate) fn kube_proxy(&self) -> PathBuf {
+        self.kubernetes.join("kube-proxy")
+    }
+
     /// Tells a command where the parts are.
     pub(crate) fn name_in(&self, command: &mut Command) {
         command
             .env(kubernetes::VARIABLE, &self.kubernetes)
-            .env(kube_proxy::VARIABLE, self.kubernetes.join("kube-proxy"))
+            .env(kube_proxy::VARIABLE, self.kube_proxy())
             .env(containerd::VARIABLE, &self.containerd)
             .env(images::VARIABLE, &self.images)
             .envs(self.tools.iter().map(|(variable, path)| (variable, path)));

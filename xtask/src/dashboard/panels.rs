@@ -296,13 +296,20 @@ pub(super) const ROWS: &[Row] = &[
             },
             Panel {
                 title: "Map fill",
-                description: "Of the fullest node, by map.",
+                description: "Of the fullest node, by map; and open connections of guests and of \
+                              clients outside, by address family.",
                 unit: "percentunit",
                 stacked: false,
-                queries: &[query(
-                    "{{map}}",
-                    r#"max by (map) (topo_lb_map_used_entries{$nodes} / topo_lb_map_capacity_entries{$nodes})"#,
-                )],
+                queries: &[
+                    query(
+                        "{{map}}",
+                        r#"max by (map) (topo_lb_map_used_entries{$nodes} / topo_lb_map_capacity_entries{$nodes})"#,
+                    ),
+                    query(
+                        "connections, {{family}}",
+                        r#"max by (family) (topo_lb_tracked_connections{$nodes,state="open"} / ignoring (state) topo_lb_tracked_connections_limit{$nodes})"#,
+                    ),
+                ],
             },
             Panel {
                 title: "Should be zero",

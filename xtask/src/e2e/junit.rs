@@ -130,10 +130,11 @@ mod tests {
       </testcase>
   </testsuite>"#;
 
-    /// The same of Ginkgo 2, and a spec that panicked.
+    /// The same of Ginkgo 2, as Kubernetes writes it (test/e2e/framework/internal/junit); and specs that panicked,
+    /// took too long, and are not written yet.
     const GINKGO_2: &str = r#"<?xml version="1.0" encoding="UTF-8"?>
-  <testsuites tests="5" disabled="2" errors="1" failures="1" time="81.3">
-      <testsuite name="Kubernetes e2e suite" package="/" tests="5" disabled="0" skipped="2" errors="1" failures="1" time="81.3" timestamp="2026-11-26T10:00:00">
+  <testsuites tests="7" disabled="3" errors="1" failures="1" time="81.3">
+      <testsuite name="Kubernetes e2e suite" package="/" tests="7" disabled="1" skipped="2" errors="1" failures="1" time="81.3" timestamp="2026-11-26T10:00:00">
           <properties>
               <property name="SuiteSucceeded" value="false"></property>
               <property name="FocusStrings" value="Services"></property>
@@ -152,7 +153,17 @@ mod tests {
           <testcase name="[It] [sig-network] Services should not panic" classname="Kubernetes e2e suite" status="panicked" time="1">
               <error type="panicked">[PANICKED] Test Panicked</error>
           </testcase>
-          <testcase name="[It] [sig-network] Services should serve [Conformance]" classname="Kubernetes e2e suite" status="passed" time="14.26"></testcase>
+          <testcase name="[It] [sig-network] Services should not wait" classname="Kubernetes e2e suite" status="timedout" time="2" owner="sig-network">
+              <failure message="" type="timedout">[TIMEDOUT] A suite timeout occurred&#xA;In [It] at: k8s.io/kubernetes/test/e2e/network/service.go:9 @ 11/26/26 10:00:00.1&#xA;</failure>
+          </testcase>
+          <testcase name="[It] [sig-network] Services should pend" classname="Kubernetes e2e suite" status="pending" time="0">
+              <skipped message="pending"></skipped>
+          </testcase>
+          <testcase name="[It] [sig-network] Services should serve [Conformance]" classname="Kubernetes e2e suite" status="passed" time="14.26">
+              <properties>
+                  <property name="name of an entry" value="1"></property>
+              </properties>
+          </testcase>
           <testcase name="[ReportAfterSuite] [sig-network] Services in a report" classname="Kubernetes e2e suite" status="passed" time="0.01"></testcase>
       </testsuite>
   </testsuites>"#;
@@ -174,7 +185,14 @@ mod tests {
             spec("serve [Conformance]", Verdict::Passed, 14.26),
         ];
         assert_eq!(seen(GINKGO_1), all);
-        all.insert(2, spec("not panic", Verdict::Failed, 1.0));
+        all.splice(
+            2..2,
+            [
+                spec("not panic", Verdict::Failed, 1.0),
+                spec("not wait", Verdict::Failed, 2.0),
+                spec("pend", Verdict::Skipped, 0.0),
+            ],
+        );
         assert_eq!(seen(GINKGO_2), all);
         let why = |xml: &str| {
             let specs = read(xml, &Regex::new("Services should fail").unwrap()).unwrap();

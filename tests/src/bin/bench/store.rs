@@ -98,7 +98,7 @@ fn write(
             publishing += begun.elapsed();
         }
     }
-    reconciler.carried_out(&plan);
+    reconciler.carried_out(&plan, &installed);
     Ok((all, publishing))
 }
 

@@ -103,7 +103,7 @@ impl<'a> Writer<'a> {
         while !self.reconciler.settled() {
             let plan = self.reconciler.plan(&self.installed);
             commit(&plan, &mut self.store, &mut self.installed)?;
-            self.reconciler.carried_out(&plan);
+            self.reconciler.carried_out(&plan, &self.installed);
         }
         self.histories.iter().flatten().for_each(History::confirm);
         Ok(())

@@ -9,6 +9,7 @@ pub mod grace;
 pub mod local_ports;
 pub mod lock;
 pub mod memlock;
+pub mod memory_limit;
 pub mod mount;
 pub mod netns;
 pub mod source_nat;

@@ -89,13 +89,21 @@ pub fn cgroup2_root() -> Option<PathBuf> {
     whole_cgroup2(&mounts).map(PathBuf::from)
 }
 
-/// The mount point of the first cgroup2 mount of a whole hierarchy; proc(5), `/proc/pid/mountinfo`.
+/// The mount point of the first cgroup2 mount of a whole hierarchy.
 fn whole_cgroup2(mountinfo: &str) -> Option<&str> {
-    mountinfo.lines().find_map(|line| {
+    let mut all = mounts(mountinfo);
+    all.find_map(|(root, point, source)| {
+        (root == "/" && source.starts_with("cgroup2 ")).then_some(point)
+    })
+}
+
+/// Each mount of `/proc/pid/mountinfo`, proc(5): what of its file system, where, and its type, source and
+/// options.
+pub(super) fn mounts(mountinfo: &str) -> impl Iterator<Item = (&str, &str, &str)> {
+    mountinfo.lines().filter_map(|line| {
         let (mount, source) = line.split_once(" - ")?;
         let mut fields = mount.split(' ').skip(3);
-        let (root, point) = (fields.next()?, fields.next()?);
-        (root == "/" && source.starts_with("cgroup2 ")).then_some(point)
+        Some((fields.next()?, fields.next()?, source))
     })
 }
 

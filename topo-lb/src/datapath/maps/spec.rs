@@ -28,7 +28,7 @@ use topo_lb_common::totals::{MOST_TOTALS, Totals, TotalsKey};
 use topo_lb_common::unprogrammed::Unprogrammed;
 use topo_lb_common::usage::Usage;
 
-use crate::connection_room;
+use crate::connection_room::Host;
 use crate::plan::Capacity;
 
 /// `BPF_F_NO_PREALLOC`: an entry takes memory only while it exists.
@@ -56,7 +56,7 @@ const FIXED_LRU: [&str; 7] = [
 
 /// Connections for which `half_open4/6` have room.
 pub(crate) fn half_open_room(capacity: &Capacity) -> u32 {
-    if capacity.connections == 0 { 1 } else { connection_room::half_open_of_this_node() }
+    if capacity.connections == 0 { 1 } else { Host::this().half_open() }
 }
 
 /// CPUs that this host can ever have: the number of parts of `counters`.

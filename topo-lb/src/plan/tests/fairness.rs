@@ -119,6 +119,9 @@ fn tight_batches() -> impl Strategy<Value = Vec<Vec<Wish>>> {
 struct Tenants {
     world: World,
     ranks: Ranks,
+    /// The same, brought up to date with what `changed` instead of computed anew.
+    updated: Ranks,
+    changed: BTreeSet<ServiceId>,
     /// Services, within shares or strict, for which others may have given up room in the last
     /// `meet`.
     waited: BTreeSet<ServiceId>,
@@ -127,8 +130,8 @@ struct Tenants {
 
 impl Tenants {
     fn new(capacity: Capacity, when_full: WhenFull) -> Self {
-        let (waited, ranks) = Default::default();
-        Self { world: World::new(capacity, when_full), ranks, waited, when_full }
+        let (waited, ranks, updated, changed) = Default::default();
+        Self { world: World::new(capacity, when_full), ranks, updated, changed, waited, when_full }
     }
 
     /// Plans and commits until nothing more fits, as the agent does.
@@ -136,16 +139,24 @@ impl Tenants {
         let world = &mut self.world;
         let mut touched = world.set(wishes.iter().map(|wish| (wish.id(), wish.routes())));
         self.ranks = Ranks::new(&world.desired, &world.installed, self.when_full);
+        self.changed.extend(touched.iter().cloned());
+        let changed = std::mem::take(&mut self.changed);
+        let (desired, installed) = (&world.desired, &world.installed);
+        self.updated.update(desired, installed, self.when_full, changed.iter().collect());
+        for id in desired.services() {
+            assert_eq!(self.updated.of(id), self.ranks.of(id), "{id}");
+        }
         self.waited.clear();
         for plans in 0.. {
             assert!(plans < 40, "it never settles: {:?}", world.unprogrammed);
             let plan = world.carry_out(&touched);
-            touched = plan.unprogrammed.keys().cloned().collect();
+            self.changed.extend(touched.into_iter().chain(plan.unprogrammed.into_keys()));
             let waits = |id: &&ServiceId| {
                 self.ranks.of(id) == Rank::Within || self.when_full.refuses(&world.desired, id)
             };
-            self.waited.extend(touched.iter().filter(waits).cloned());
-            if !plan.makes_room() || touched.is_empty() {
+            self.waited.extend(world.unprogrammed.keys().filter(waits).cloned());
+            touched = world.due();
+            if touched.is_empty() {
                 break;
             }
         }

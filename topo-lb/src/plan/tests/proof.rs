@@ -266,7 +266,7 @@ proptest! {
                     }
                 }
             }
-            world.unprogrammed = plan.unprogrammed;
+            world.carried_out(&touched, &plan);
             agent.agrees(&before)?;
             agent.slots_are_whole()?;
             if !small {

@@ -18,7 +18,7 @@ pub(super) struct World {
     pub(super) ration: Ration,
     /// What the last plans free; it waits for a grace period.
     pub(super) later: Vec<Step>,
-    /// By the last plan that was carried out.
+    /// By the plans that were carried out.
     pub(super) unprogrammed: BTreeMap<ServiceId, Lack>,
 }
 
@@ -44,15 +44,21 @@ impl World {
         &mut self,
         changes: impl IntoIterator<Item = (ServiceId, Vec<Route>)>,
     ) -> BTreeSet<ServiceId> {
-        let mut touched: BTreeSet<_> = std::mem::take(&mut self.unprogrammed).into_keys().collect();
+        let mut touched = BTreeSet::new();
         for (id, mut routes) in changes {
             for (place, route) in routes.iter_mut().enumerate() {
                 route.place = place;
             }
             touched.extend(self.desired.set(id, routes));
         }
-        self.ration.renew();
+        self.ration.renew(&touched);
+        touched.extend(self.due());
         touched
+    }
+
+    /// The Services without room to plan again.
+    pub(super) fn due(&mut self) -> BTreeSet<ServiceId> {
+        self.ration.due(&self.desired, &self.installed)
     }
 
     /// Plans as the agent does: with what earlier plans free if something lacks room without it.
@@ -74,12 +80,18 @@ impl World {
     /// Plans and commits once.
     pub(super) fn carry_out(&mut self, touched: &BTreeSet<ServiceId>) -> Plan {
         let mut plan = self.plan(touched);
-        if plan.unprogrammed.is_empty() {
+        if !self.ration.awaits(&plan) {
             self.later.extend(plan.take_frees());
         }
         commit(&plan, &mut self.store, &mut self.installed).unwrap();
-        self.unprogrammed.clone_from(&plan.unprogrammed);
+        self.carried_out(touched, &plan);
         plan
+    }
+
+    /// Records that a plan for these Services was carried out.
+    pub(super) fn carried_out(&mut self, touched: &BTreeSet<ServiceId>, plan: &Plan) {
+        self.ration.carried_out(touched.clone(), plan);
+        self.unprogrammed.clone_from(self.ration.unprogrammed());
     }
 }
 

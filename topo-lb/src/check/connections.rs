@@ -1,0 +1,73 @@
+//! How many connections of guests and clients outside there is room for, and how many there are.
+
+use std::path::Path;
+
+use super::Finding;
+use crate::connection_room::Host;
+use crate::datapath::maps::usage::{self, TableUse};
+
+/// Looks at this node, at the limit on this process's memory, and at the tables of an agent that runs on
+/// `pin_dir`.
+pub(super) fn finding(pin_dir: &Path) -> Finding {
+    // What cannot be read is another check's.
+    of(&Host::this(), usage::read(pin_dir).ok().flatten())
+}
+
+fn of(host: &Host, tables: Option<[TableUse; 2]>) -> Finding {
+    const NAME: &str = "connections";
+    if let Some(sentence) = tables.and_then(|tables| usage::full(&tables, false)) {
+        return Finding::limited(NAME, sentence).advised(
+            "start the agent with a larger --max-connections; `topo-lb list connections` says whose they are",
+        );
+    }
+    let limit = host.shortage(host.connections()).or_else(|| host.reduced());
+    if let Some((sentence, remedy)) = limit {
+        return Finding::limited(NAME, sentence).advised(&remedy);
+    }
+    let mut sentence = host.sentence();
+    for (family, table) in ["IPv4", "IPv6"].into_iter().zip(tables.into_iter().flatten()) {
+        sentence += &format!("; {family}: {} of {} are open", table.open, table.room);
+    }
+    Finding::ok(NAME, sentence)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::Status;
+
+    #[test]
+    fn what_there_is_room_for_and_what_is_full() {
+        let host = Host { cpus: 2, memory: 4 << 30, limit: None, percent: 100 };
+        let said = of(&host, None);
+        assert_eq!(
+            (said.status, &*said.sentence),
+            (
+                Status::Ok,
+                "2 CPUs and 4096 MiB of memory: with --tc-devices or --kube-proxy-replacement there is \
+                 room for 131072 open ones of each address family, unless --max-connections says otherwise; \
+                 tables take 18 MiB, and full ones 158 MiB"
+            )
+        );
+        let table = |open| TableUse { open, half_open: 0, room: 160 };
+        let said = of(&host, Some([table(3), table(159)]));
+        assert!(
+            said.sentence.ends_with("; IPv4: 3 of 160 are open; IPv6: 159 of 160 are open"),
+            "{said:?}"
+        );
+        let said = of(&host, Some([table(3), table(160)]));
+        assert_eq!(said.status, Status::Limited);
+        assert!(said.sentence.contains("is full: 160 of 160 are open"), "{said:?}");
+        assert!(said.remedy.is_some_and(|text| text.contains("--max-connections")));
+
+        let limited = |limit| of(&Host { limit: Some(limit), ..host }, None);
+        for (limit, wanted) in
+            [(512 << 20, "leaves no more"), (160 << 20, "the kernel would kill the agent")]
+        {
+            let said = limited(limit);
+            assert_eq!(said.status, Status::Limited);
+            assert!(said.sentence.ends_with(wanted) && said.remedy.is_some(), "{said:?}");
+        }
+        assert_eq!(limited(1 << 30).status, Status::Ok);
+    }
+}
