@@ -8,6 +8,9 @@
 pub mod admin;
 pub mod agent_state;
 pub mod app;
+#[cfg(test)]
+#[path = "../../core/src/counted.rs"]
+mod counted;
 pub mod dns;
 mod ejection_probe;
 pub mod events;

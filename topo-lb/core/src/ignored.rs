@@ -69,8 +69,14 @@ impl IgnoredLog {
             return Vec::new();
         }
         let unlogged = std::mem::take(&mut self.unlogged);
-        let named = unlogged.iter().take(NAMED);
-        let mut all: Vec<_> = named.map(|id| format!("Service {id}: {}", self.known[id])).collect();
+        // The first of each namespace, then the second of each: none keeps the others from being named.
+        let of_each = unlogged.iter().collect::<Vec<_>>();
+        let of_each = of_each.chunk_by(|one, next| one.namespace == next.namespace);
+        let mut turns: Vec<_> = of_each.flat_map(|own| own.iter().copied().enumerate()).collect();
+        turns.sort_unstable();
+        let named = turns.into_iter().take(NAMED);
+        let mut all: Vec<_> =
+            named.map(|(_, id)| format!("Service {id}: {}", self.known[id])).collect();
         if let Some(more @ 1..) = unlogged.len().checked_sub(NAMED) {
             all.push(format!(
                 "{more} more Services have annotations or fields that are ignored: `topo-lb lint` \
@@ -147,6 +153,20 @@ mod tests {
         assert!((60..=130).contains(&lines), "{lines} lines in an hour");
         // News from meanwhile comes with the next report.
         assert_eq!(log.says(&[service("other", Some("x"))], 7_200_000).len(), 1);
+    }
+
+    #[test]
+    fn a_namespace_with_very_many_keeps_no_other_out_of_the_log() {
+        let mut log = Log::new();
+        let of = |namespace: &str, at: usize| Service {
+            id: ServiceId { namespace: namespace.into(), name: format!("s{at}").into() },
+            ..service("", Some("x"))
+        };
+        let mut all: Vec<_> = (0..1_000).map(|at| of("evil", at)).collect();
+        all.extend([of("victim", 1), of("victim", 2)]);
+        let lines = log.says(&all, 0);
+        let of_victim = lines.iter().filter(|line| line.starts_with("Service victim/")).count();
+        assert_eq!((lines.len(), of_victim), (NAMED + 1, 2), "{lines:?}");
     }
 
     #[test]

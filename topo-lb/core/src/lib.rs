@@ -9,6 +9,8 @@
 //! [`plan::store::Store`] carry a plan out, and [`explain`], [`lint`] and [`what_if`] say why.
 
 pub mod cluster;
+#[cfg(test)]
+mod counted;
 pub mod dns;
 pub mod ejection;
 pub mod exclusion;

@@ -135,7 +135,7 @@ impl Kernel {
             let ranges = reconciler.source_ranges().map(|(at, ranges)| (at, Arc::clone(ranges)));
             let ranges: Vec<_> = ranges.collect();
             let sources = match self.settled_ranges.take() {
-                Some(settled) if settled == ranges => SourcePlan::default(),
+                Some(settled) if are_same(&settled, &ranges) => SourcePlan::default(),
                 _ => self.plan_sources(&ranges),
             };
             self.carry_out_sources(&sources.before)?;
@@ -251,6 +251,14 @@ impl Kernel {
             );
         }
     }
+}
+
+/// Whether these are the same lists of the same frontends. An equal copy of a list is another one: to compare
+/// them takes as long as a Service has ports, times its ranges.
+fn are_same(some: &[(Frontend, Arc<[IpNet]>)], others: &[(Frontend, Arc<[IpNet]>)]) -> bool {
+    let same =
+        |(a, b): (&(Frontend, Arc<_>), &(Frontend, Arc<_>))| a.0 == b.0 && Arc::ptr_eq(&a.1, &b.1);
+    some.len() == others.len() && some.iter().zip(others).all(same)
 }
 
 #[cfg(test)]

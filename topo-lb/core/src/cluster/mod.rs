@@ -38,7 +38,7 @@ pub use labels::Labels;
 pub use local_addresses::{LocalAddresses, NodePortAddresses};
 pub use namespace::Namespace;
 pub use node::{KnownNodes, Leaving, Node};
-pub use policies::Above;
+pub use policies::{Above, MOST_POLICIES};
 pub use port::Port;
 pub use protocol::Protocol;
 pub use service::{Service, ServiceId};

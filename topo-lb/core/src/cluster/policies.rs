@@ -1,12 +1,16 @@
 //! Namespaces and policy objects: what gives a policy to more than one Service.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::Change;
 use super::namespace::Namespace;
 use super::service::{PolicySources, Service};
-use super::topology_policy::{PolicyId, TopologyPolicy};
+use super::topology_policy::{PolicyId, Strength, TopologyPolicy};
+
+/// Most TopologyPolicies of a namespace that count: its strongest. Each is looked at in every decision for a
+/// Service of the namespace, so thousands would hold up the changes of other namespaces.
+pub const MOST_POLICIES: usize = 64;
 
 /// The last good Namespaces and policies.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -14,6 +18,8 @@ pub(super) struct Policies {
     pub(super) namespaces: BTreeMap<Arc<str>, Arc<Namespace>>,
     /// Those of both kinds; ClusterTopologyPolicies have no namespace.
     pub(super) all: BTreeMap<PolicyId, Arc<TopologyPolicy>>,
+    /// The same by namespace.
+    by_strength: BTreeMap<Arc<str>, BTreeMap<Strength, Arc<TopologyPolicy>>>,
 }
 
 /// What says a policy for a Service besides the Service.
@@ -69,16 +75,46 @@ impl Policies {
         is_of_kind: impl Fn(&PolicyId) -> bool,
     ) -> Vec<Arc<TopologyPolicy>> {
         let gone = change.gone(self.all.keys().filter(|id| is_of_kind(id)));
-        let mut touched: Vec<_> = gone.iter().filter_map(|id| self.all.remove(id)).collect();
-        for new in change.into_objects() {
-            let new = Arc::new(new);
-            let before = self.all.insert(new.id.clone(), Arc::clone(&new));
-            if before.as_ref() != Some(&new) {
-                touched.extend(before);
-                touched.push(new);
-            }
+        let new =
+            change.into_objects().into_iter().map(|new| (new.id.clone(), Some(Arc::new(new))));
+        // With one policy, another one may begin or cease to count.
+        let mut before: BTreeMap<Arc<str>, Vec<_>> = BTreeMap::new();
+        for (id, new) in gone.into_iter().map(|id| (id, None)).chain(new) {
+            let counted = || self.counted(&id.namespace).cloned().collect();
+            before.entry(Arc::clone(&id.namespace)).or_insert_with(counted);
+            self.put(id, new);
         }
-        touched
+        let touched = before.into_iter().flat_map(|(namespace, before)| {
+            let after: Vec<_> = self.counted(&namespace).cloned().collect();
+            let of: [HashMap<_, _>; 2] =
+                [&before, &after].map(|all| all.iter().map(|it| (&it.id, it)).collect());
+            let differs = |it: &&Arc<TopologyPolicy>| of[0].get(&it.id) != of[1].get(&it.id);
+            before.iter().chain(&after).filter(differs).cloned().collect::<Vec<_>>()
+        });
+        touched.collect()
+    }
+
+    /// Sets or removes a policy.
+    fn put(&mut self, id: PolicyId, new: Option<Arc<TopologyPolicy>>) {
+        let own = self.by_strength.entry(Arc::clone(&id.namespace)).or_default();
+        if let Some(before) = self.all.remove(&id) {
+            own.remove(&before.strength());
+        }
+        match new {
+            Some(new) => {
+                own.insert(new.strength(), Arc::clone(&new));
+                self.all.insert(id, new);
+            }
+            None if own.is_empty() => drop(self.by_strength.remove(&id.namespace)),
+            None => {}
+        }
+    }
+
+    /// The policies of a namespace that count, the strongest first; if it is empty, the
+    /// ClusterTopologyPolicies, which all do.
+    pub(super) fn counted(&self, namespace: &str) -> impl Iterator<Item = &Arc<TopologyPolicy>> {
+        let most = if namespace.is_empty() { usize::MAX } else { MOST_POLICIES };
+        self.by_strength.get(namespace).into_iter().flat_map(BTreeMap::values).take(most)
     }
 
     pub(super) fn namespace_of(&self, service: &Service) -> Option<&Namespace> {
@@ -112,12 +148,60 @@ impl Policies {
         service: &Service,
         namespace: Option<&Namespace>,
     ) -> impl Iterator<Item = &'a TopologyPolicy> {
-        let first = PolicyId { namespace: of.into(), name: Arc::default() };
-        let own = self.all.range(first..).map(|(_, policy)| &**policy);
-        let own = own.take_while(|policy| *policy.id.namespace == *of);
-        let mut selecting: Vec<_> =
-            own.filter(|policy| policy.selects(service, namespace)).collect();
-        selecting.sort_by(|a, b| a.strength().cmp(&b.strength()));
-        selecting.into_iter()
+        let own = self.counted(of).map(|policy| &**policy);
+        own.filter(move |policy| policy.selects(service, namespace))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{ClusterTopologyPolicy, ServiceId, State, Update};
+    use super::*;
+
+    fn policy(namespace: &str, at: usize, precedence: i32) -> TopologyPolicy {
+        let id = PolicyId { namespace: namespace.into(), name: format!("p{at:04}").into() };
+        TopologyPolicy { id, precedence, ..TopologyPolicy::default() }
+    }
+
+    #[test]
+    fn only_the_strongest_policies_of_a_namespace_count() {
+        let id = ServiceId { namespace: "shop".into(), name: "web".into() };
+        let mut state = State::default();
+        let apply = |state: &mut State, update| !state.apply(update, "n1").services.is_empty();
+        let service = Service { id: id.clone(), ..Service::default() };
+        apply(&mut state, Update::Service(Change::Applied(service)));
+        let names = |state: &State| -> Vec<_> {
+            let service = state.service(&id).expect("a Service");
+            let of = |above: Above<'_>| match above {
+                Above::Policy(policy) => policy.id.to_string(),
+                Above::Namespace(_) => panic!("there is none"),
+            };
+            state.above(service).into_iter().map(of).collect()
+        };
+        let put = |policy| Update::TopologyPolicy(Change::Applied(policy));
+        let of = |range: std::ops::Range<usize>| -> Vec<_> {
+            range.map(|at| policy("shop", at, 0).id.to_string()).collect()
+        };
+        for at in (0..200).rev() {
+            apply(&mut state, put(policy("shop", at, 0)));
+        }
+        assert_eq!(names(&state), of(0..64));
+        let counts = |state: &State, at| state.counts(&policy("shop", at, 0));
+        assert!(counts(&state, 63) && !counts(&state, 64));
+        // One that does not count changes nothing, until it counts.
+        let last = TopologyPolicy { generation: 2, ..policy("shop", 199, 0) };
+        assert!(!apply(&mut state, put(last)));
+        assert!(apply(&mut state, put(policy("shop", 199, 1))));
+        assert_eq!(names(&state)[0], of(199..200)[0]);
+        assert_eq!(names(&state)[1..], of(0..63));
+        let gone = Change::Deleted(policy("shop", 5, 0).id);
+        assert!(apply(&mut state, Update::TopologyPolicy(gone)));
+        assert_eq!(names(&state)[1..], [of(0..5), of(6..64)].concat());
+        // Those of the cluster all count; who may write them is no tenant.
+        for at in 0..100 {
+            let policy = ClusterTopologyPolicy(policy("", at, 0));
+            apply(&mut state, Update::ClusterTopologyPolicy(Change::Applied(policy)));
+        }
+        assert_eq!(names(&state).len(), 164);
     }
 }

@@ -66,6 +66,9 @@ pub enum Skipped {
     NoClusterIp,
 }
 
+/// Is kept in place of a text that is longer than any valid one; is no valid one itself.
+pub const TOO_LONG: &str = "\0 too long";
+
 /// The value of `topo-lb.io/spill` for a share that follows from the number of Nodes.
 pub const AUTO: &str = "auto";
 

@@ -167,7 +167,13 @@ impl State {
         self.policies.all.values().map(|it| &**it)
     }
 
-    /// The Services that a policy selects.
+    /// Whether a policy is among the [`MOST_POLICIES`](super::MOST_POLICIES) of its namespace that count.
+    #[must_use]
+    pub fn counts(&self, policy: &TopologyPolicy) -> bool {
+        self.policies.counted(&policy.id.namespace).any(|it| it.id == policy.id)
+    }
+
+    /// The Services that a policy selects, whether it counts or not.
     pub fn selected<'a>(&'a self, policy: &'a TopologyPolicy) -> impl Iterator<Item = &'a Service> {
         self.in_namespace(&policy.id.namespace)
             .filter(|service| policy.selects(service, self.policies.namespace_of(service)))

@@ -103,8 +103,11 @@ impl TopologyPolicy {
         is_in_namespace && self.services.matches(&service.labels)
     }
 
-    /// The order of policies of the same kind, the strongest first: by precedence, then age, then name.
-    pub(super) fn strength(&self) -> impl Ord + '_ {
-        (Reverse(self.precedence), self.created, &self.id.name)
+    pub(super) fn strength(&self) -> Strength {
+        Strength(Reverse(self.precedence), self.created, Arc::clone(&self.id.name))
     }
 }
+
+/// The order of policies of a namespace, the strongest first: by precedence, then age, then name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Strength(Reverse<i32>, Created, Arc<str>);

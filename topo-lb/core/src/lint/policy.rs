@@ -6,7 +6,7 @@ use super::{Finding, Rule};
 use crate::cluster::State;
 use crate::explain::shown;
 use crate::topology::validation::ANY;
-use crate::topology::{Origin, broken};
+use crate::topology::{Origin, broken, faults};
 
 /// Adds the findings on every TopologyPolicy, ClusterTopologyPolicy and Namespace of `state`.
 /// `node_keys`: the labels that some Node carries.
@@ -17,9 +17,9 @@ pub(super) fn look(state: &State, node_keys: &BTreeSet<&str>, findings: &mut Vec
             let id = &policy.id;
             findings.push(Finding::of(&id.namespace, &id.name, rule, message));
         };
-        let faults = broken(&origin, &policy.policy);
+        let faults = faults(state, policy);
         let is_whole = faults.is_empty();
-        faults.iter().for_each(|one| add(Rule::Ignored, one.to_string()));
+        faults.into_iter().for_each(|one| add(Rule::Ignored, one));
         if state.selected(policy).next().is_none() {
             add(Rule::SelectsNone, format!("{origin} selects no Service: check its selectors"));
         }

@@ -5,7 +5,8 @@
 //! allows. What is added is written before frontends are published, and what is removed after they
 //! are withdrawn: no connection that was never allowed is allowed in between.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Rc;
 
 use ipnet::IpNet;
 
@@ -45,80 +46,140 @@ pub struct SourcePlan {
 ///
 /// A range of all addresses means no restriction: it must not be among them. Ranges of the other
 /// family than the frontend's are left out.
+///
+/// A Service can ask for its ports times its ranges, far more than there is memory. Time and memory
+/// follow the room, the number of frontends, and the lengths of the lists, each counted once.
 pub fn plan<'a>(
     desired: impl Iterator<Item = (Frontend, &'a [IpNet])>,
     installed: &BTreeSet<SourceEntry>,
     room: u32,
 ) -> SourcePlan {
+    let desired: BTreeMap<_, _> =
+        desired.map(|(frontend, ranges)| (frontend.of(Clients::Anywhere), ranges)).collect();
     let mut plan = SourcePlan::default();
-    let wanted = wanted(desired, installed, room as usize, &mut plan.lacking);
-    let mut removed: Vec<_> = installed.difference(&wanted).copied().collect();
-    let mut added: Vec<_> = wanted.difference(installed).copied().collect();
-    // Sources stay allowed while their frontend gets or loses its first ranges.
-    added.sort_by_key(|entry| entry.range.is_none());
-    removed.sort_by_key(|entry| entry.range.is_some());
     for family in Family::BOTH {
-        let of = |entry: &&SourceEntry| entry.frontend.family() == family;
-        let all = installed.iter().filter(of).count() + added.iter().filter(of).count();
+        let wanted = wanted(&desired, family, installed, room as usize, &mut plan.lacking);
+        let there = || installed.iter().filter(|entry| entry.frontend.family() == family);
+        let mut removed: Vec<_> =
+            there().filter(|entry| !wanted.contains(entry)).copied().collect();
+        let mut added: Vec<_> = wanted.difference(installed).copied().collect();
+        // Sources stay allowed while their frontend gets or loses its first ranges.
+        added.sort_by_key(|entry| entry.range.is_none());
+        removed.sort_by_key(|entry| entry.range.is_some());
         // Where old and new entries do not fit together, some old ones must go first: ranges, if
         // they suffice.
-        for _ in room as usize..all {
-            let last = removed.iter().rposition(|entry| of(&entry));
-            plan.before.extend(last.map(|last| SourceStep::Remove(removed.remove(last))));
-        }
+        let excess = (there().count() + added.len()).saturating_sub(room as usize);
+        let first = removed.split_off(removed.len().saturating_sub(excess));
+        plan.before.extend(first.into_iter().rev().map(SourceStep::Remove));
+        plan.before.extend(added.into_iter().map(SourceStep::Set));
+        plan.after.extend(removed.into_iter().map(SourceStep::Remove));
     }
-    plan.before.extend(added.into_iter().map(SourceStep::Set));
-    plan.after.extend(removed.into_iter().map(SourceStep::Remove));
     plan
 }
 
-/// The desired entries for which there is room: those that deny, then the first range of each frontend,
-/// the second of each, and so on, so that a frontend with very many takes no room from others. Ranges
-/// that are installed come first, of a frontend and of all with the same place.
-fn wanted<'a>(
-    desired: impl Iterator<Item = (Frontend, &'a [IpNet])>,
+/// What one frontend asks for: an entry that denies, and one for each range.
+struct Asked {
+    frontend: Frontend,
+    /// Sorted, each once, of its family.
+    ranges: Rc<[IpNet]>,
+    /// How many of these are installed.
+    kept: usize,
+}
+
+impl Asked {
+    fn entries(&self) -> usize {
+        1 + self.ranges.len()
+    }
+
+    /// Its entries that are installed, and still asked for: first the one that denies.
+    fn kept<'a>(
+        &'a self,
+        installed: &'a BTreeSet<SourceEntry>,
+    ) -> impl Iterator<Item = &'a SourceEntry> {
+        let own = installed.range(SourceEntry { frontend: self.frontend, range: None }..);
+        let own = own.take_while(|entry| entry.frontend == self.frontend);
+        own.filter(|entry| entry.range.is_none_or(|it| self.ranges.binary_search(&it).is_ok()))
+    }
+}
+
+/// The desired entries of a family for which there is room: those that deny, then the first range of each
+/// frontend, the second of each, and so on, so that a frontend with very many takes no room from others.
+/// Ranges that are installed come first, of a frontend and of all with the same place.
+fn wanted(
+    desired: &BTreeMap<Frontend, &[IpNet]>,
+    family: Family,
     installed: &BTreeSet<SourceEntry>,
     room: usize,
     lacking: &mut BTreeSet<Frontend>,
 ) -> BTreeSet<SourceEntry> {
-    let mut all = BTreeSet::new();
-    for (frontend, ranges) in desired {
-        let frontend = frontend.of(Clients::Anywhere);
-        let of_family = |range: &&IpNet| Family::of(range.network()) == frontend.family();
-        let ranges = ranges.iter().filter(of_family).map(|range| Some(range.trunc()));
-        all.extend(ranges.chain([None]).map(|range| SourceEntry { frontend, range }));
+    // The ports of a Service share its list.
+    let mut lists: HashMap<*const [IpNet], Rc<[IpNet]>> = HashMap::new();
+    let of_family = desired.iter().filter(|(frontend, _)| frontend.family() == family);
+    let asked: Vec<_> = of_family
+        .map(|(&frontend, &ranges)| {
+            let ranges = lists.entry(ranges).or_insert_with(|| {
+                let own = ranges.iter().filter(|range| Family::of(range.network()) == family);
+                own.map(IpNet::trunc).collect::<BTreeSet<_>>().into_iter().collect()
+            });
+            let mut asked = Asked { frontend, ranges: Rc::clone(ranges), kept: 0 };
+            asked.kept = asked.kept(installed).filter(|entry| entry.range.is_some()).count();
+            asked
+        })
+        .collect();
+    let (all_have, mut left) = level(&asked, room);
+    let mut granted: Vec<_> = asked.iter().map(|one| one.entries().min(all_have)).collect();
+    for is_new in [false, true] {
+        for (one, granted) in asked.iter().zip(&mut granted) {
+            let denies = SourceEntry { frontend: one.frontend, range: None };
+            let next_is_new = match all_have {
+                0 => !installed.contains(&denies),
+                place => one.kept < place,
+            };
+            if left > 0 && one.entries() > all_have && next_is_new == is_new {
+                (*granted, left) = (all_have + 1, left - 1);
+            }
+        }
     }
-    for family in Family::BOTH {
-        let of = all.iter().filter(|entry| entry.frontend.family() == family);
-        let is_new = |entry: &SourceEntry| !installed.contains(entry);
-        let mut of: Vec<_> = of.map(|entry| (is_new(entry), *entry)).collect();
-        if of.len() <= room {
-            continue;
+    let mut wanted = BTreeSet::new();
+    for (one, granted) in asked.iter().zip(granted) {
+        if granted < one.entries() {
+            lacking.insert(one.frontend);
         }
-        of.sort_by_key(|(is_new, entry)| (entry.frontend, entry.range.is_some(), *is_new));
-        let mut places = Vec::with_capacity(of.len());
-        for of_one in of.chunk_by(|(_, one), (_, next)| one.frontend == next.frontend) {
-            places.extend(of_one.iter().enumerate());
-        }
-        // The entry that denies has place zero.
-        places.sort_by_key(|(place, (is_new, _))| (*place, *is_new));
-        for (_, (_, entry)) in places.drain(room..) {
-            lacking.insert(entry.frontend);
-            all.remove(entry);
+        let denies = SourceEntry { frontend: one.frontend, range: None };
+        let kept = one.kept(installed).filter(|entry| **entry != denies).copied();
+        let all = one.ranges.iter().map(|range| SourceEntry { range: Some(*range), ..denies });
+        let new = all.filter(|entry| !installed.contains(entry));
+        wanted.extend([denies].into_iter().chain(kept).chain(new).take(granted));
+    }
+    wanted
+}
+
+/// How many entries each frontend may have that asks for so many, and what is left of the room: less than
+/// one for each that asks for more.
+fn level(asked: &[Asked], room: usize) -> (usize, usize) {
+    let mut all: Vec<_> = asked.iter().map(Asked::entries).collect();
+    all.sort_unstable();
+    let (mut level, mut left) = (0, room);
+    for (at, entries) in all.iter().enumerate() {
+        let asking = all.len() - at;
+        let more = (entries - level).min(left / asking);
+        (level, left) = (level + more, left - more * asking);
+        if level < *entries {
+            break;
         }
     }
-    all
+    (level, left)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::net::IpAddr;
 
     use proptest::prelude::*;
 
     use super::*;
     use crate::cluster::Protocol;
+    use crate::counted;
 
     type Desired = BTreeMap<Frontend, Vec<IpNet>>;
 
@@ -236,6 +297,38 @@ mod tests {
             assert!(entries.len() <= ROOM as usize);
         }
         assert!(allows(&entries, frontend(2), [11, 0, 2, 9].into()));
+    }
+
+    #[test]
+    fn ports_times_ranges_take_no_memory_beyond_the_room() {
+        const ROOM: u32 = 2_100;
+        let of =
+            |address: u8, port| Frontend::new([192, 0, 2, address].into(), port, Protocol::Tcp);
+        let range = |at: u16| {
+            let [high, low] = at.to_be_bytes();
+            IpNet::new([10, high, low, 0].into(), 24).expect("a range")
+        };
+        // A million entries; the neighbour comes later and has the higher address.
+        let many: Vec<_> = (0..1_000).map(range).collect();
+        let few: Vec<_> = (2_000..2_002).map(range).collect();
+        let desired = || {
+            let greedy = (1..=1_000).map(|port| (of(1, port), &*many));
+            greedy.chain([(of(2, 1), &*few)])
+        };
+        let mut installed = BTreeSet::new();
+        let (plan, done) = counted::during(|| plan(desired(), &installed, ROOM));
+        let room = ROOM.cast_signed() as isize * size_of::<SourceEntry>().cast_signed();
+        assert!(done.peak < 16 * room, "{} bytes for {room} of entries", done.peak);
+        assert_eq!(plan.before.len(), ROOM as usize, "what fits is there");
+        plan.before.into_iter().for_each(|step| carry_out(&mut installed, step));
+        let has = |range: &IpNet| {
+            installed.contains(&SourceEntry { frontend: of(2, 1), range: Some(*range) })
+        };
+        assert!(few.iter().any(has), "each frontend has a range before one has two");
+        assert_eq!(plan.lacking.len(), 1_001);
+        let (again, done) = counted::during(|| super::plan(desired(), &installed, ROOM));
+        assert!(done.peak < 16 * room, "{} bytes for {room} of entries", done.peak);
+        assert_eq!((again.before, again.after), (vec![], vec![]));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::label::Here;
 use super::label_name::label_name;
 use super::min_endpoints::Least;
 use super::spill::{Share, Spill};
-use super::validation::{ANY, MAX_KEYS, Rule, quoted};
+use super::validation::{ANY, MAX_KEYS, Rule, kept, quoted};
 use crate::cluster::State;
 
 /// The keys of annotation `topo-lb.io/topology-keys`: split at commas and trimmed.
@@ -37,7 +37,8 @@ pub(super) fn from_field(keys: &[Arc<str>], external_local: bool) -> Result<Vec<
     if keys.len() > MAX_KEYS {
         return Err(Rule::TooManyKeys { count: keys.len() });
     }
-    validated(keys.iter().map(|key| &**key).collect(), external_local)
+    let keys: Result<Vec<_>, _> = keys.iter().map(|key| kept(key)).collect();
+    validated(keys?, external_local)
 }
 
 fn validated(keys: Vec<&str>, external_local: bool) -> Result<Vec<&str>, Rule> {

@@ -65,7 +65,9 @@ use std::sync::Arc;
 use topo_lb_common::backend::Locality;
 
 use crate::cluster::service::PolicySources;
-use crate::cluster::{Clients, Frontend, KnownNodes, Port, Service, ServiceId, State};
+use crate::cluster::{
+    Clients, Frontend, KnownNodes, MOST_POLICIES, Port, Service, ServiceId, State, TopologyPolicy,
+};
 
 use crate::cluster::Family;
 pub use alike::NodesByLabel;
@@ -318,6 +320,19 @@ pub fn decider(state: &State, service: &Service) -> Option<Origin> {
 #[must_use]
 pub fn broken(origin: &Origin, policy: &PolicySources) -> Vec<Ignored> {
     policy::broken(origin, policy)
+}
+
+/// What is wrong with a policy by itself: it does not count, or breaks rules.
+#[must_use]
+pub fn faults(state: &State, policy: &TopologyPolicy) -> Vec<String> {
+    let origin = Origin::Policy(policy.id.clone());
+    if state.counts(policy) {
+        return broken(&origin, &policy.policy).iter().map(ToString::to_string).collect();
+    }
+    vec![format!(
+        "{origin} is ignored: {MOST_POLICIES} TopologyPolicies of its namespace are stronger, and no more \
+         than these count; remove some, or give it a greater precedence"
+    )]
 }
 
 /// The last local ClusterIP of a family and its device, if devices of this host have all of them.

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use crate::cluster::service::Skipped;
+use crate::cluster::service::{Skipped, TOO_LONG};
 use crate::cluster::{Family, Service, ServiceId, State};
 
 use super::Scope;
@@ -13,7 +13,7 @@ use super::policy::{self, Policy};
 use super::route::of_evaluation;
 use super::rules::Rules;
 use super::trial::Seen;
-use super::validation::quoted;
+use super::validation::{Rule, quoted};
 
 /// The value of `topo-lb.io/dns`.
 const ASKED: &str = "true";
@@ -81,6 +81,7 @@ pub fn fault(state: &State, service: &Service) -> Option<String> {
             without_effect("the Service has no policy; add one, such as topo-lb.io/topology-keys")
         }
         ASKED => None,
+        TOO_LONG => Some(format!("annotation topo-lb.io/dns is ignored: {}", Rule::TooLong)),
         text => Some(format!(
             "annotation topo-lb.io/dns is ignored: {} is neither `true` nor `false`",
             quoted(text)

@@ -13,7 +13,7 @@ use super::origin::Origin;
 use super::rules::Rules;
 use super::spill::Spill;
 use super::trial::{Seen, Trial};
-use super::validation::{ANY, Ignored, Rule, quoted};
+use super::validation::{ANY, Ignored, Rule, kept, quoted};
 use super::weights::Weights;
 use super::{Bypass, PolicySource, Scope, ejection, keys, min_endpoints, openyurt, weights};
 
@@ -154,7 +154,7 @@ fn read<'a, T>(
 ) -> Option<T> {
     let mut layers = layers.iter();
     let (layer, text) = layers.find_map(|layer| Some((layer, what.said(layer.policy)?)))?;
-    let parsed = parse(&layer.origin, text);
+    let parsed = kept(text).and_then(|text| parse(&layer.origin, text));
     let origin = || layer.origin.clone();
     parsed.map_err(|rule| ignored.push(Ignored { origin: origin(), what, rule })).ok()
 }
@@ -189,11 +189,13 @@ fn source_of<'a>(layers: &[Layer<'a>], external_local: bool) -> (Policy<'a>, usi
         let local = external_local && *origin == Origin::Service;
         let keys_annotation = || {
             let text = policy.topology_keys.as_deref()?;
-            Some(keys::from_annotation(text, local).map(|keys| Rules::Keys(Keys::of(keys))))
+            let keys = kept(text).and_then(|text| keys::from_annotation(text, local));
+            Some(keys.map(|keys| Rules::Keys(Keys::of(keys))))
         };
         let openyurt_annotation = || {
             let value = policy.openyurt.as_deref()?;
-            Some(openyurt::from_annotation(value).map(|reach| Rules::OpenYurt { value, reach }))
+            let reach = kept(value).and_then(openyurt::from_annotation);
+            Some(reach.map(|reach| Rules::OpenYurt { value, reach }))
         };
         let keys_field = || {
             let keys = &policy.spec_topology_keys;

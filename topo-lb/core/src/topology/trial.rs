@@ -12,7 +12,7 @@ use topo_lb_common::selection::SPILL_ONE;
 use super::field::Field;
 use super::origin::Origin;
 use super::spill::{self, Share};
-use super::validation::{Ignored, Rule, quoted};
+use super::validation::{Ignored, Rule, kept, quoted};
 use crate::cluster::Annotation;
 use crate::cluster::service::PolicySources;
 
@@ -49,14 +49,16 @@ impl Trial {
         node: &str,
     ) -> Result<Option<Self>, Ignored> {
         let ignored = |what| move |rule| Ignored { origin: origin.clone(), what, rule };
-        let observes = Field::Of(Annotation::Mode).said(policy).map(|text| match text.trim() {
-            "observe" => Ok(true),
-            "enforce" => Ok(false),
-            _ => Err(Rule::ModeUnknown { text: quoted(text) }),
-        });
+        let observes =
+            Field::Of(Annotation::Mode).said(policy).map(|text| match kept(text)?.trim() {
+                "observe" => Ok(true),
+                "enforce" => Ok(false),
+                _ => Err(Rule::ModeUnknown { text: quoted(text) }),
+            });
         let observes =
             observes.transpose().map_err(ignored(Field::Of(Annotation::Mode)))?.unwrap_or(false);
-        let ramp = Field::Of(Annotation::Ramp).said(policy).map(spill::from_annotation);
+        let ramp = Field::Of(Annotation::Ramp).said(policy);
+        let ramp = ramp.map(|text| spill::from_annotation(kept(text)?));
         let ramp = ramp.transpose().map_err(ignored(Field::Of(Annotation::Ramp)))?;
         let trial = || Self { origin: origin.clone(), observes, ramp, place: place(node) };
         Ok((observes || ramp.is_some()).then(trial))

@@ -6,6 +6,7 @@ use super::field::Field;
 use super::label_name::LabelFault;
 use super::origin::Origin;
 use crate::cluster::Annotation;
+use crate::cluster::service::TOO_LONG;
 
 /// Most keys of a policy, as in Kubernetes 1.17 (`MaxTopologyKeys`).
 pub const MAX_KEYS: usize = 16;
@@ -315,6 +316,14 @@ pub enum Rule {
         /// What is written.
         text: String,
     },
+    /// Not kept when the object was read.
+    #[error("it is longer than any valid value, so it is not read; shorten it")]
+    TooLong,
+}
+
+/// The text, if it was kept.
+pub(super) fn kept(text: &str) -> Result<&str, Rule> {
+    if text == TOO_LONG { Err(Rule::TooLong) } else { Ok(text) }
 }
 
 const OPENYURT_VALUES: &str =

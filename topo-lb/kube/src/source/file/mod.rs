@@ -85,7 +85,6 @@ pub fn parse(name: &Path, content: &[u8]) -> Result<Listing, FileError> {
     Ok(Reading::of_bytes(name, content)?.into())
 }
 
-#[cfg(any(test, feature = "example"))]
 pub mod example;
 #[cfg(test)]
 mod tests;

@@ -9,13 +9,17 @@ use serde::Deserialize;
 
 use super::field::{HEADLESS, Loose, Metadata, PROXY_NAME, PortNumber, Text, address, or_default};
 use super::{Names, ObjectError, Written};
-use topo_lb_core::cluster::service::{PolicySources, Protocol, Skipped};
+use topo_lb_core::cluster::service::{PolicySources, Protocol, Skipped, TOO_LONG};
 use topo_lb_core::cluster::{Exposure, FrontendKind, Port, Service, ServiceId};
 
 /// Kubernetes' default of `sessionAffinityConfig.clientIP.timeoutSeconds`.
 const AFFINITY_SECONDS: i64 = 10_800;
 /// Kubernetes' maximum.
 const MAX_AFFINITY_SECONDS: i64 = 86_400;
+/// Most bytes of a list of keys or weights; 16 of the longest with their weights have 5,200.
+const LONGEST_LIST: usize = 8 * 1024;
+/// Most bytes of any other text; the longest that can be valid is 16 numbers.
+const LONGEST: usize = 1024;
 
 #[derive(Deserialize)]
 #[serde(expecting = "an object")]
@@ -390,32 +394,43 @@ fn policy(annotations: &Annotations, spec: &Spec, names: &mut Names) -> PolicySo
     let asked_by_mode =
         mode.is_some_and(|mode| !mode.is_empty() && !mode.eq_ignore_ascii_case("disabled"));
     let asked_by_field = spec.traffic_distribution.as_ref().is_some_and(|field| !field.is_empty());
+    let keys = &spec.topology_keys;
+    let is_too_long = keys.iter().map(String::len).sum::<usize>() > LONGEST_LIST;
+    let keys = if is_too_long {
+        vec![names.share(TOO_LONG)]
+    } else {
+        keys.iter().map(|key| names.share(key)).collect()
+    };
     PolicySources {
-        openyurt: annotations.openyurt.as_ref().map(|Text(text)| names.share(text)),
-        spec_topology_keys: spec.topology_keys.iter().map(|key| names.share(key)).collect(),
+        openyurt: share(annotations.openyurt.as_ref(), LONGEST, names),
+        spec_topology_keys: keys,
         hints_asked: asked_by_field || asked_by_mode,
-        dns: annotations.dns.as_ref().map(|Text(text)| names.share(text)),
+        dns: share(annotations.dns.as_ref(), LONGEST, names),
         ..annotations.of_namespace(names)
     }
+}
+
+/// A text as it is kept. One that is too long to be valid is not: anybody who writes Services can write 256 KiB
+/// to each.
+fn share(text: Option<&Text>, longest: usize, names: &mut Names) -> Option<Arc<str>> {
+    text.map(|Text(text)| names.share(if text.len() > longest { TOO_LONG } else { text }))
 }
 
 impl Annotations {
     /// Those that a Namespace may have for its Services: topo-lb's own.
     pub(super) fn of_namespace(&self, names: &mut Names) -> PolicySources {
-        let mut shared = |text: &Option<Text>| -> Option<Arc<str>> {
-            text.as_ref().map(|Text(text)| names.share(text))
-        };
+        let mut shared = |text: &Option<Text>, longest: usize| share(text.as_ref(), longest, names);
         PolicySources {
-            topology_keys: shared(&self.topology_keys),
-            external_topology_keys: shared(&self.external_topology_keys),
-            min_endpoints: shared(&self.min_endpoints),
-            spill: shared(&self.spill),
-            weights: shared(&self.weights),
-            ejection: shared(&self.ejection),
-            refusal: shared(&self.refusal),
-            handle: shared(&self.handle),
-            mode: shared(&self.mode),
-            ramp: shared(&self.ramp),
+            topology_keys: shared(&self.topology_keys, LONGEST_LIST),
+            external_topology_keys: shared(&self.external_topology_keys, LONGEST_LIST),
+            min_endpoints: shared(&self.min_endpoints, LONGEST),
+            spill: shared(&self.spill, LONGEST),
+            weights: shared(&self.weights, LONGEST_LIST),
+            ejection: shared(&self.ejection, LONGEST),
+            refusal: shared(&self.refusal, LONGEST),
+            handle: shared(&self.handle, LONGEST),
+            mode: shared(&self.mode, LONGEST),
+            ramp: shared(&self.ramp, LONGEST),
             ..PolicySources::default()
         }
     }

@@ -2,10 +2,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use strum::IntoEnumIterator as _;
 
 use super::{Names, Object, SkippedEndpoints, parse, parse_kind, parse_with};
 use topo_lb_core::cluster::service::{Protocol, Skipped};
-use topo_lb_core::cluster::{Endpoint, Node, Service, Slice};
+use topo_lb_core::cluster::{Annotation, Endpoint, Node, Service, Slice, State};
+use topo_lb_core::topology::{Origin, broken, named};
 
 fn service(spec: Value) -> Service {
     service_with(json!({"name": "web"}), spec)
@@ -529,6 +531,47 @@ fn an_annotation_that_is_no_string_costs_no_more_than_itself() {
     assert_eq!(policy.ejection.as_deref(), Some("3"));
     assert_eq!((policy.ramp.as_deref(), &policy.mode), (Some("0.5"), &None));
     assert_eq!(policy.openyurt, None);
+}
+
+#[test]
+fn a_text_that_is_too_long_to_be_valid_is_not_kept_and_that_is_said() {
+    let with = |annotations: Value| {
+        let metadata = json!({"name": "web", "annotations": annotations});
+        service_with(metadata, json!({"ports": [{"port": 80}]}))
+    };
+    for one in Annotation::iter().filter(|one| *one != Annotation::Exclude) {
+        let service = with(json!({one.name(): "x".repeat(100_000)}));
+        let kept = one.said(&service.policy).expect("it is there");
+        assert!(kept.len() < 100, "{} bytes of {one:?}", kept.len());
+        let said = match one {
+            Annotation::Dns => named::fault(&State::default(), &service).into_iter().collect(),
+            _ => {
+                broken(&Origin::Service, &service.policy).iter().map(ToString::to_string).collect()
+            }
+        };
+        let said: Vec<String> = said;
+        let is_said = |it: &String| it.contains(one.name()) && it.contains("longer than any valid");
+        assert!(said.iter().any(is_said), "{said:?}");
+    }
+    let keys: Vec<_> = (0..10_000).map(|at| format!("example.com/{at}")).collect();
+    let policy = service(json!({"topologyKeys": keys})).policy;
+    assert_eq!(policy.spec_topology_keys.len(), 1);
+    let said = broken(&Origin::Service, &policy);
+    assert!(said.len() == 1 && said[0].to_string().contains("longer than any valid"), "{said:?}");
+}
+
+#[test]
+fn the_longest_text_that_is_valid_is_kept() {
+    let label = |length: usize| "a".repeat(length);
+    let prefix = [label(63), label(63), label(63), label(61)].join(".");
+    let keys: Vec<_> = (10..26).map(|at| format!("{prefix}/{}{at}", label(61))).collect();
+    let weights: Vec<_> = keys.iter().map(|key| format!("{key}: 1000")).collect();
+    let (keys, weights) = (keys.join(", "), weights.join(", "));
+    let annotations = json!({"topo-lb.io/topology-keys": keys, "topo-lb.io/weights": weights});
+    let metadata = json!({"name": "web", "annotations": annotations});
+    let policy = service_with(metadata, json!({})).policy;
+    assert_eq!(broken(&Origin::Service, &policy), []);
+    assert_eq!(policy.weights.as_deref(), Some(&*weights));
 }
 
 #[test]
