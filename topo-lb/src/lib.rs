@@ -54,5 +54,6 @@ pub mod top;
 pub mod topology;
 pub mod trace;
 pub mod try_out;
+pub mod turns;
 pub mod view;
 pub mod what_if;
