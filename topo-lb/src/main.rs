@@ -16,14 +16,15 @@ use topo_lb::cli::{
 };
 use topo_lb::cluster::{ServiceId, State};
 use topo_lb::datapath::attach::cleanup::cleanup;
+use topo_lb::explain::{self, Asked, ServicePort, Spread};
 use topo_lb::lint::Rule;
 use topo_lb::list::Listed;
 use topo_lb::source::Listing;
 use topo_lb::topology::Scope;
 use topo_lb::what_if::{self, Figures, Proxied};
 use topo_lb::{
-    agent_metrics, check, crd, explain, heap, lint, list, migrate, name_service, pod, top, trace,
-    try_out, view,
+    agent_metrics, check, crd, heap, lint, list, migrate, name_service, pod, top, trace, try_out,
+    view,
 };
 
 mod printing;
@@ -120,22 +121,25 @@ fn run_explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     for fault in faults {
         eprintln!("{}: {}", name::called(), fault.sentence);
     }
+    let asked = Asked::new(&args.services);
     if args.all_nodes {
         let state = cluster(updates, "");
-        let ids = service_ids(&args.services, &state)?;
+        let ids = service_ids(&asked.services(), &state)?;
         name_scope(args, &state, "", &ids);
-        let spreads: Vec<_> = ids
+        let mut spreads: Vec<_> = ids
             .iter()
             .flat_map(|id| explain::spread(&state, args.scope.unwrap_or_default(), id))
             .collect();
+        asked.keep(&mut spreads, Spread::place).map_err(anyhow::Error::msg)?;
         print(args.output, &spreads, || explain::spread_table(&spreads, colours()))?;
         return Ok(ExitCode::SUCCESS);
     }
     let node = node_name(args.node.clone(), "--node")?;
     let state = cluster(updates, &node);
-    let ids = service_ids(&args.services, &state)?;
+    let ids = service_ids(&asked.services(), &state)?;
     name_scope(args, &state, &node, &ids);
-    let report = explain::report(&state, &node, args.scope.unwrap_or_default(), &ids);
+    let mut report = explain::report(&state, &node, args.scope.unwrap_or_default(), &ids);
+    asked.keep(&mut report.services, ServicePort::place).map_err(anyhow::Error::msg)?;
     print(args.output, &report, || explain::table(&report, colours()))?;
     Ok(ExitCode::SUCCESS)
 }
