@@ -37,6 +37,9 @@ impl ActualOutcome {
             (Verdict::Route | Verdict::Refuse, Meanwhile::KubeProxy) => {
                 Self::instead(Verdict::Bypass.into(), reason, "left to kube-proxy")
             }
+            (Verdict::Route | Verdict::Refuse, Meanwhile::Nobody) => {
+                Self::instead(Verdict::Bypass.into(), reason, "served by nobody")
+            }
             (Verdict::Route | Verdict::Refuse, Meanwhile::Narrowed | Meanwhile::LastGood) => {
                 Self::of(Outcome { reason, ..by_policy })
             }
@@ -79,6 +82,7 @@ mod tests {
         let served = CLUSTER.replace("nodeName: there", "nodeName: here");
         for (meanwhile, verdict, selected, sentence) in [
             (Meanwhile::KubeProxy, "bypass", false, "the Service is left to kube-proxy, whole"),
+            (Meanwhile::Nobody, "bypass", false, "the Service is served by nobody on this node:"),
             (Meanwhile::Refused, "refuse", false, "is refused, as its policy is strict"),
             (Meanwhile::Narrowed, "route", true, "uses at most 6 of its endpoints"),
             (Meanwhile::LastGood, "route", true, "keeps its last endpoints"),
