@@ -301,7 +301,23 @@ fn a_table_that_is_full_of_open_connections_is_told_once_everywhere_until_it_is_
         ensure!(check["status"] != "failed" && is_said, "{check}");
         let all = told(plane)?;
         ensure!(all.len() == 1 && all[0].2["series"].is_null(), "it is told once: {all:?}");
-        Ok(())
+
+        // One client takes what it may have.
+        let held: Vec<TcpStream> =
+            (0..ROOM / 4).map(|_| open(clients[0])).collect::<Result<_>>()?;
+        let sentence =
+            "a client outside has used its quarter of the table of connections: 16 of 16";
+        let is_told = |answer: &Answer| answer.status == 200 && answer.body.contains(sentence);
+        agent.wait_for_answer("/readyz", SOON, is_told)?;
+        agent.wait_for_log(sentence, SOON)?;
+        let event = wait_for(plane, HERE, "ConnectionShareUsed", SOON)?;
+        ensure!(event["note"].as_str().is_some_and(|note| note.contains(sentence)), "{event}");
+        ensure!(open(clients[0]).is_err(), "it may open one more");
+        drop(open(clients[1])?);
+        let check = checked(cluster, agent)?;
+        ensure!(check["sentence"].as_str().is_some_and(|it| it.contains(sentence)), "{check}");
+        drop(held);
+        agent.wait_for_answer("/readyz", SOON, |answer| answer.body == "ready\n").map(drop)
     })
 }
 

@@ -153,6 +153,13 @@ pub struct Device {
     pub flows: u32,
 }
 
+/// Whether a key in `devices` is one of [`outside`].
+#[inline(always)]
+#[must_use]
+pub const fn is_outside(key: u32) -> bool {
+    key >> 31 == 1
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,12 +9,14 @@ pub const LACKS_SERVICES: u32 = 1;
 pub const LACKS_ENDPOINTS: u32 = 2;
 
 /// With [`Unprogrammed::lacks`]: it uses as many of its endpoints as fit inline. With none of these
-/// three, all ports of the Service are left to kube-proxy.
+/// four, all ports of the Service are left to kube-proxy.
 pub const NARROWED: u32 = 1 << 8;
 /// With [`Unprogrammed::lacks`]: it keeps its last endpoints, which may be out of date.
 pub const LAST_GOOD: u32 = 2 << 8;
 /// With [`Unprogrammed::lacks`]: it is refused: its policy is strict.
 pub const REFUSED: u32 = 3 << 8;
+/// With [`Unprogrammed::lacks`]: it is served by nobody, as no kube-proxy is beside.
+pub const NOBODY: u32 = 4 << 8;
 
 /// Value of `unprogrammed`; the keys are consecutive numbers from zero, in the order of the names.
 #[repr(C)]
@@ -22,7 +24,8 @@ pub const REFUSED: u32 = 3 << 8;
 #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
 pub struct Unprogrammed {
     /// The room that the Service lacks: [`LACKS_SERVICES`] or [`LACKS_ENDPOINTS`]. Added to it,
-    /// what its connections do meanwhile: nothing, [`NARROWED`], [`LAST_GOOD`] or [`REFUSED`].
+    /// what its connections do meanwhile: nothing, [`NARROWED`], [`LAST_GOOD`], [`REFUSED`] or
+    /// [`NOBODY`].
     pub lacks: u32,
     /// `namespace/name`, zero-padded UTF-8.
     pub service: [u8; TEXT_LENGTH],

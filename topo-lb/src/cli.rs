@@ -257,7 +257,7 @@ pub struct ExplainArgs {
     /// Which Services are handled on that node. Default: all
     #[arg(long, value_enum, env = "TOPO_LB_SCOPE")]
     pub scope: Option<Scope>,
-    /// Only these Services, as NAMESPACE/NAME. Default: all
+    /// Only these Services, as NAMESPACE/NAME, or one port, as NAMESPACE/NAME:PORT. Default: all
     #[arg(value_name = "NAMESPACE/NAME")]
     pub services: Vec<String>,
     /// Output format

@@ -14,14 +14,16 @@ use topo_lb::cli::{
 };
 use topo_lb::commands::list::Listed;
 use topo_lb::commands::{agent_metrics, check, list, migrate, top, trace, try_out, view};
+
 use topo_lb::{name_service, pod};
 use topo_lb_agent::admin::probe;
 use topo_lb_agent::app;
 use topo_lb_core::cluster::{ServiceId, State};
+use topo_lb_core::explain::{self, Asked, ServicePort, Spread};
+use topo_lb_core::lint;
 use topo_lb_core::lint::Rule;
 use topo_lb_core::topology::Scope;
 use topo_lb_core::what_if::{self, Figures, Proxied};
-use topo_lb_core::{explain, lint};
 use topo_lb_kernel::datapath::attach::cleanup::cleanup;
 use topo_lb_kube::source::{self, Listing};
 use topo_lb_kube::{crd, heap};
@@ -120,22 +122,25 @@ fn run_explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     for fault in faults {
         eprintln!("{}: {}", name::called(), fault.sentence);
     }
+    let asked = Asked::new(&args.services);
     if args.all_nodes {
         let state = cluster(updates, "");
-        let ids = service_ids(&args.services, &state)?;
+        let ids = service_ids(&asked.services(), &state)?;
         name_scope(args, &state, "", &ids);
-        let spreads: Vec<_> = ids
+        let mut spreads: Vec<_> = ids
             .iter()
             .flat_map(|id| explain::spread(&state, args.scope.unwrap_or_default(), id))
             .collect();
+        asked.keep(&mut spreads, Spread::place).map_err(anyhow::Error::msg)?;
         print(args.output, &spreads, || explain::spread_table(&spreads, colours()))?;
         return Ok(ExitCode::SUCCESS);
     }
     let node = node_name(args.node.clone(), "--node")?;
     let state = cluster(updates, &node);
-    let ids = service_ids(&args.services, &state)?;
+    let ids = service_ids(&asked.services(), &state)?;
     name_scope(args, &state, &node, &ids);
-    let report = explain::report(&state, &node, args.scope.unwrap_or_default(), &ids);
+    let mut report = explain::report(&state, &node, args.scope.unwrap_or_default(), &ids);
+    asked.keep(&mut report.services, ServicePort::place).map_err(anyhow::Error::msg)?;
     print(args.output, &report, || explain::table(&report, colours()))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -82,6 +82,15 @@ fn a_device_without_ethernet_headers_is_told_while_clients_may_come_by_it() -> R
         let named = "no Ethernet device matches --external-devices enp5s0";
         ensure!(finding["sentence"].as_str().is_some_and(|it| it.ends_with(named)), "{finding}");
         scene.agent.stop()?;
+        scene.agent.set("--external-devices", "enp5s0");
+        scene.agent.resume()?;
+        let nowhere = "ready: clients outside of this node are not served, as no Ethernet device \
+                       matches --external-devices";
+        let is_told = |answer: &Answer| answer.status == 200 && answer.body.starts_with(nowhere);
+        scene.agent.wait_for_answer("/readyz", FOLLOWS, is_told)?;
+        let devices = "topo_lb_devices{role=\"external\"}";
+        ensure!(scene.agent.get("/metrics")?.sample(devices) == Some(0.0), "it has no device");
+        scene.agent.stop()?;
         scene.agent.set("--external-devices", "eth*,vpn*");
         scene.agent.resume()?;
         let is_told =

@@ -31,6 +31,8 @@ pub struct Readiness {
     pub outside: Option<String>,
     /// Why new connections of guests and clients outside are dropped, if their table is full.
     pub full: Option<String>,
+    /// Whose new connections are dropped, as it has its share of the table, if anyone's are.
+    pub used_up: Option<String>,
     /// Which clients outside are not served although all else is, if any.
     pub unserved: Option<String>,
     /// Whether all Services, EndpointSlices and Nodes were listed.
@@ -44,6 +46,9 @@ pub struct Readiness {
     /// The programs translate nothing, as they are asked to.
     pub observes: bool,
 }
+
+/// What the condition `connections` says while nobody's new connections are dropped.
+const ROOM: &str = "there is room for new connections";
 
 /// One condition of readiness.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -74,7 +79,8 @@ impl Readiness {
             Some(why) => Err(why.as_str()),
         };
         // What is open goes on, and no other node would help: the sentence warns people.
-        let connections = Ok(self.full.as_deref().unwrap_or("there is room for new connections"));
+        let crowded = self.full.as_deref().or(self.used_up.as_deref());
+        let connections = Ok(crowded.unwrap_or(ROOM));
         let synced = match self.listed {
             true => Ok("Services, EndpointSlices and Nodes were listed"),
             false => Err("Services, EndpointSlices and Nodes were not all listed yet"),
@@ -154,7 +160,7 @@ impl Condition {
         match self.name {
             "devices" | "mode" => true,
             "fresh" => self.sentence.starts_with("serving"),
-            "connections" => self.sentence.starts_with("the table"),
+            "connections" => self.sentence != ROOM,
             _ => false,
         }
     }
@@ -212,6 +218,11 @@ mod tests {
                 Readiness { full: Some("the table is full".to_owned()), ..ready() },
                 true,
                 "ready: the table is full\n",
+            ),
+            (
+                Readiness { used_up: Some("a client has its quarter".to_owned()), ..ready() },
+                true,
+                "ready: a client has its quarter\n",
             ),
             (
                 Readiness { unserved: Some("clients by wg0 are not".to_owned()), ..ready() },

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::watch;
+use tracing::warn;
 
 use crate::events::concern::News;
 use crate::events::ledger::Ledger;
@@ -17,7 +18,8 @@ use topo_lb_core::cluster::Freshness;
 use topo_lb_core::cluster::{Change, Family, Update};
 use topo_lb_core::ignored::IgnoredLog;
 use topo_lb_core::local;
-use topo_lb_core::plan::{Installed, Meanwhile};
+use topo_lb_core::plan::{Installed, Lack, Meanwhile};
+use topo_lb_core::rate::Rate;
 use topo_lb_core::reconcile::Reconciler;
 use topo_lb_kernel::datapath::inspect::in_front;
 use topo_lb_kernel::datapath::inspect::overridden::{self, Precedence};
@@ -25,6 +27,8 @@ use topo_lb_kernel::datapath::maps::usage::{self, TableUse};
 
 /// Most pending changes that are timed. More may wait while the maps cannot be written.
 const TIMED: usize = 4096;
+/// Log limit for tables that are full: a burst, then one line per interval.
+const TABLES_LOGGED: (u32, Duration) = (4, Duration::from_secs(600));
 
 /// The owner's reports. No method waits for a receiver.
 #[derive(Debug)]
@@ -43,6 +47,7 @@ pub struct Telemetry {
     health: Option<health::Checks>,
     /// Changes that are not in the maps yet.
     pending: Vec<Arrival>,
+    tables_logged: Rate,
     /// Whether the first plan was carried out; earlier changes are not timed.
     has_begun: bool,
 }
@@ -83,6 +88,7 @@ impl Telemetry {
             ignored: IgnoredLog::new(Instant::now()),
             health: None,
             pending: Vec::new(),
+            tables_logged: Rate::new(TABLES_LOGGED.0, TABLES_LOGGED.1, Instant::now()),
             has_begun: false,
         }
     }
@@ -124,11 +130,24 @@ impl Telemetry {
         });
     }
 
-    /// Records how full the tables of connections are.
-    pub fn tables(&self, tables: &[TableUse; 2]) {
-        self.change(|readiness| {
-            readiness.full = usage::full(tables, readiness.full.is_some());
-        });
+    /// Records how full the tables of connections are, and logs when one begins to be. `used_up`: what to say of
+    /// someone's share; it gets whether that was used up.
+    pub fn tables(&mut self, tables: &[TableUse; 2], used_up: impl FnOnce(bool) -> Option<String>) {
+        let (full_before, used_up_before) = {
+            let before = self.readiness.borrow();
+            (before.full.is_some(), before.used_up.is_some())
+        };
+        let full = usage::full(tables, full_before);
+        let used_up = used_up(used_up_before);
+        let begins = [(&full, full_before), (&used_up, used_up_before)];
+        for (sentence, was) in begins {
+            if let Some(sentence) = sentence.as_ref().filter(|_| !was)
+                && self.tables_logged.take(Instant::now())
+            {
+                warn!("{sentence}");
+            }
+        }
+        self.change(|readiness| (readiness.full, readiness.used_up) = (full, used_up));
     }
 
     /// Records which clients outside are not served, if any.
@@ -217,11 +236,12 @@ impl Telemetry {
             let told = self.ignored.look(reconciler.state(), recomputed.keys(), Instant::now());
             self.figures.troubles.fetch_add(told as u64, Relaxed);
             for (meanwhile, figure) in Meanwhile::ALL.iter().zip(&self.figures.unprogrammed) {
-                let lacks = reconciler.unprogrammed().values();
-                figure.store(
-                    lacks.filter(|lack| lack.meanwhile == *meanwhile).count() as u64,
-                    Relaxed,
-                );
+                let is_so = |lack: &&Lack| match lack.meanwhile {
+                    Meanwhile::Nobody => *meanwhile == Meanwhile::KubeProxy,
+                    other => *meanwhile == other,
+                };
+                let lacking = reconciler.unprogrammed().values().filter(is_so);
+                figure.store(lacking.count() as u64, Relaxed);
             }
             let mut news = self.ledger.look(reconciler, recomputed);
             news.extend(self.ledger.leave_out(reconciler));

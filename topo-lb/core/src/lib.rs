@@ -25,4 +25,5 @@ pub mod reconcile;
 pub mod refusal;
 pub mod stale_write_gate;
 pub mod topology;
+pub mod turns;
 pub mod what_if;

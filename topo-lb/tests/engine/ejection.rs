@@ -193,6 +193,14 @@ fn only_what_differs_is_decided_anew() {
     assert_eq!(state.apply(Update::Ejections(some.clone()), "n1").services.len(), 1);
     assert!(state.apply(Update::Ejections(some), "n1").services.is_empty());
     assert_eq!(state.apply(Update::Ejections(Ejections::default()), "n1").services.len(), 1);
+    // The same for one Service.
+    let of = |hosts: &[u8]| ejections(50, &at(hosts)).services[&id("svc")].clone();
+    let (one, two, none) = (of(&[2]), of(&[2, 3]), ServiceEjections::default());
+    for (now, changed) in [(&none, 0), (&one, 1), (&one, 0), (&two, 1), (&none, 1)] {
+        let update = Update::ServiceEjections(id("svc"), now.clone());
+        assert_eq!(state.apply(update, "n1").services.len(), changed);
+    }
+    assert_eq!(*state.ejections(), Ejections::default());
     let stranger = ServiceEjections { most: 50, endpoints: Arc::default() };
     let unknown = Ejections { unseen: None, services: [(id("other"), stranger)].into() };
     assert!(state.apply(Update::Ejections(unknown), "n1").services.is_empty());

@@ -30,7 +30,10 @@ impl Last {
             Update::TopologyPolicy(change) => take(&mut self.0.policies, change),
             Update::ClusterTopologyPolicy(change) => take(&mut self.0.cluster_policies, change),
             // These change no object.
-            Update::LocalAddresses(_) | Update::KnownNodes(_) | Update::Ejections(_) => {}
+            Update::LocalAddresses(_)
+            | Update::KnownNodes(_)
+            | Update::Ejections(_)
+            | Update::ServiceEjections(..) => {}
         }
     }
 }

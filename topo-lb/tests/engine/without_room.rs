@@ -28,6 +28,7 @@ fn a_service_without_room_is_explained_by_what_its_connections_do() {
     let served = CLUSTER.replace("nodeName: there", "nodeName: here");
     for (meanwhile, verdict, selected, sentence) in [
         (Meanwhile::KubeProxy, "bypass", false, "the Service is left to kube-proxy, whole"),
+        (Meanwhile::Nobody, "bypass", false, "the Service is served by nobody on this node:"),
         (Meanwhile::Refused, "refuse", false, "is refused, as its policy is strict"),
         (Meanwhile::Narrowed, "route", true, "uses at most 6 of its endpoints"),
         (Meanwhile::LastGood, "route", true, "keeps its last endpoints"),

@@ -168,9 +168,11 @@ impl Devices {
         }
     }
 
-    /// A sentence about the devices that are not served; `None` if there are none.
+    /// A sentence about clients outside who are not served; `None` if there are none.
     pub(super) fn unserved(&self) -> Option<String> {
-        device::unserved(&self.unserved)
+        let nowhere = self.has_no_uplink.then(|| self.no_uplink());
+        let all: Vec<_> = nowhere.into_iter().chain(device::unserved(&self.unserved)).collect();
+        (!all.is_empty()).then(|| all.join("; "))
     }
 
     /// Says who gives packets to other nodes their source, before connections need it.

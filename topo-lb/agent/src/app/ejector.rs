@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tracing::info;
@@ -18,14 +19,17 @@ use topo_lb_core::ejection::{Due, Probed, Schedule};
 use topo_lb_core::plan::Installed;
 use topo_lb_core::rate::Rate;
 use topo_lb_core::topology::ejected;
+use topo_lb_core::turns::Turns;
 use topo_lb_kernel::datapath::Datapath;
 use topo_lb_kernel::datapath::maps::failing::{FailingEndpoint, FailingRing};
 
 /// Pause between two looks at the ring buffer: endpoints of which none can be left out may fail very
 /// often.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Most probes at once.
-const PROBES: usize = 32;
+/// Most endpoints that are judged at once: one takes up to a tenth of a millisecond.
+const JUDGED: usize = 64;
+/// Most probes at once; of one namespace half of them.
+const PROBES: usize = 64;
 /// Log limit: a burst, then one line per interval.
 const LOGGED: (u32, Duration) = (10, Duration::from_secs(10));
 
@@ -33,14 +37,14 @@ const LOGGED: (u32, Duration) = (10, Duration::from_secs(10));
 pub(super) enum Heard {
     /// Connects to these failed.
     Failing(Vec<FailingEndpoint>),
-    /// One was probed.
-    Probed(Due, Probed),
+    /// These were probed.
+    Probed(Vec<Answer>),
     /// The ring buffer cannot be read.
     Broken(io::Error),
 }
 
 /// A probe and its result.
-type Answer = (Due, Probed);
+pub(super) type Answer = (Due, Probed);
 
 pub(super) struct Ejector {
     /// `None`: nothing is seen to fail.
@@ -49,11 +53,12 @@ pub(super) struct Ejector {
     unseen: Option<Arc<str>>,
     /// When to look at the ring buffer again.
     next: Instant,
+    /// Endpoints that fail and were not judged yet.
+    failing: Turns<FailingEndpoint>,
     schedule: Schedule,
     /// Results of probes, from the tasks that make them.
     answers: mpsc::Receiver<Answer>,
     to_answer: mpsc::Sender<Answer>,
-    probing: usize,
     figures: Arc<Figures>,
     logged: Rate,
 }
@@ -74,27 +79,30 @@ impl Ejector {
         }
         let (to_answer, answers) = mpsc::channel(PROBES);
         let (burst, interval) = LOGGED;
-        let ejector = Self {
+        let mut ejector = Self {
             ring,
             unseen,
             next: Instant::now(),
+            failing: Turns::default(),
             schedule: Schedule::default(),
             answers,
             to_answer,
-            probing: 0,
             figures: Arc::clone(&state.telemetry.figures),
             logged: Rate::new(burst, interval, std::time::Instant::now()),
         };
-        ejector.tell(state);
+        ejector.forget(state);
         ejector
     }
 
     /// Waits for something to happen. Nothing is lost if the caller stops to wait.
     pub(super) async fn next(&mut self) -> Heard {
-        let Self { ring, next, answers, .. } = self;
+        let Self { ring, next, answers, failing, .. } = self;
+        let mut probed = Vec::new();
         tokio::select! {
-            Some((due, probed)) = answers.recv() => Heard::Probed(due, probed),
-            failing = failing(ring, next) => failing.map_or_else(Heard::Broken, Heard::Failing),
+            1.. = answers.recv_many(&mut probed, PROBES) => Heard::Probed(probed),
+            read = read(ring, next, !failing.is_empty()) => {
+                read.map_or_else(Heard::Broken, Heard::Failing)
+            }
         }
     }
 
@@ -105,48 +113,60 @@ impl Ejector {
         state: &mut AgentState,
         installed: &Installed,
     ) -> bool {
+        let mut differs = false;
         match heard {
             Heard::Failing(all) => {
-                let mut differs = false;
                 for one in all {
-                    differs |= self.eject(one, state, installed);
+                    let name = installed.indexes().name(one.service);
+                    if let Some(service) = name.and_then(|name| service_of(name)) {
+                        self.failing.put(&service, one);
+                    }
                 }
-                differs
+                for _ in 0..JUDGED {
+                    let Some((service, one)) = self.failing.take(|_| true) else { break };
+                    differs |= self.eject(service, one, state);
+                }
             }
             Heard::Broken(error) => {
                 self.ring = None;
                 self.unseen = Some(format!("the ring buffer cannot be read: {error}").into());
-                self.tell(state);
-                true
+                self.forget(state);
+                differs = true;
             }
-            Heard::Probed(due, probed) => {
-                self.probing -= 1;
-                count(&self.figures.ejections.probes[probed as usize]);
-                let Some(is_back) = self.schedule.answer(&due, probed, now()) else { return false };
-                self.tell(state);
-                let Due { service, endpoint } = &due;
-                if is_back && self.logged.take(now()) {
-                    let why = match probed {
-                        Probed::Answered => "it answers a probe",
-                        _ => "no endpoint answers a probe of this host",
-                    };
-                    info!("Service {service}: endpoint {endpoint} is back: {why}");
+            Heard::Probed(all) => {
+                for (due, probed) in all {
+                    differs |= self.hear(&due, probed, state);
                 }
-                true
+                self.probe(state);
             }
         }
+        differs
+    }
+
+    /// Takes in the result of a probe.
+    fn hear(&mut self, due: &Due, probed: Probed, state: &mut AgentState) -> bool {
+        count(&self.figures.ejections.probes[probed as usize]);
+        let Some(is_back) = self.schedule.answer(due, probed, now()) else { return false };
+        self.tell(&due.service, state);
+        let Due { service, endpoint } = due;
+        if is_back && self.logged.take(now()) {
+            let why = match probed {
+                Probed::Answered => "it answers a probe",
+                _ => "no endpoint answers a probe of this host",
+            };
+            info!("Service {service}: endpoint {endpoint} is back: {why}");
+        }
+        true
     }
 
     /// Leaves an endpoint out, if its Service asks for that and its tier has room.
     fn eject(
         &mut self,
+        service: ServiceId,
         failing: FailingEndpoint,
         state: &mut AgentState,
-        installed: &Installed,
     ) -> bool {
-        let FailingEndpoint { service, endpoint, why } = failing;
-        let service = installed.indexes().name(service).and_then(|name| service_of(name));
-        let Some(service) = service else { return false };
+        let FailingEndpoint { endpoint, why, .. } = failing;
         let reconciler = &state.reconciler;
         let (cluster, node) = (reconciler.state(), reconciler.node());
         let may = ejected::may_eject(cluster, node, &service, endpoint);
@@ -168,36 +188,33 @@ impl Ejector {
         if self.logged.take(now()) {
             info!("Service {}: {sentence}", due.service);
         }
-        self.tell(state);
+        self.tell(&due.service, state);
         true
     }
 
     /// Forgets what the cluster's changes have made different. Call it before a plan.
     pub(super) fn keep(&mut self, state: &mut AgentState) {
         let reconciler = &state.reconciler;
-        let changed = self.schedule.services().filter(|id| reconciler.is_changed(id));
+        let changed = reconciler.changed().filter(|id| self.schedule.knows(id));
         let changed: Vec<ServiceId> = changed.cloned().collect();
-        let mut differs = false;
         for id in &changed {
+            let reconciler = &state.reconciler;
             let (cluster, node) = (reconciler.state(), reconciler.node());
             let setting = ejected::setting(cluster, node, id);
             let out = ejected::ejected(cluster, node, id);
-            differs |= self.schedule.keep(id, setting, &out, &ejected::ready(cluster, id));
-        }
-        if differs {
-            self.tell(state);
+            if self.schedule.keep(id, setting, &out, &ejected::ready(cluster, id)) {
+                self.tell(id, state);
+            }
         }
     }
 
     /// Probes endpoints whose time is over, in tasks of their own.
     pub(super) fn probe(&mut self, state: &AgentState) {
-        let room = PROBES - self.probing;
-        for due in self.schedule.due(room, now()) {
+        for due in self.schedule.due(PROBES, now()) {
             let reconciler = &state.reconciler;
             let (cluster, node) = (reconciler.state(), reconciler.node());
             let fellow = ejected::fellow(cluster, node, &due.service, due.endpoint);
             let answers = self.to_answer.clone();
-            self.probing += 1;
             tokio::spawn(async move {
                 let probed = ejection_probe::probe(due.endpoint, fellow).await;
                 // The agent may have stopped.
@@ -206,21 +223,32 @@ impl Ejector {
         }
     }
 
-    /// Has decisions leave out what the schedule says.
-    fn tell(&self, state: &mut AgentState) {
-        let (unseen, services) = (self.unseen.clone(), self.schedule.ejections());
+    /// Has decisions leave out of a Service what the schedule says.
+    fn tell(&self, service: &ServiceId, state: &mut AgentState) {
         self.figures.ejections.ejected.store(self.schedule.len() as u64, Relaxed);
-        state.reconciler.observe(Update::Ejections(Ejections { unseen, services }));
+        let ejections = self.schedule.ejections(service);
+        state.reconciler.observe(Update::ServiceEjections(service.clone(), ejections));
+    }
+
+    /// Says that nothing is left out any more, and whether this node sees that connects fail.
+    fn forget(&mut self, state: &mut AgentState) {
+        (self.schedule, self.failing) = Default::default();
+        self.figures.ejections.ejected.store(0, Relaxed);
+        let unseen = self.unseen.clone();
+        let all = Ejections { unseen, ..Ejections::default() };
+        state.reconciler.observe(Update::Ejections(all));
     }
 }
 
-/// Waits for endpoints that fail; without a ring buffer, for ever.
-async fn failing(
+/// Waits for endpoints that fail; without a ring buffer, for ever. Not while others wait to be judged.
+async fn read(
     ring: &mut Option<FailingRing>,
     next: &mut Instant,
+    others_wait: bool,
 ) -> io::Result<Vec<FailingEndpoint>> {
     sleep_until(*next).await;
     let read = match ring {
+        Some(ring) if others_wait => ring.next().now_or_never().unwrap_or(Ok(Vec::new())),
         Some(ring) => ring.next().await,
         None => std::future::pending().await,
     };

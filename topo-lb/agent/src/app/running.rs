@@ -25,7 +25,7 @@ use crate::admin::SocketFile;
 use crate::agent_state::AgentState;
 use crate::readiness::Proof;
 use topo_lb_kernel::datapath::Datapath;
-use topo_lb_kernel::datapath::maps::usage;
+use topo_lb_kernel::datapath::maps::{share, usage};
 use topo_lb_kernel::socket::terminator::SocketTerminator;
 use topo_lb_kube::heap;
 
@@ -136,10 +136,13 @@ impl Running {
         self.resolver.as_mut().is_some_and(|resolver| resolver.look(&mut self.state))
     }
 
-    /// Says whether a table of connections is full. What cannot be read now, the next inspection reads.
-    fn look_at_tables(&self) {
-        if let Ok(Some(tables)) = usage::read(self.datapath.maps_directory()) {
-            self.state.telemetry.tables(&tables);
+    /// Says whether a table of connections is full, or someone's share of it. What cannot be read now, the next
+    /// inspection reads.
+    fn look_at_tables(&mut self) {
+        let maps = self.datapath.maps_directory();
+        if let Ok(Some(tables)) = usage::read(maps) {
+            let telemetry = &mut self.state.telemetry;
+            telemetry.tables(&tables, |was| share::used_up(maps, &tables, was).ok().flatten());
         }
     }
 

@@ -93,7 +93,7 @@ impl Ledger {
         let no_room = reconciler.refused_for_room().map(|name| (name, Refusal::NoRoom));
         let is_refused = |id: &ServiceId| {
             let lack = reconciler.unprogrammed().get(id);
-            lack.is_none_or(|lack| lack.meanwhile != Meanwhile::KubeProxy)
+            lack.is_none_or(|lack| !lack.meanwhile.is_left_out())
         };
         let concerns = self.concerns.iter().filter(|(id, _)| is_refused(id));
         let by_policy = concerns.flat_map(|(_, concern)| &concern.refused);

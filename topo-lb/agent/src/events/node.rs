@@ -1,6 +1,6 @@
 //! Sends Events at the Node where a person must act: foreign programs run before topo-lb's, the host keeps
-//! connections of clients outside from passing, their table is full, or they come by a device that no program
-//! serves.
+//! connections of clients outside from passing, their table or a client's share of it is full, or no program
+//! serves them where they come.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -27,7 +27,7 @@ struct Concern {
     of: fn(&Readiness) -> Option<&String>,
 }
 
-const CONCERNS: [Concern; 4] = [
+const CONCERNS: [Concern; 5] = [
     Concern {
         reason: "ConnectionsOverridden",
         action: "Attach",
@@ -42,6 +42,11 @@ const CONCERNS: [Concern; 4] = [
         reason: "ConnectionTableFull",
         action: "Connect",
         of: |readiness| readiness.full.as_ref(),
+    },
+    Concern {
+        reason: "ConnectionShareUsed",
+        action: "Connect",
+        of: |readiness| readiness.used_up.as_ref(),
     },
     Concern {
         reason: "ClientsOutsideNotServed",

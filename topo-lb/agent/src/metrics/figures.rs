@@ -84,7 +84,8 @@ pub struct Figures {
     pub services: AtomicU64,
     /// Services that wait for the labels of other Nodes.
     pub waiting: AtomicU64,
-    /// Services that lack room in the maps, in the order of `Meanwhile::ALL`.
+    /// Services that lack room in the maps, in the order of `Meanwhile::ALL`; `Nobody` counts as
+    /// `KubeProxy`.
     pub unprogrammed: [AtomicU64; 4],
     /// Excluded Pods: their connections are left untouched.
     pub excluded_pods: AtomicU64,

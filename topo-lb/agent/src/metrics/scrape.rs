@@ -345,7 +345,8 @@ impl Scrape {
         let words = [
             (
                 "left_out_services",
-                "Services that have no room in the maps, and are left to kube-proxy",
+                "Services that have no room in the maps, and are left to kube-proxy, \
+                 or served by nobody where there is none",
             ),
             (
                 "narrowed_services",

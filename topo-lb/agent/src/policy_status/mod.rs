@@ -51,9 +51,9 @@ pub fn statuses(state: &State) -> BTreeMap<PolicyId, PolicyStatus> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::counted;
     use topo_lb_core::cluster::service::PolicySources;
     use topo_lb_core::cluster::{Change, MOST_POLICIES, Service, ServiceId, Update};
-    use crate::counted;
     use topo_lb_kube::source::file::parse;
 
     #[test]

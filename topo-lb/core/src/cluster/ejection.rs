@@ -53,6 +53,20 @@ pub struct Ejections {
     pub services: BTreeMap<ServiceId, ServiceEjections>,
 }
 
+impl Ejections {
+    /// Sets what is left out of a Service. Returns whether that differs.
+    pub(super) fn put(&mut self, service: &ServiceId, of: ServiceEjections) -> bool {
+        if of.endpoints.is_empty() {
+            return self.services.remove(service).is_some();
+        }
+        let differs = self.services.get(service) != Some(&of);
+        if differs {
+            self.services.insert(service.clone(), of);
+        }
+        differs
+    }
+}
+
 /// How many of so many endpoints of a tier may be left out, if `most` percent may: never all.
 #[must_use]
 pub const fn most_ejected(endpoints: usize, most: u8) -> usize {

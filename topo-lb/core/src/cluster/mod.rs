@@ -172,4 +172,6 @@ pub enum Update {
     KnownNodes(KnownNodes),
     /// All endpoints that this node leaves out.
     Ejections(Ejections),
+    /// What this node leaves out of one Service now; perhaps nothing.
+    ServiceEjections(ServiceId, ServiceEjections),
 }

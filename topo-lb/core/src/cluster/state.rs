@@ -108,6 +108,11 @@ impl State {
             Update::LocalAddresses(all) => self.put_local(all, &mut changed),
             Update::KnownNodes(known) => self.known_nodes = known,
             Update::Ejections(all) => self.put_ejections(all, &mut changed),
+            Update::ServiceEjections(id, of) => {
+                if self.ejections.put(&id, of) && self.services.contains_key(&id) {
+                    changed.services.insert(id);
+                }
+            }
         }
         if self.population.changes != population {
             changed.services.extend(self.asking(PolicySources::counts_nodes));

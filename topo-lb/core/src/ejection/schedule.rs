@@ -1,7 +1,8 @@
 //! When an endpoint is left out, and until when. Pure: callers pass the time.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use topo_lb_common::totals::Failure;
@@ -9,13 +10,22 @@ use topo_lb_common::totals::Failure;
 use super::Probed;
 use crate::cluster::{Ejection, ServiceEjections, ServiceId};
 use crate::topology::ejection::{LONGEST, Setting};
+use crate::turns::Turns;
 
 /// The endpoints that are left out, or were a while ago.
 #[derive(Debug, Default)]
 pub struct Schedule {
     services: BTreeMap<ServiceId, BTreeMap<SocketAddr, Entry>>,
+    /// When the phase of an endpoint is over, unless it waits or is being probed.
+    times: BTreeSet<(Instant, Due)>,
+    /// Endpoints that wait for a probe since then. They may have been forgotten meanwhile.
+    waiting: Turns<(Instant, SocketAddr)>,
+    /// Probes without an answer yet, by namespace; only namespaces with any.
+    probing: HashMap<Arc<str>, usize>,
     /// How many were ejected so far.
     ejected: u64,
+    /// How many are left out.
+    out: usize,
 }
 
 #[derive(Debug)]
@@ -71,44 +81,80 @@ impl Schedule {
             Some((Phase::Back(until), last)) if now < until => twice(last),
             _ => setting.first,
         };
+        let before = entries.get(&due.endpoint).map(|entry| entry.phase);
+        if let Some(Phase::Back(until)) = before {
+            self.times.remove(&(until, due.clone()));
+        }
         self.ejected += 1;
+        self.out += 1;
         let (Setting { failures, most, .. }, order) = (setting, self.ejected);
         let phase = Phase::Out(now + time);
         entries.insert(due.endpoint, Entry { order, failures, why, most, time, phase });
+        self.times.insert((now + time, due.clone()));
         Some(time)
     }
 
-    /// At most so many endpoints whose time is over. The caller probes them.
-    pub fn due(&mut self, most: usize, now: Instant) -> Vec<Due> {
+    /// Endpoints whose time is over, in turns of namespaces and Services. The caller probes them, and has so
+    /// many places for probes. A namespace gets one more only while it has fewer than are free: so half of them
+    /// at most, and there is one for the next namespace even while no probe is answered.
+    pub fn due(&mut self, places: usize, now: Instant) -> Vec<Due> {
+        self.pass(now);
+        let mut free = places.saturating_sub(self.probing.values().sum());
         let mut all = Vec::new();
-        for (service, entries) in &mut self.services {
-            entries.retain(|_, entry| !matches!(entry.phase, Phase::Back(until) if until <= now));
-            for (&endpoint, entry) in entries {
-                if let Phase::Out(until) = entry.phase
-                    && until <= now
-                    && all.len() < most
-                {
-                    entry.phase = Phase::Probing(until);
-                    all.push(Due { service: service.clone(), endpoint });
-                }
+        loop {
+            let probing = &self.probing;
+            let may = |namespace: &str| probing.get(namespace).copied().unwrap_or(0) < free;
+            let Some((service, (_, endpoint))) = self.waiting.take(may) else { return all };
+            let entry = self.services.get_mut(&service).and_then(|all| all.get_mut(&endpoint));
+            let Some(entry) = entry else { continue };
+            if let Phase::Out(until) = entry.phase
+                && until <= now
+            {
+                entry.phase = Phase::Probing(until);
+                *self.probing.entry(Arc::clone(&service.namespace)).or_default() += 1;
+                free -= 1;
+                all.push(Due { service, endpoint });
             }
         }
-        self.services.retain(|_, entries| !entries.is_empty());
-        all
+    }
+
+    /// Ends the phases that are over.
+    fn pass(&mut self, now: Instant) {
+        while self.times.first().is_some_and(|(until, _)| *until <= now)
+            && let Some((until, Due { service, endpoint })) = self.times.pop_first()
+        {
+            let Some(entries) = self.services.get_mut(&service) else { continue };
+            match entries.get(&endpoint).map(|entry| entry.phase) {
+                Some(Phase::Out(_)) => self.waiting.put(&service, (until, endpoint)),
+                Some(Phase::Back(_)) => {
+                    entries.remove(&endpoint);
+                    if entries.is_empty() {
+                        self.services.remove(&service);
+                    }
+                }
+                Some(Phase::Probing(_)) | None => {}
+            }
+        }
     }
 
     /// Records the result of a probe. Returns whether the endpoint is back; `None`: it was forgotten
     /// meanwhile.
     pub fn answer(&mut self, due: &Due, probed: Probed, now: Instant) -> Option<bool> {
+        let namespace = &due.service.namespace;
+        match self.probing.get_mut(namespace) {
+            Some(probing @ 2..) => *probing -= 1,
+            _ => drop(self.probing.remove(namespace)),
+        }
         let entry = self.services.get_mut(&due.service)?.get_mut(&due.endpoint)?;
         let Phase::Probing(_) = entry.phase else { return None };
         let is_back = probed != Probed::Failed;
-        entry.phase = if is_back {
-            Phase::Back(now + entry.time)
-        } else {
+        if !is_back {
             entry.time = twice(entry.time);
-            Phase::Out(now + entry.time)
-        };
+        }
+        let until = now + entry.time;
+        entry.phase = if is_back { Phase::Back(until) } else { Phase::Out(until) };
+        self.out -= usize::from(is_back);
+        self.times.insert((until, due.clone()));
         Some(is_back)
     }
 
@@ -128,7 +174,12 @@ impl Schedule {
             let stays = setting.is_some()
                 && ready.contains(endpoint)
                 && (!entry.is_out() || out.contains(endpoint));
-            differs |= !stays && entry.is_out();
+            if !stays {
+                differs |= entry.is_out();
+                self.out -= usize::from(entry.is_out());
+                let (Phase::Out(until) | Phase::Probing(until) | Phase::Back(until)) = entry.phase;
+                self.times.remove(&(until, Due { service: service.clone(), endpoint: *endpoint }));
+            }
             stays
         });
         if let Some(Setting { most, .. }) = setting {
@@ -143,38 +194,36 @@ impl Schedule {
         differs
     }
 
-    /// Services with endpoints that are left out, or were a while ago.
-    pub fn services(&self) -> impl Iterator<Item = &ServiceId> {
-        self.services.keys()
+    /// Whether a Service has endpoints that are left out, or were a while ago.
+    #[must_use]
+    pub fn knows(&self, service: &ServiceId) -> bool {
+        self.services.contains_key(service)
     }
 
     /// How many endpoints are left out.
     #[must_use]
-    pub fn len(&self) -> usize {
-        self.services.values().flat_map(BTreeMap::values).filter(|entry| entry.is_out()).count()
+    pub const fn len(&self) -> usize {
+        self.out
     }
 
     /// Whether no endpoint is left out.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+    pub const fn is_empty(&self) -> bool {
+        self.out == 0
     }
 
-    /// What is left out, for the decisions.
+    /// What is left out of a Service, for the decisions.
     #[must_use]
-    pub fn ejections(&self) -> BTreeMap<ServiceId, ServiceEjections> {
-        let of = |(service, entries): (&ServiceId, &BTreeMap<SocketAddr, Entry>)| {
-            let mut out: Vec<_> = entries.iter().filter(|(_, entry)| entry.is_out()).collect();
-            out.sort_by_key(|(_, entry)| entry.order);
-            let most = out.first()?.1.most;
-            let ejection = |(&endpoint, entry): (&SocketAddr, &Entry)| {
-                let (Phase::Out(until) | Phase::Probing(until) | Phase::Back(until)) = entry.phase;
-                Ejection { endpoint, until, failures: entry.failures, why: entry.why }
-            };
-            let endpoints = out.into_iter().map(ejection).collect();
-            Some((service.clone(), ServiceEjections { most, endpoints }))
+    pub fn ejections(&self, service: &ServiceId) -> ServiceEjections {
+        let all = self.services.get(service).into_iter().flatten();
+        let mut out: Vec<_> = all.filter(|(_, entry)| entry.is_out()).collect();
+        out.sort_by_key(|(_, entry)| entry.order);
+        let most = out.first().map(|(_, entry)| entry.most).unwrap_or_default();
+        let ejection = |(&endpoint, entry): (&SocketAddr, &Entry)| {
+            let (Phase::Out(until) | Phase::Probing(until) | Phase::Back(until)) = entry.phase;
+            Ejection { endpoint, until, failures: entry.failures, why: entry.why }
         };
-        self.services.iter().filter_map(of).collect()
+        ServiceEjections { most, endpoints: out.into_iter().map(ejection).collect() }
     }
 }
 
@@ -224,7 +273,8 @@ mod tests {
                 now += Duration::from_secs(seconds);
                 assert_eq!(schedule.due(9, now), [due(1)]);
                 assert_eq!(schedule.answer(&due(1), probed, now), Some(true));
-                assert!(schedule.is_empty() && schedule.ejections().is_empty());
+                assert!(schedule.is_empty());
+                assert!(schedule.ejections(&due(1).service).endpoints.is_empty());
                 assert_eq!(schedule.answer(&due(1), Probed::Failed, now), None, "answered");
                 // Just before it would be forgiven.
                 now += Duration::from_secs(seconds) - Duration::from_millis(1);
@@ -301,8 +351,50 @@ mod tests {
             schedule.fail(&due(host), SETTING, Failure::Timeout, now);
         }
         let later = now + FIRST;
-        assert_eq!(schedule.due(2, later), [due(1), due(2)]);
+        assert_eq!(schedule.due(4, later), [due(1), due(2)]);
+        assert_eq!(schedule.due(4, later), []);
         assert_eq!(schedule.due(9, later), [due(3), due(4), due(5)]);
+    }
+
+    /// One namespace has endpoints of 2,000 Services whose time is over, before one of another is.
+    #[test]
+    fn a_namespace_with_many_endpoints_does_not_hold_up_the_probe_of_another() {
+        const PLACES: usize = 64;
+        let (mut schedule, now) = (Schedule::default(), Instant::now());
+        let of = |namespace: &str, name: String| {
+            let service = ServiceId { namespace: namespace.into(), name: name.into() };
+            Due { service, ..due(1) }
+        };
+        for number in 0..2_000 {
+            schedule.fail(&of("evil", format!("s{number}")), SETTING, Failure::Refused, now);
+        }
+        let victim = of("victim", "web".to_owned());
+        schedule.fail(&victim, SETTING, Failure::Refused, now + FIRST);
+        let first = schedule.due(PLACES, now + FIRST);
+        assert!(!first.contains(&victim) && first.len() == PLACES / 2, "{}", first.len());
+        // None of these is answered yet.
+        assert_eq!(schedule.due(PLACES, now + 2 * FIRST), std::slice::from_ref(&victim));
+        for due in &first {
+            assert_eq!(schedule.answer(due, Probed::Failed, now + 2 * FIRST), Some(false));
+        }
+        assert_eq!(schedule.due(PLACES, now + 2 * FIRST).len(), PLACES / 2);
+    }
+
+    #[test]
+    fn what_was_forgotten_while_it_waited_is_not_probed() {
+        let (mut schedule, now) = (Schedule::default(), Instant::now());
+        for host in 1..=3 {
+            schedule.fail(&due(host), SETTING, Failure::Timeout, now);
+        }
+        assert_eq!(schedule.due(2, now + FIRST), [due(1)]);
+        let none = HashSet::new();
+        assert!(schedule.keep(&due(1).service, None, &none, &none));
+        assert_eq!(schedule.due(9, now + FIRST), []);
+        schedule.fail(&due(2), SETTING, Failure::Timeout, now + FIRST);
+        assert_eq!(schedule.due(9, now + FIRST), [], "its time is not over");
+        assert_eq!(schedule.answer(&due(1), Probed::Failed, now + FIRST), None);
+        assert_eq!(schedule.due(2, now + 2 * FIRST), [due(2)]);
+        assert!(schedule.probing.len() == 1 && schedule.times.is_empty());
     }
 
     #[test]
@@ -339,7 +431,7 @@ mod tests {
         let changed = Setting { most: 10, ..SETTING };
         assert!(schedule.keep(&due(1).service, Some(changed), &at, &at));
         assert!(!schedule.keep(&due(1).service, Some(changed), &at, &at));
-        assert_eq!(schedule.ejections()[&due(1).service].most, 10);
+        assert_eq!(schedule.ejections(&due(1).service).most, 10);
     }
 
     #[test]
@@ -348,7 +440,7 @@ mod tests {
         for host in [3, 1, 2] {
             schedule.fail(&due(host), SETTING, Failure::Timeout, now);
         }
-        let all = &schedule.ejections()[&due(1).service];
+        let all = schedule.ejections(&due(1).service);
         let hosts = all.endpoints.iter().map(|it| it.endpoint);
         assert!(hosts.eq([3, 1, 2].map(|host| due(host).endpoint)));
         assert_eq!((all.most, all.endpoints[0].until), (50, now + FIRST));

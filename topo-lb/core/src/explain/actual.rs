@@ -37,6 +37,9 @@ impl ActualOutcome {
             (Verdict::Route | Verdict::Refuse, Meanwhile::KubeProxy) => {
                 Self::instead(Verdict::Bypass.into(), reason, "left to kube-proxy")
             }
+            (Verdict::Route | Verdict::Refuse, Meanwhile::Nobody) => {
+                Self::instead(Verdict::Bypass.into(), reason, "served by nobody")
+            }
             (Verdict::Route | Verdict::Refuse, Meanwhile::Narrowed | Meanwhile::LastGood) => {
                 Self::of(Outcome { reason, ..by_policy })
             }

@@ -1,6 +1,7 @@
 //! What every Service port's connections do on one node, and why; as text and as JSON.
 
 mod actual;
+mod asked;
 mod contest;
 mod endpoint;
 mod outside;
@@ -27,6 +28,7 @@ use crate::topology::{
 };
 
 use actual::{ActualOutcome, WAIT};
+pub use asked::Asked;
 use contest::Own;
 pub use outside::{Exposed, ExposedFrontend};
 pub use quoted::{shown, shown_id, some};

@@ -100,11 +100,20 @@ pub enum Meanwhile {
     LastGood,
     /// They are refused: the policy is strict.
     Refused,
+    /// As with `KubeProxy`, but no kube-proxy is beside (`--kube-proxy-replacement`).
+    Nobody,
 }
 
 impl Meanwhile {
     /// All values.
-    pub const ALL: [Self; 4] = [Self::KubeProxy, Self::Narrowed, Self::LastGood, Self::Refused];
+    pub const ALL: [Self; 5] =
+        [Self::KubeProxy, Self::Narrowed, Self::LastGood, Self::Refused, Self::Nobody];
+
+    /// Whether the maps have nothing of the Service.
+    #[must_use]
+    pub const fn is_left_out(self) -> bool {
+        matches!(self, Self::KubeProxy | Self::Nobody)
+    }
 
     /// As a sentence for people, to follow the Service's name or `the Service`.
     #[must_use]
@@ -114,6 +123,7 @@ impl Meanwhile {
             Self::Narrowed => "uses at most 6 of its endpoints (4 over IPv6)",
             Self::LastGood => "keeps its last endpoints, which may be out of date",
             Self::Refused => "is refused, as its policy is strict",
+            Self::Nobody => "is served by nobody on this node",
         }
     }
 }

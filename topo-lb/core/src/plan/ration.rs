@@ -242,7 +242,7 @@ pub(super) fn plan(
 /// Whether kube-proxy gets connections to a Service, or to its new ports, as `pool` lacks room.
 fn leaks(pool: Pool, meanwhile: Meanwhile) -> bool {
     match meanwhile {
-        Meanwhile::KubeProxy => true,
+        Meanwhile::KubeProxy | Meanwhile::Nobody => true,
         Meanwhile::LastGood => pool.shortage() == Shortage::Services,
         Meanwhile::Narrowed | Meanwhile::Refused => false,
     }
@@ -326,7 +326,12 @@ impl Giving<'_> {
             pool
         };
         self.draft.remove(id);
-        (lacking, Meanwhile::KubeProxy)
+        (lacking, self.left_out())
+    }
+
+    /// Who gets the connections of a Service of which the maps have nothing.
+    const fn left_out(&self) -> Meanwhile {
+        if self.narrows { Meanwhile::Nobody } else { Meanwhile::KubeProxy }
     }
 
     /// Takes from a Service over its share its room in `pool`.
@@ -346,7 +351,7 @@ impl Giving<'_> {
             }
             _ => {
                 self.draft.remove(id);
-                Meanwhile::KubeProxy
+                self.left_out()
             }
         };
         let mut wait = Wait::new();

@@ -81,6 +81,20 @@ fn what_has_no_room_gets_the_room_that_the_same_change_makes() {
     assert_eq!(reconciler.unprogrammed().get(&id("c")), Some(&lack));
 }
 
+#[test]
+fn what_has_no_room_is_left_to_kube_proxy_only_where_one_is() {
+    for (narrows, meanwhile) in [(false, Meanwhile::KubeProxy), (true, Meanwhile::Nobody)] {
+        let mut store = MemoryStore::new(Capacity { services: 1, slots: 0, ..ROOM });
+        let mut reconciler = Reconciler::new("n".into(), Scope::All, false).narrowing(narrows);
+        for (name, host) in [("a", 1), ("b", 2)] {
+            reconciler.observe(Update::Service(Change::Applied(service(name, host))));
+        }
+        assert_eq!(settle(&mut reconciler, &mut store), ["default/a:http"]);
+        let lack = Lack { of: Shortage::Services, meanwhile };
+        assert_eq!(reconciler.unprogrammed().get(&id("b")), Some(&lack));
+    }
+}
+
 const ROOM: Capacity =
     Capacity { services: 8, slots: 8, members: 0, flows: 0, connections: 0, sources: 0, spare: 2 };
 

@@ -175,7 +175,9 @@ impl Agent {
             };
             match self.world.unprogrammed.get(*id).map(|lack| lack.meanwhile) {
                 None => prop_assert_eq!(now.as_ref(), Some(whole), "{}", frontend),
-                Some(Meanwhile::KubeProxy) => prop_assert_eq!(now, None, "{}", frontend),
+                Some(Meanwhile::KubeProxy | Meanwhile::Nobody) => {
+                    prop_assert_eq!(now, None, "{}", frontend)
+                }
                 Some(Meanwhile::Refused) => prop_assert_eq!(now, Some(vec![]), "{}", frontend),
                 Some(Meanwhile::LastGood) => {
                     let Before { gave, is_its } = &before[place];

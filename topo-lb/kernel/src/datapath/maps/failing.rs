@@ -10,11 +10,11 @@ use topo_lb_common::totals::Failure;
 
 use crate::datapath::error::causes;
 
-/// Most elements that are taken at once: to judge one takes up to a tenth of a millisecond.
-const BATCH: usize = 64;
+/// Most elements that are taken at once: what fits into the ring buffer.
+const BATCH: usize = RING_BYTES as usize / size_of::<Failing>();
 
 /// An endpoint of a Service port to which connects failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FailingEndpoint {
     /// Index of the Service port.
     pub service: u32,
@@ -32,7 +32,7 @@ impl FailingRing {
     pub(crate) fn new(map: Map) -> Result<Self, String> {
         let mut ring = RingBuf::try_from(map).map_err(|error| causes(&error))?;
         // A full ring buffer has fewer; connects may go on to fail meanwhile.
-        for _ in 0..RING_BYTES as usize / size_of::<Failing>() {
+        for _ in 0..BATCH {
             if ring.next().is_none() {
                 break;
             }

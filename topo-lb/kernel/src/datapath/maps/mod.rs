@@ -21,6 +21,7 @@ pub mod pinned;
 pub(crate) mod quota;
 pub mod renewal;
 pub(crate) mod reply_filter;
+pub mod share;
 pub(crate) mod snat;
 pub mod socket_storage;
 pub mod sources;

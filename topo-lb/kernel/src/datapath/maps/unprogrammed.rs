@@ -7,7 +7,7 @@ use std::sync::Arc;
 use aya::maps::Map;
 use topo_lb_common::maps;
 use topo_lb_common::unprogrammed::{
-    LACKS_ENDPOINTS, LACKS_SERVICES, LAST_GOOD, NARROWED, REFUSED, Unprogrammed,
+    LACKS_ENDPOINTS, LACKS_SERVICES, LAST_GOOD, NARROWED, NOBODY, REFUSED, Unprogrammed,
 };
 
 use super::encode::{read_text, text};
@@ -81,6 +81,7 @@ const fn meanwhile(meanwhile: Meanwhile) -> u32 {
         Meanwhile::Narrowed => NARROWED,
         Meanwhile::LastGood => LAST_GOOD,
         Meanwhile::Refused => REFUSED,
+        Meanwhile::Nobody => NOBODY,
     }
 }
 
