@@ -45,6 +45,8 @@ pub struct Ration {
     unprogrammed: BTreeMap<ServiceId, Lack>,
     /// For what each of them waits.
     waiting: BTreeMap<ServiceId, Wait>,
+    /// Services have given up room since those that want it were tried.
+    given_up: bool,
 }
 
 impl Ration {
@@ -85,6 +87,7 @@ impl Ration {
         }
         self.unprogrammed.extend(plan.unprogrammed.clone());
         self.waiting.extend(plan.waiting.clone());
+        self.given_up |= plan.gives_up;
         if self.waiting.is_empty() {
             (self.ranks, self.changed, self.planned) = Default::default();
         } else {
@@ -115,9 +118,10 @@ impl Ration {
         let moved = self.renewed(desired, installed);
         let ranks = self.ranks.as_ref();
         let rank = |id| ranks.map_or(Rank::Over, |ranks| ranks.of(id));
-        // Who is over its share now gives up room.
+        // Who is over its share now gives up room; what somebody has given up may be adjacent to what was free.
+        let is_their_turn = std::mem::take(&mut self.given_up) || !moved.is_empty();
         let concerned = |(id, wait): &(&ServiceId, &Wait)| {
-            !moved.is_empty() && wait.is_wanting() || moved.contains(*id)
+            is_their_turn && wait.is_wanting() || moved.contains(*id)
         };
         let mut due: BTreeSet<ServiceId> =
             self.waiting.iter().filter(concerned).map(|(id, _)| id.clone()).collect();
@@ -236,7 +240,11 @@ pub(super) fn plan(
         }
     }
     let Giving { draft, unprogrammed, waiting, .. } = giving;
-    Plan { unprogrammed, waiting, ..draft.finish() }
+    let gives_up = victims.iter().any(|(id, pool)| {
+        let before = ration.waiting.get(id);
+        !before.is_some_and(|wait| wait.has_given(*pool))
+    });
+    Plan { unprogrammed, waiting, gives_up, ..draft.finish() }
 }
 
 /// Whether kube-proxy gets connections to a Service, or to its new ports, as `pool` lacks room.
@@ -355,7 +363,7 @@ impl Giving<'_> {
             }
         };
         let mut wait = Wait::new();
-        wait.lacks(pool, 0, Room::NONE);
+        wait.gives(pool);
         self.waiting.insert(id.clone(), wait);
         self.unprogrammed.insert(id.clone(), Lack { of: pool.shortage(), meanwhile });
     }
@@ -395,11 +403,19 @@ impl Giving<'_> {
                 };
                 let held = Room::held(self.installed, &id);
                 let gives = |pool: &Pool| short.0[pool.place()] > 0 && held.0[pool.place()] > 0;
-                let Some(pool) = Pool::ALL.into_iter().find(gives) else { continue };
+                // Who gives up members gives up slots, too.
+                let [ports, v4, v6, slots4, slots6, members4, members6] = Pool::ALL;
+                let pools = [ports, v4, v6, members4, members6, slots4, slots6];
+                let Some(pool) = pools.into_iter().find(gives) else { continue };
                 if rank(&id) < last && pool.shortage() == Shortage::Services {
                     continue;
                 }
-                for pool in Pool::ALL {
+                let gives = |other: &Pool| match pool {
+                    Pool::Slots(_) => matches!(other, Pool::Slots(_)),
+                    Pool::Members(_) => other.shortage() == Shortage::Endpoints,
+                    _ => true,
+                };
+                for pool in Pool::ALL.into_iter().filter(gives) {
                     let short = &mut short.0[pool.place()];
                     *short = short.saturating_sub(held.0[pool.place()]);
                 }

@@ -86,6 +86,8 @@ pub struct Plan {
     pub unprogrammed: BTreeMap<ServiceId, Lack>,
     /// The same Services, and for what each waits.
     pub waiting: BTreeMap<ServiceId, Wait>,
+    /// Whether Services give up room for others.
+    pub gives_up: bool,
 }
 
 impl Plan {

@@ -13,13 +13,15 @@ pub struct Wait {
     closes: Pools,
     /// Others may give up room for it as soon as nobody of an earlier rank waits for that.
     queues: bool,
+    /// It gave up what it had in this map, for others.
+    gave: Option<Pool>,
 }
 
 impl Wait {
     /// It waits for nothing yet.
     pub(super) const fn new() -> Self {
         let tried = Room([u64::MAX; Pool::ALL.len()]);
-        Self { tried, needs: Room::NONE, closes: NO_POOLS, queues: false }
+        Self { tried, needs: Room::NONE, closes: NO_POOLS, queues: false, gave: None }
     }
 
     /// It found no room in `pool`, which had so many `free` entries. `needs`: the free entries with which it
@@ -27,6 +29,17 @@ impl Wait {
     pub(super) const fn lacks(&mut self, pool: Pool, free: u64, needs: Room) {
         self.tried.0[pool.place()] = free;
         self.needs = needs;
+    }
+
+    /// It gives up what it has in `pool`.
+    pub(super) const fn gives(&mut self, pool: Pool) {
+        self.lacks(pool, 0, Room::NONE);
+        self.gave = Some(pool);
+    }
+
+    /// Whether it has given that up before, and got nothing since.
+    pub(super) fn has_given(&self, pool: Pool) -> bool {
+        self.gave == Some(pool)
     }
 
     /// Others give up room for it, and get none in these maps.
