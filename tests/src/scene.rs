@@ -33,6 +33,7 @@ use crate::pod::Pod;
 use crate::process::{Running, printed};
 use crate::requirements;
 use crate::traffic::Via;
+use crate::wait::until;
 
 /// The ClusterIP of `web`.
 pub const WEB4: &str = "10.96.1.1";
@@ -262,6 +263,17 @@ impl Scene<'_> {
     pub fn explained(&self, service: &str) -> Result<Value> {
         let report = self.binary.explain(self.manifests.folder(), HERE)?;
         row(&report["services"], "name", service).cloned()
+    }
+
+    /// Waits for the agent's first count of open connections: from then on budgets hold.
+    pub fn wait_for_quota(&self) -> Result<()> {
+        until("a quota", FOLLOWS, || {
+            let quota = self.dump("quota")?;
+            let until = quota[0]["formatted"]["value"]["until"].as_u64();
+            let is_there = until.context("a quota has an end")? != 0;
+            Ok(if is_there { Ok(()) } else { Err(quota) })
+        })?;
+        Ok(())
     }
 
     /// The content of one of the agent's maps, from bpftool.

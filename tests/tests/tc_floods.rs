@@ -252,13 +252,7 @@ fn connections_of_before_a_renewal_count_for_their_guest() -> Result<()> {
         scene.agent.set("--tc-devices", "pod*");
         scene.agent.set("--max-connections", "1024");
         scene.agent.resume()?;
-        // The first count of what was open before is over.
-        until("a quota", FOLLOWS, || {
-            let quota = scene.dump("quota")?;
-            let until = quota[0]["formatted"]["value"]["until"].as_u64();
-            let is_there = until.context("a quota has an end")? != 0;
-            Ok(if is_there { Ok(()) } else { Err(quota) })
-        })?;
+        scene.wait_for_quota()?;
         let mut guest = scene.cluster.machine("a")?;
         for _ in 0..OPEN {
             guest.open(Via::Http, at(WEB4)?)?.map_err(anyhow::Error::msg)?;

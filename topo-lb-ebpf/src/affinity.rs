@@ -36,8 +36,8 @@ pub(crate) fn look<F: Client>(client: F::Address, protocol: u8, fresh: Fresh<F>)
     stored::<F>(F::clients(), key, fresh.seconds, now()).unwrap_or(fresh.endpoint)
 }
 
-/// Stores the endpoint of an established connection, or of an answered datagram, as its client's. `key` is that of the client's entry
-/// `connection`.
+/// Stores the endpoint of an established connection, or of an answered datagram, as its client's. `key` is that
+/// of the client's entry `connection`.
 #[inline(always)]
 pub(crate) fn remember<F: Client>(key: &TupleOf<F>, connection: &ConnectionOf<F>) {
     if connection.affinity == 0 {

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use topo_lb_tests::flood::{dropped_in_queues, flood};
 use topo_lb_tests::frame::{Tcp, tcp};
 use topo_lb_tests::scene::{FOLLOWS, Scene, put_endpoints};
-use topo_lb_tests::wait::{patient, until};
+use topo_lb_tests::wait::patient;
 
 use super::budgets::{DEVICE, to_node};
 use super::dialling::{
@@ -36,13 +36,7 @@ fn play(body: impl FnOnce(&mut Scene<'_>, SocketAddr) -> Result<()>) -> Result<(
         own_networks(scene)?;
         let mut client = scene.cluster.guest("outside", scene.cluster.fabric())?;
         client.wait_for(WEB[3].0, WEB[3].1.parse()?, &["a"], FOLLOWS)?;
-        // Budgets hold from the agent's first count on.
-        until("a quota", FOLLOWS, || {
-            let quota = scene.dump("quota")?;
-            let until = quota[0]["formatted"]["value"]["until"].as_u64();
-            let is_there = until.context("a quota has an end")? != 0;
-            Ok(if is_there { Ok(()) } else { Err(quota) })
-        })?;
+        scene.wait_for_quota()?;
         body(scene, WEB[3].1.parse()?)
     })
 }

@@ -1,7 +1,7 @@
 //! The agent: one task that owns the state of the cluster and of the maps, and all that others see of it:
 //! HTTP, metrics, Events, health checks, the status of policies, the resolver.
 //!
-//! It must never know a command or a flag: it is given a [`app::Config`].
+//! It must never know how a command line is read: it is given a [`app::Config`].
 //!
 //! The door: [`app::run`].
 

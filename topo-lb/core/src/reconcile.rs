@@ -294,12 +294,12 @@ impl Reconciler {
         let mut sized: Vec<_> = changed.map(|id| (self.size(&id), id)).collect();
         sized.sort();
         let mut sum = 0;
-        let fits = |&(size, _): &(usize, ServiceId)| {
-            let fits = sum < PORTION;
+        let is_beyond = |&(size, _): &(usize, ServiceId)| {
+            let is_beyond = sum >= PORTION;
             sum += size;
-            !fits
+            is_beyond
         };
-        let count = sized.iter().position(fits).unwrap_or(sized.len());
+        let count = sized.iter().position(is_beyond).unwrap_or(sized.len());
         self.changed = sized.split_off(count).into_iter().map(|(_, id)| id).collect();
         sized.into_iter().map(|(_, id)| id).collect()
     }

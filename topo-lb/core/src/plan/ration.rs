@@ -89,7 +89,7 @@ impl Ration {
         self.waiting.extend(plan.waiting.clone());
         self.given_up |= plan.gives_up;
         if self.waiting.is_empty() {
-            (self.ranks, self.changed, self.planned) = Default::default();
+            (self.ranks, self.changed, self.planned, self.given_up) = Default::default();
         } else {
             self.planned.extend(touched);
             self.planned.extend(plan.waiting.keys().cloned());
@@ -222,7 +222,7 @@ pub(super) fn plan(
             }
         }
         if !others_wait {
-            victims = giving.victims(of, &rank);
+            victims = giving.victims(of, &rank, &refuses);
             giving.close();
             others_wait = !giving.wanting.is_empty();
         }
@@ -374,6 +374,7 @@ impl Giving<'_> {
         &self,
         wanting: Rank,
         rank: &impl Fn(&ServiceId) -> Rank,
+        refuses: &impl Fn(&ServiceId) -> bool,
     ) -> BTreeMap<ServiceId, Pool> {
         if self.wanting.is_empty() {
             return BTreeMap::new();
@@ -410,9 +411,12 @@ impl Giving<'_> {
                 if rank(&id) < last && pool.shortage() == Shortage::Services {
                     continue;
                 }
+                // As `take` does it.
                 let gives = |other: &Pool| match pool {
                     Pool::Slots(_) => matches!(other, Pool::Slots(_)),
-                    Pool::Members(_) => other.shortage() == Shortage::Endpoints,
+                    Pool::Members(_) if self.narrows || refuses(&id) => {
+                        other.shortage() == Shortage::Endpoints
+                    }
                     _ => true,
                 };
                 for pool in Pool::ALL.into_iter().filter(gives) {
