@@ -1,12 +1,13 @@
 //! tc beside foreign filters on the same device, like a CNI's; machines with their tap in a Pod.
 
 use std::fs;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use aya_obj::generated::bpf_prog_type::BPF_PROG_TYPE_SCHED_CLS;
+use rustix::net::netdevice::name_to_index;
 use serde_json::Value;
 use topo_lb_kernel::datapath::host::syscall::{load, pin};
 use topo_lb_tests::binary::row;
@@ -158,5 +159,27 @@ fn a_machine_whose_tap_is_in_a_pod_is_served_at_the_host_s_end_of_the_pods_cable
         scene.agent.set("--tc-devices", "pod*");
         scene.agent.resume()?;
         wait_for_answers(&mut machine)
+    })
+}
+
+#[test]
+fn what_an_agent_was_making_when_it_was_killed_goes_with_cleanup() -> Result<()> {
+    idle(|scene| {
+        scene.agent.set("--tc-devices", "pod*");
+        scene.agent.set("--tc-attach", "clsact");
+        scene.agent.resume()?;
+        scene.agent.kill();
+        // A queueing discipline is made and marked before a filter is there, and pinned after that.
+        let node = scene.cluster.node_netns(HERE)?;
+        node.ip(&["link add pod9 type veth peer name other9".to_owned()])?;
+        node.tc(&["qdisc", "add", "dev", "pod9", "clsact"])?;
+        let index = node.run(|| Ok(name_to_index(UdpSocket::bind("127.0.0.1:0")?, "pod9")?))?;
+        fs::create_dir(scene.agent.pins().join(format!("links/clsact_{index}")))?;
+        let gone = node.run(|| scene.agent.cleanup())?;
+        ensure!(gone.status.success(), "{}", String::from_utf8_lossy(&gone.stderr));
+        ensure!(!scene.agent.pins().exists(), "the pin directory is left");
+        let left = node.tc(&["qdisc", "show", "dev", "pod9"])?;
+        ensure!(!left.contains("clsact"), "{left}");
+        Ok(())
     })
 }

@@ -65,6 +65,22 @@ pub(crate) fn forget_made(pin_dir: &Path, device: u32) -> io::Result<()> {
     if has_any { Ok(()) } else { filters::remove_clsact(&netlink, device) }
 }
 
+/// Removes what an agent that was killed while it attached has left: queueing disciplines, and filters without a pin.
+/// To be called when nothing is pinned any more.
+pub(crate) fn forget_all_made(pin_dir: &Path) {
+    for device in Mark::with_clsact(pin_dir) {
+        if let Some(name) = device::name(device) {
+            for direction in Direction::BOTH {
+                // Most often there is none.
+                let _ = remove(&name, direction, priority(direction));
+            }
+        }
+        if let Err(error) = forget_made(pin_dir, device) {
+            warn!(device, %error, "an empty queueing discipline is left");
+        }
+    }
+}
+
 /// Unpins the filter of an older agent; returns whether it is among the device's `filters`.
 pub(crate) fn forget_older(
     pin_dir: &Path,

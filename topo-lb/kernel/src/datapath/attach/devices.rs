@@ -127,6 +127,7 @@ pub(crate) fn detach_all(pin_dir: &Path) -> Vec<String> {
     for pin in pins.iter().filter(|pin| pin.direction == Direction::Egress) {
         detach(pin_dir, pin);
     }
+    clsact::forget_all_made(pin_dir);
     pins.iter().map(Pin::name).collect()
 }
 

@@ -18,6 +18,13 @@ impl Mark {
         Self(pin_dir.join("masquerade"))
     }
 
+    /// The devices with a [mark of a clsact queueing discipline](Self::of_clsact).
+    pub(super) fn with_clsact(pin_dir: &Path) -> Vec<u32> {
+        let entries = fs::read_dir(pin_dir.join(DIRECTORY)).into_iter().flatten().flatten();
+        let device = |name: &str| name.strip_prefix("clsact_")?.parse().ok();
+        entries.filter_map(|entry| device(entry.file_name().to_str()?)).collect()
+    }
+
     /// The device had no clsact queueing discipline before ours.
     pub(super) fn of_clsact(pin_dir: &Path, device: u32) -> Self {
         Self(pin_dir.join(DIRECTORY).join(format!("clsact_{device}")))
