@@ -23,6 +23,11 @@ pub struct AgentState {
 }
 
 impl AgentState {
+    /// Whether another plan is due at once: the last one left changes to it, and writes are not held back.
+    pub(crate) fn has_more_to_write(&self) -> bool {
+        self.write_gate.may_write() && !self.reconciler.settled()
+    }
+
     /// An empty state.
     #[must_use]
     pub fn new(reconciler: Reconciler, saver: Saver, telemetry: Telemetry) -> Self {

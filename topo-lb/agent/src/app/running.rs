@@ -163,7 +163,7 @@ impl Running {
             Ok(_) => {
                 let appeared = self.kernel.take_appeared(&self.state);
                 self.terminator.end(&self.kernel.take_gone(), appeared);
-                if !self.state.reconciler.settled() {
+                if self.state.has_more_to_write() {
                     retry.go_on();
                 }
             }

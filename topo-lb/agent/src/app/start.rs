@@ -103,7 +103,7 @@ pub(super) async fn start(
         .dns
         .clone()
         .map(|options| Resolver::start(options, datapath.maps_directory().to_owned(), &mut state));
-    while !state.reconciler.settled() {
+    while state.has_more_to_write() {
         if let Err(error) = kernel.settle(&mut state) {
             warn!("{error}; the agent retries with the next change");
             break;
