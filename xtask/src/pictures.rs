@@ -40,7 +40,7 @@ pub(crate) fn run(workspace: &Workspace, Args {}: &Args) -> Result<()> {
     let agent = suites::agent(workspace)?;
     let folder = workspace.root.join("docs/pictures");
     fs::create_dir_all(&folder)?;
-    let mut tests = suites::cargo_for(workspace, "test", ["view", "prometheus"]);
+    let mut tests = suites::cargo_for(workspace, "test", ["lab", suites::CONTROL_PLANE]);
     tests.args(["--", "--test-threads=1"]).args(TESTS);
     tests.env("TOPO_LB_AGENT", agent).env("TOPO_LB_PATIENCE", "3");
     tests.env(control_plane::VARIABLE, control_plane::programs(workspace)?);

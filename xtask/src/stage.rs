@@ -229,7 +229,7 @@ fn clippy(workspace: &Workspace) -> Result<()> {
     command.args(["--all-targets", "--features", "topo-lb/log", "--", "-D", "warnings"]);
     run_logged("cargo clippy", &mut command, &workspace.log("clippy"))?;
     // `--all-targets` omits targets that are not tested by default.
-    let named = suites::CONTROL_PLANE.into_iter().chain(suites::CLUSTER);
+    let named = [suites::CONTROL_PLANE, suites::CLUSTER];
     let mut command = suites::cargo_for(workspace, "clippy", named);
     command.args(["--", "-D", "warnings"]);
     let title = "cargo clippy for the control plane's suites";
@@ -245,9 +245,8 @@ fn docs(workspace: &Workspace) -> Result<()> {
 }
 
 fn unit(workspace: &Workspace) -> Result<()> {
-    let names = suites::without_privileges(workspace)?;
     let test = || {
-        let mut command = suites::cargo_for(workspace, "test", &names);
+        let mut command = suites::cargo_for(workspace, "test", suites::UNPRIVILEGED);
         command.args(["--lib", "--bins", "--no-fail-fast"]);
         command
     };
@@ -265,24 +264,30 @@ fn lab(workspace: &Workspace) -> Result<(Vec<Suite>, Outcome)> {
     let release = LastRelease::find(workspace);
     let earlier = release.as_ref().map(|it| it.agent(workspace)).transpose()?;
     let logs = suites::agent_that_logs(workspace)?;
-    let suites = of_the_lab(workspace, suites::in_lab(workspace)?, &agent, |command| {
-        command.env(suites::LOG_AGENT, &logs);
-        command.envs(earlier.iter().map(|path| (last_release::AGENT, path)));
-    });
-    Ok((suites, last_release::outcome(release.as_ref())))
+    let mut all = Vec::new();
+    for binary in suites::LAB {
+        let names = suites::of_binary(workspace, binary)?;
+        all.extend(of_the_lab(workspace, binary, names, &agent, |command| {
+            command.env(suites::LOG_AGENT, &logs);
+            command.envs(earlier.iter().map(|path| (last_release::AGENT, path)));
+        }));
+    }
+    Ok((all, last_release::outcome(release.as_ref())))
 }
 
-/// Suites that run in the lab; `set` sets their further environment. The tests of a suite run one at
+/// Suites of one binary that run in the lab; `set` sets their further environment. The tests of a suite run one at
 /// a time: each has its own cluster, and measures times.
 fn of_the_lab(
     workspace: &Workspace,
-    names: impl IntoIterator<Item = String>,
+    binary: &str,
+    names: Vec<String>,
     agent: &Path,
     set: impl Fn(&mut Command),
 ) -> Vec<Suite> {
     let suite = |name: String| {
-        let mut command = suites::cargo_for(workspace, "test", [&name]);
-        command.args(["--", "--test-threads=1"]).env("TOPO_LB_AGENT", agent);
+        let mut command = suites::cargo_for(workspace, "test", [binary]);
+        command.args(["--", "--test-threads=1", &suites::filter(&name)]);
+        command.env("TOPO_LB_AGENT", agent);
         if env::var_os(PATIENCE).is_none() {
             command.env(PATIENCE, SLOWER);
         }
@@ -305,11 +310,11 @@ fn against_control_plane(workspace: &Workspace) -> Result<Vec<Suite>> {
     let tools = cluster_tools::programs(workspace)?;
     let prometheus = prometheus::programs(workspace)?;
     let agent = suites::agent(workspace)?;
-    let mut compile = suites::cargo_for(workspace, "test", suites::CONTROL_PLANE);
+    let mut compile = suites::cargo_for(workspace, "test", [suites::CONTROL_PLANE]);
     let log = workspace.log("build-control-plane");
     run_logged("compiling its suites", compile.arg("--no-run"), &log)?;
-    let names = suites::CONTROL_PLANE.map(str::to_owned);
-    Ok(of_the_lab(workspace, names, &agent, |command| {
+    let names = suites::of_binary(workspace, suites::CONTROL_PLANE)?;
+    Ok(of_the_lab(workspace, suites::CONTROL_PLANE, names, &agent, |command| {
         command.env(control_plane::VARIABLE, &programs).envs(tools.iter().cloned());
         command.env(prometheus::VARIABLE, &prometheus);
     }))
@@ -325,13 +330,13 @@ fn on_cluster(workspace: &Workspace, dist: Option<&Dist>) -> Result<(Vec<Suite>,
     };
     let release = LastRelease::find(workspace);
     let earlier = release.as_ref().map(|it| it.image(workspace)).transpose()?;
-    let mut compile = suites::cargo_for(workspace, "test", suites::CLUSTER);
+    let mut compile = suites::cargo_for(workspace, "test", [suites::CLUSTER]);
     let log = workspace.log("build-cluster-suite");
     run_logged("compiling its suites", compile.arg("--no-run"), &log)?;
     let not_compared = kube_proxy::not_compared(&parts.kube_proxy())?;
-    let mut names = suites::CLUSTER.map(str::to_owned).to_vec();
+    let mut names = suites::of_binary(workspace, suites::CLUSTER)?;
     names.retain(|name| not_compared.is_none() || name != suites::BENCH);
-    let suites = of_the_lab(workspace, names, &agent, |command| {
+    let suites = of_the_lab(workspace, suites::CLUSTER, names, &agent, |command| {
         parts.name_in(command);
         command.env(cluster::IMAGE, &image);
         if let Some(dist) = dist {

@@ -12,21 +12,20 @@ use crate::debian::entries;
 use crate::process::run_logged;
 use crate::workspace::{Profile, Workspace};
 
-/// Suites that need a control plane or Prometheus; plain `cargo test` excludes them by `test = false`.
-pub(crate) const CONTROL_PLANE: [&str; 9] = [
-    "control_plane",
-    "api",
-    "changes",
-    "commands_api_server",
-    "demo_api_server",
-    "telling",
-    "autonomy",
-    "deploy",
-    "prometheus",
-];
+/// The tests that need no privileges: binaries in `topo-lb/tests`.
+pub(crate) const UNPRIVILEGED: [&str; 2] = ["command", "engine"];
+
+/// The lab's binaries. Each module of one is a suite. Virtual machines run those of [`DATAPATH`], too.
+pub(crate) const LAB: [&str; 2] = ["lab", DATAPATH];
+
+/// See [`LAB`].
+pub(crate) const DATAPATH: &str = "datapath";
+
+/// The suites that need a control plane or Prometheus; plain `cargo test` excludes them by `test = false`.
+pub(crate) const CONTROL_PLANE: &str = "control_plane";
 
 /// The suites that need the parts of a real cluster, kube-proxy among them; plain `cargo test` excludes them, too.
-pub(crate) const CLUSTER: [&str; 3] = ["cluster", "migration", BENCH];
+pub(crate) const CLUSTER: &str = "cluster";
 
 /// Among them, the one that takes kube-proxy 1.20.
 pub(crate) const BENCH: &str = "bench_kube_proxy";
@@ -36,7 +35,7 @@ const LONG: [&str; 13] = [
     "outside",
     "view",
     "restarts",
-    "cluster",
+    "daemon_set",
     "autonomy",
     "demo_api_server",
     "api",
@@ -55,27 +54,32 @@ pub(crate) fn cargo(workspace: &Workspace, subcommand: &str) -> Command {
     command
 }
 
-/// Like [`cargo`], only for these suites.
+/// Like [`cargo`], only for these binaries of tests.
 pub(crate) fn cargo_for(
     workspace: &Workspace,
     subcommand: &str,
-    suites: impl IntoIterator<Item: AsRef<str>>,
+    binaries: impl IntoIterator<Item: AsRef<str>>,
 ) -> Command {
     let mut command = cargo(workspace, subcommand);
-    for suite in suites {
-        command.args(["--test", suite.as_ref()]);
+    for binary in binaries {
+        command.args(["--test", binary.as_ref()]);
     }
     command
 }
 
-/// The suites that need no privileges.
-pub(crate) fn without_privileges(workspace: &Workspace) -> Result<Vec<String>> {
-    named(&workspace.root.join("topo-lb/tests"))
+/// The suites in a binary: the modules beside its `main.rs`, by name.
+pub(crate) fn of_binary(workspace: &Workspace, binary: &str) -> Result<Vec<String>> {
+    let name = |path: PathBuf| Some(path.file_stem()?.to_str()?.to_owned());
+    let folder = workspace.root.join("tests/tests").join(binary);
+    let mut names: Vec<String> = entries(&folder)?.into_iter().filter_map(name).collect();
+    names.retain(|name| name != "main");
+    names.sort();
+    Ok(names)
 }
 
-/// The suites that need the lab.
-pub(crate) fn in_lab(workspace: &Workspace) -> Result<Vec<String>> {
-    named(&workspace.root.join("tests/tests"))
+/// What libtest takes for all tests of a suite.
+pub(crate) fn filter(suite: &str) -> String {
+    format!("{suite}::")
 }
 
 /// Sorts suites for lanes: the longest first.
@@ -94,7 +98,7 @@ pub(crate) const LOG_AGENT: &str = "TOPO_LB_LOG_AGENT";
 
 /// Compiles the agent with the object whose programs log, and returns its path.
 pub(crate) fn agent_that_logs(workspace: &Workspace) -> Result<PathBuf> {
-    let mut build = cargo_for(workspace, "build", [CONTROL_PLANE[0]]);
+    let mut build = cargo_for(workspace, "build", [CONTROL_PLANE]);
     build.args(["--bin", "topo-lb", "--features", "topo-lb/log"]);
     // The program has a folder of its own; all that is compiled for it is beside what other builds need, too.
     let folder = workspace.target.join("log");
@@ -108,7 +112,7 @@ pub(crate) fn agent_that_logs(workspace: &Workspace) -> Result<PathBuf> {
 /// Compiles a program with the features that the suites have, and returns its path.
 pub(crate) fn program(workspace: &Workspace, title: &str, name: &str) -> Result<PathBuf> {
     // Without a test, Cargo would omit features that only tests request.
-    let mut build = cargo_for(workspace, "build", [CONTROL_PLANE[0]]);
+    let mut build = cargo_for(workspace, "build", [CONTROL_PLANE]);
     build.args(["--bin", name]);
     let log = workspace.log(&format!("build-{name}"));
     run_logged(format!("compiling the {title}"), &mut build, &log)?;
@@ -118,53 +122,61 @@ pub(crate) fn program(workspace: &Workspace, title: &str, name: &str) -> Result<
 /// Compiles the lab's suites and the agent. Returns the agent's path.
 pub(crate) fn compile_lab(workspace: &Workspace) -> Result<PathBuf> {
     let agent = agent(workspace)?;
-    let mut build = cargo_for(workspace, "test", in_lab(workspace)?);
+    let mut build = cargo_for(workspace, "test", LAB);
     build.arg("--no-run");
     run_logged("compiling the lab", &mut build, &workspace.log("build-lab"))?;
     Ok(agent)
 }
 
-/// The suites of a folder (files, or folders with a `main.rs`) that need no part of Kubernetes.
-fn named(folder: &Path) -> Result<Vec<String>> {
-    let is_suite = |path: &PathBuf| {
-        path.extension().is_some_and(|it| it == "rs") || path.join("main.rs").is_file()
-    };
-    let name = |path: PathBuf| Some(path.file_stem()?.to_str()?.to_owned());
-    let mut names: Vec<String> =
-        entries(folder)?.into_iter().filter(is_suite).filter_map(name).collect();
-    names.retain(|name| ![&CONTROL_PLANE[..], &CLUSTER].concat().contains(&name.as_str()));
-    names.sort();
-    Ok(names)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
+    /// The binaries of a package's tests.
+    fn binaries(workspace: &Workspace, folder: &str) -> BTreeSet<String> {
+        let is_binary = |path: &PathBuf| {
+            path.extension().is_some_and(|it| it == "rs") || path.join("main.rs").is_file()
+        };
+        let entries = entries(&workspace.root.join(folder)).unwrap().into_iter().filter(is_binary);
+        entries.map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned()).collect()
+    }
+
     #[test]
-    fn every_suite_is_in_one_list() {
+    fn every_binary_is_in_one_stage() {
         let workspace = Workspace::find().unwrap();
-        let unprivileged = without_privileges(&workspace).unwrap();
-        assert_eq!(
-            unprivileged,
-            [
-                "engine",
-                "explain_golden",
-                "lint_command",
-                "migrate_command",
-                "plan_command",
-                "top_command"
-            ]
-        );
-        let lab = in_lab(&workspace).unwrap();
-        assert!(["connect", "tc_packets"].iter().all(|name| lab.contains(&(*name).to_owned())));
-        for name in CONTROL_PLANE.into_iter().chain(CLUSTER) {
-            assert!(!lab.contains(&name.to_owned()) && !unprivileged.contains(&name.to_owned()));
-            let places = ["topo-lb/tests", "tests/tests"].map(|it| workspace.root.join(it));
-            let is_there = |place: &PathBuf| {
-                place.join(format!("{name}.rs")).is_file() || place.join(name).is_dir()
-            };
-            assert!(places.iter().any(is_there), "{name}");
+        assert_eq!(binaries(&workspace, "topo-lb/tests"), UNPRIVILEGED.map(str::to_owned).into());
+        let in_lab = [&LAB[..], &[CONTROL_PLANE, CLUSTER]].concat();
+        let wanted: BTreeSet<String> = in_lab.into_iter().map(str::to_owned).collect();
+        assert_eq!(binaries(&workspace, "tests/tests"), wanted);
+        assert!(of_binary(&workspace, CLUSTER).unwrap().contains(&BENCH.to_owned()));
+    }
+
+    #[test]
+    fn a_filter_takes_one_suite_of_its_binary_and_logs_have_names_of_their_own() {
+        let workspace = Workspace::find().unwrap();
+        let mut all = BTreeSet::new();
+        for binary in LAB.into_iter().chain([CONTROL_PLANE, CLUSTER]) {
+            let suites = of_binary(&workspace, binary).unwrap();
+            let folder = workspace.root.join("tests/tests").join(binary);
+            for suite in &suites {
+                assert!(all.insert(suite.clone()), "two suites are named {suite}");
+                // libtest runs every test whose path contains the filter.
+                let others = suites.iter().filter(|it| *it != suite);
+                let inner =
+                    others.clone().filter_map(|it| entries(&folder.join(it)).ok()).flatten();
+                let inner = inner.filter_map(|it| Some(it.file_stem()?.to_str()?.to_owned()));
+                for name in others.cloned().chain(inner) {
+                    assert!(
+                        !name.ends_with(suite.as_str()),
+                        "{binary}: {suite}:: takes {name}::, too"
+                    );
+                }
+            }
+        }
+        for suite in LONG {
+            assert!(all.contains(suite), "there is no suite {suite}");
         }
     }
 }

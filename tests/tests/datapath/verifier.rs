@@ -15,7 +15,7 @@ use topo_lb_tests::verifier::stack::{STACK_LIMIT, deepest};
 use topo_lb_tests::verifier::{INSTRUCTION_LIMIT, JUMP_LIMIT, Serving, instructions, peak_jumps};
 
 /// What `cargo xtask test --bless` has written.
-const KNOWN: &str = include_str!("../verifier.tsv");
+const KNOWN: &str = include_str!("../../verifier.tsv");
 
 /// If `true`, the pending jumps of every program are searched, and programs are loaded with all flags of
 /// the agent. `cargo xtask test` sets it with `--bless` and for kernels that are named.

@@ -63,7 +63,7 @@ pub(super) fn suites(workspace: &Workspace) -> Result<BTreeMap<String, String>> 
     for entry in WalkDir::new(&folder).sort_by_file_name() {
         let entry = entry?;
         let within = entry.path().strip_prefix(&folder)?;
-        let first = within.components().next().map(|it| it.as_os_str().to_string_lossy());
+        let first = within.components().nth(1).map(|it| it.as_os_str().to_string_lossy());
         if let Some(name) = first.filter(|_| entry.file_type().is_file()) {
             let text = fs::read_to_string(entry.path())?;
             let suite = all.entry(name.trim_end_matches(".rs").to_owned()).or_default();

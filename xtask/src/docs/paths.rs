@@ -5,14 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::page::Page;
 
 /// The folders that a page may mean a path in, besides the root: those of the crates, and those of suites.
-const BASES: [&str; 7] = [
+const BASES: [&str; 10] = [
     "topo-lb/core/src/",
     "topo-lb/kernel/src/",
     "topo-lb/kube/src/",
     "topo-lb/agent/src/",
     "topo-lb/src/",
     "topo-lb/tests/",
-    "tests/tests/",
+    "tests/tests/lab/",
+    "tests/tests/datapath/",
+    "tests/tests/control_plane/",
+    "tests/tests/cluster/",
 ];
 /// The ends of names of our files.
 const ENDS: [&str; 3] = [".rs", ".md", ".yaml"];

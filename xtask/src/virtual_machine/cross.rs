@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 
 use super::debian_kernel::Line;
-use super::suites::{SUITES, Scope, Suite, of};
+use super::suites::{Scope, Suite, of};
 use crate::architecture::Architecture;
 use crate::cache;
 use crate::debian::{self, Archive};
@@ -30,7 +30,7 @@ pub(super) fn build(workspace: &Workspace, compiler: &Toolchain, scope: Scope) -
     if of(scope, LINE).iter().any(Suite::needs_agent) {
         shipped::build(workspace, &[Architecture::Arm64])?;
     }
-    let build = suites::cargo_for(workspace, "build", SUITES.map(|suite| suite.name));
+    let build = suites::cargo_for(workspace, "build", [suites::DATAPATH]);
     let arguments: Vec<&str> = build.get_args().filter_map(|it| it.to_str()).collect();
     let program = compiler.bin.join("cargo");
     let mut command =

@@ -13,10 +13,11 @@ use super::cross;
 use super::debian_kernel::DebianKernel;
 use super::initramfs::Initramfs;
 use super::modules;
-use super::suites::{self, MPTCP, SUITES, Scope, Suite};
+use super::suites::{self, MPTCP, Scope, Suite};
 use crate::architecture::Architecture;
 use crate::libraries;
 use crate::process::{output_of, run_logged};
+use crate::suites::DATAPATH;
 use crate::toolchain::Toolchain;
 use crate::workspace::{Profile, Workspace, find_program};
 
@@ -26,6 +27,9 @@ const PATIENCE: u32 = 20;
 /// Programs of this machine that the lab calls.
 const TOOLS: [&str; 2] = ["ip", "tc"];
 
+/// The binary of the suites inside of the machine.
+const SUITES: &str = "/datapath";
+
 /// Folders that the kernel and the suites need.
 const FOLDERS: [&str; 5] = ["/dev", "/proc", "/sys", "/tmp", "/run"];
 
@@ -33,14 +37,13 @@ const FOLDERS: [&str; 5] = ["/dev", "/proc", "/sys", "/tmp", "/run"];
 #[derive(Debug)]
 pub(super) struct Programs {
     architecture: Architecture,
-    suites: BTreeMap<String, PathBuf>,
+    suites: PathBuf,
 }
 
 impl Programs {
-    /// The binary of a suite.
-    pub(super) fn suite(&self, name: &str) -> Result<&Path> {
-        let path = self.suites.get(name);
-        Ok(path.with_context(|| format!("Cargo has built no suite {name}"))?)
+    /// The binary of the suites.
+    pub(super) fn suites(&self) -> &Path {
+        &self.suites
     }
 
     /// A program that Cargo has built.
@@ -95,13 +98,14 @@ pub(super) fn build(
         Architecture::X86_64 => build_here(workspace)?,
         Architecture::Arm64 => cross::build(workspace, compiler, scope)?,
     };
-    Ok(Programs { architecture, suites: executables(&messages) })
+    let suites = executable(&messages).context("Cargo has built no suites")?;
+    Ok(Programs { architecture, suites })
 }
 
 /// Compiles for this machine. Returns Cargo's messages.
 fn build_here(workspace: &Workspace) -> Result<String> {
     crate::suites::agent(workspace)?;
-    let mut build = crate::suites::cargo_for(workspace, "test", SUITES.map(|suite| suite.name));
+    let mut build = crate::suites::cargo_for(workspace, "test", [DATAPATH]);
     // Cargo prints the path of each program on standard output, and everything else in the log.
     build.args(["--no-run", "--message-format", "json-render-diagnostics"]);
     let log = workspace.log("build-suites");
@@ -109,16 +113,15 @@ fn build_here(workspace: &Workspace) -> Result<String> {
     Ok(fs::read_to_string(&log)?)
 }
 
-/// Test binaries by name, from Cargo's messages (doc.rust-lang.org/cargo/reference/
+/// The binary of the suites, from Cargo's messages (doc.rust-lang.org/cargo/reference/
 /// external-tools.html#json-messages).
-fn executables(messages: &str) -> BTreeMap<String, PathBuf> {
-    let artifact = |line: &str| {
+fn executable(messages: &str) -> Option<PathBuf> {
+    messages.lines().find_map(|line| {
         let message: Value = serde_json::from_str(line).ok()?;
-        let is_test = message["target"]["kind"][0] == "test";
-        let path = message["executable"].as_str().filter(|_| is_test)?;
-        Some((message["target"]["name"].as_str()?.to_owned(), PathBuf::from(path)))
-    };
-    messages.lines().filter_map(artifact).collect()
+        let target = &message["target"];
+        let is_ours = target["kind"][0] == "test" && target["name"] == DATAPATH;
+        message["executable"].as_str().filter(|_| is_ours).map(PathBuf::from)
+    })
 }
 
 pub(super) fn pack(
@@ -151,9 +154,7 @@ pub(super) fn pack(
     for tool in TOOLS {
         program(&mut inside, format!("/bin/{tool}"), &programs.tool(workspace, tool)?)?;
     }
-    for suite in &of_machine {
-        program(&mut inside, format!("/suites/{}", suite.name), programs.suite(suite.name)?)?;
-    }
+    program(&mut inside, SUITES.to_owned(), programs.suites())?;
     for (place, library) in &libraries {
         inside.file(place, &fs::read(library)?)?;
     }
@@ -182,7 +183,7 @@ fn plan(modules: &[PathBuf], suites: &[Suite], scope: Scope, all_of_verifier: bo
     let suite = |suite: &Suite| {
         json!({
             "name": suite.name,
-            "program": format!("/suites/{}", suite.name),
+            "program": SUITES,
             "arguments": suite.arguments(scope),
             "mptcp": suite.has_mptcp.then_some(MPTCP),
         })
@@ -220,15 +221,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_suites_are_taken_from_what_cargo_says() {
+    fn only_the_suites_are_taken_from_what_cargo_says() {
         let messages = concat!(
             r#"{"reason":"compiler-artifact","target":{"kind":["bin"],"name":"pod"},"executable":"/t/pod"}"#,
             "\n   Compiling topo-lb\n",
-            r#"{"reason":"compiler-artifact","target":{"kind":["test"],"name":"connect"},"executable":"/t/connect-1"}"#,
+            r#"{"reason":"compiler-artifact","target":{"kind":["test"],"name":"datapath"},"executable":"/t/datapath-1"}"#,
             "\n",
             r#"{"reason":"build-finished","success":true}"#,
         );
-        let found = executables(messages);
-        assert_eq!(found, BTreeMap::from([("connect".to_owned(), "/t/connect-1".into())]));
+        assert_eq!(executable(messages), Some("/t/datapath-1".into()));
+        assert_eq!(executable(&messages.replace("\"datapath\"", "\"lab\"")), None);
     }
 }

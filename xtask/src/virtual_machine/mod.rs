@@ -212,8 +212,9 @@ fn verify_here(
     all_of_verifier: bool,
 ) -> Result<report::Verified> {
     let log = workspace.log("verifier-host");
-    let mut command = workspace.command(programs.suite("verifier")?);
-    command.arg("--nocapture").env("TOPO_LB_EBPF_OBJECT", workspace.object());
+    let mut command = workspace.command(programs.suites());
+    command.args([&crate::suites::filter("verifier"), "--nocapture"]);
+    command.env("TOPO_LB_EBPF_OBJECT", workspace.object());
     command.env(ALL_OF_VERIFIER, all_of_verifier.to_string());
     crate::process::run_logged("this machine's verifier", &mut command, &log)?;
     Ok(Report::read(&read(&log)?).verified)

@@ -4,6 +4,7 @@ use anyhow::{Result, ensure};
 
 use super::Line;
 use super::report::Report;
+use crate::suites::filter;
 
 /// The extent of the suites.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +19,7 @@ pub(crate) enum Scope {
 /// A suite for virtual machines.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Suite {
-    /// Its file or folder in `tests/tests`.
+    /// Its file or folder in `tests/tests/datapath`.
     pub(super) name: &'static str,
     /// The tests of [`Scope::Short`]; empty: all.
     short: &'static [&'static str],
@@ -148,11 +149,14 @@ impl Suite {
     }
 
     /// The arguments for the suite's binary.
-    pub(super) fn arguments(&self, scope: Scope) -> Vec<&'static str> {
+    pub(super) fn arguments(&self, scope: Scope) -> Vec<String> {
         // Each test has its own cluster. `--nocapture` also shows the output of passing tests.
-        let mut arguments = vec!["--test-threads=1", "--nocapture"];
-        arguments.extend(self.skipped.iter().flat_map(|name| ["--skip", *name]));
-        arguments.extend(self.tests(scope));
+        let mut arguments = vec!["--test-threads=1".to_owned(), "--nocapture".to_owned()];
+        let skipped = self.skipped.iter().flat_map(|name| ["--skip", *name]);
+        arguments.extend(skipped.chain(self.tests(scope).iter().copied()).map(str::to_owned));
+        if self.tests(scope).is_empty() {
+            arguments.push(filter(self.name));
+        }
         arguments
     }
 
@@ -199,7 +203,8 @@ mod tests {
 
     /// The source of a suite: one file, or all files of a folder.
     fn source(name: &str) -> String {
-        let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/tests").join(name);
+        let place =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/tests/datapath").join(name);
         let Ok(files) = fs::read_dir(&place) else {
             return fs::read_to_string(place.with_extension("rs")).unwrap();
         };
@@ -226,11 +231,11 @@ mod tests {
 
     #[test]
     fn no_test_s_name_is_part_of_another_s() {
-        // libtest runs every test that has the given name as part of its own.
-        for suite in SUITES {
-            let is_alone =
-                |one| suite.short.iter().filter(|other| other.contains(one)).count() == 1;
-            assert!(suite.short.iter().all(|one| is_alone(*one)), "{}", suite.name);
+        // libtest runs every test of the binary that has the given name as part of its own.
+        let all: String = SUITES.iter().map(|suite| source(suite.name)).collect();
+        for name in SUITES.iter().flat_map(|suite| suite.short) {
+            let lines = all.lines().filter(|line| line.starts_with("fn ") && line.contains(name));
+            assert_eq!(lines.count(), 1, "{name}");
         }
     }
 

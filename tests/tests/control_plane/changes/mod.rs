@@ -12,10 +12,10 @@ use topo_lb_tests::control_plane::AGENT;
 use topo_lb_tests::hub::Hub;
 use topo_lb_tests::lab::play_all;
 
-use crate::endpoints::{a_cluster_ip_moves, slices_split_and_merge};
-use crate::nodes::{nodes_are_watched, nodes_move};
-use crate::outages::{database_forgets, database_is_killed, watches_break};
-use crate::town::{Town, within_town};
+use endpoints::{a_cluster_ip_moves, slices_split_and_merge};
+use nodes::{nodes_are_watched, nodes_move};
+use outages::{database_forgets, database_is_killed, watches_break};
+use town::{Town, within_town};
 
 #[test]
 fn no_connection_fails_whatever_changes_in_the_cluster() -> Result<()> {

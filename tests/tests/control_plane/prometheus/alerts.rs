@@ -11,7 +11,7 @@ use topo_lb_tests::prefix::Prefix;
 use topo_lb_tests::process::printed;
 use topo_lb_tests::prometheus::program;
 
-use crate::rules::{alerts, rules};
+use super::rules::{alerts, rules};
 
 /// Series and their values, a sample a minute, as promtool expands them (`1+2x3` is 1 3 5 7).
 type Series = &'static [(&'static str, &'static str)];

@@ -26,7 +26,7 @@ use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::until;
 use topo_lb_tests::wiring::node4;
 
-use crate::rules::{rendered, rules};
+use super::rules::{rendered, rules};
 
 /// The dashboard's variables, as a reader may choose them.
 const VARIABLES: [(&str, &str); 4] = [

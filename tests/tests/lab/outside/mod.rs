@@ -11,7 +11,7 @@ mod floods;
 mod forged;
 mod guards;
 mod neighbours;
-mod restarts;
+mod restarted;
 mod scene;
 mod short_connections;
 mod source_ranges;

@@ -1,10 +1,8 @@
 //! The command `topo-lb lint`: flags, output, exit code, and what it finds in files.
 
-mod command;
-
 use std::process::Output;
 
-use command::{run, text};
+use crate::run::{run, text};
 
 /// Runs `topo-lb lint --manifests -` with these flags on these manifests.
 fn lint(flags: &[&str], manifests: &str) -> Output {

@@ -1,11 +1,9 @@
 //! The command `topo-lb plan`: flags, output, exit code.
 
-mod command;
-
 use std::path::Path;
 use std::process::Output;
 
-use command::{run, text};
+use crate::run::{run, text};
 
 const CLUSTER: &str = "\
 apiVersion: v1

@@ -1,12 +1,10 @@
 //! The command `topo-lb top` beside a cluster that does not allow everything, or whose agents differ.
 
-mod command;
-
 use std::net::TcpListener;
 use std::process::Output;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use command::{run, text};
+use crate::run::{run, text};
 use serde_json::{Value, json};
 use topo_lb_fake_api::FakeApi;
 use topo_lb_tests::counting::PODS;

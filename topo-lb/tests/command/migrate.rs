@@ -1,8 +1,6 @@
 //! The command `topo-lb migrate`: standard input, files, output, exit code.
 
-mod command;
-
-use command::{run, text};
+use crate::run::{run, text};
 
 /// A Service that changes, with a comment.
 const POOL: &str = "\

@@ -1,14 +1,12 @@
 //! The exact output of `explain`, `lint` and `plan` for the clusters of two real control planes.
 //!
-//! `TOPO_LB_WRITE_GOLDEN=1 cargo test -p topo-lb --test explain_golden` rewrites the expected
+//! `TOPO_LB_WRITE_GOLDEN=1 cargo test -p topo-lb --test command` rewrites the expected
 //! output; review the diff.
-
-mod command;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use command::{run, text};
+use crate::run::{run, text};
 use serde::Serialize;
 use topo_lb_core::cluster::{Change, KnownNodes, ServiceId, State, Update};
 use topo_lb_core::topology::Scope;

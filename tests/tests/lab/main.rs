@@ -1,0 +1,33 @@
+//! The lab's suites: the agent with real sockets, in namespaces of this machine.
+//!
+//! Each module is a suite: `cargo xtask test` runs them one by one, in lanes.
+
+mod admin;
+mod bench;
+mod capacity;
+mod commands;
+mod counters;
+mod demo;
+mod dns;
+mod ejection;
+mod exclusions;
+mod external;
+mod follow;
+mod frontends;
+mod health;
+mod lifetime;
+mod masquerade;
+mod objects;
+mod observe;
+mod outside;
+mod policies;
+mod restarts;
+mod self_test;
+mod sockets;
+mod startup;
+mod stress;
+mod surroundings;
+mod tc_beside;
+mod tc_bulk;
+mod tc_floods;
+mod view;

@@ -1,0 +1,8 @@
+//! The commands that read manifests and saved answers: what they print, and with what exit code.
+
+mod explain_golden;
+mod lint;
+mod migrate;
+mod plan;
+mod run;
+mod top;
