@@ -3,7 +3,7 @@
 //! Cargo chooses the features of a library by the packages that a call selects. All calls here
 //! select the same packages, and differ only in targets, so each library is compiled once.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::Result;
