@@ -8,10 +8,14 @@
 //! completed TCP's handshake, or sends another datagram after an answer. From there nothing is evicted.
 //! So packets that nobody answers end no connection in use.
 //!
-//! What is over leaves first: `closed4/6` has the keys of closed connections of `connections4/6` in the
+//! What is over leaves first: `closed4/6` has closed connections of `connections4/6` in the
 //! order of their end, `settled4/6` those of `half_open4/6` that are closed, or whose datagram has its
 //! answer, and `opened4/6` all of `half_open4/6` in the order of their opening. Each is a queue of a limited length.
 //! What has to leave for others is the first one of such a queue: both its entries are removed together.
+//!
+//! `settled4/6` and `opened4/6` have the keys of the clients' entries, `closed4/6` those of the entries for replies:
+//! a client that uses its port again has its key in another connection, while the endpoint may have the
+//! port of the first one in TIME-WAIT ([`may_be_in_time_wait`]). Then only the client's entry goes at once.
 //!
 //! `fragments4` and `fragments6` hold a first fragment's translation for later ones without ports.
 
@@ -129,6 +133,13 @@ pub const fn is_settled(protocol: u8, state: u8) -> bool {
 pub const fn is_closed(state: u8) -> bool {
     const BOTH: u8 = CLIENT_FIN | ENDPOINT_FIN;
     state & RESET != 0 || state & BOTH == BOTH
+}
+
+/// Whether the endpoint of a connection may have its source port, which is this node's, in TIME-WAIT: then another
+/// connection is not to get that port.
+#[inline(always)]
+pub const fn may_be_in_time_wait(kind: u8, state: u8) -> bool {
+    kind & SNAT != 0 && is_closed(state)
 }
 
 /// The shortest [`lifetime`], in nanoseconds: what was used since then is remembered in any state.

@@ -83,7 +83,7 @@ pub const PACKETS: &str = "packets";
 pub const DEVICES: &str = "devices";
 /// tc: how many open connections a device may have.
 pub const QUOTA: &str = "quota";
-/// tc: closed connections of `connections4`, a queue of their clients' keys.
+/// tc: closed connections of `connections4`, a queue of the keys of their entries for replies.
 pub const CLOSED4: &str = "closed4";
 /// The same for IPv6.
 pub const CLOSED6: &str = "closed6";

@@ -11,7 +11,7 @@ use core::sync::atomic::{Ordering, compiler_fence};
 use topo_lb_common::address::TCP;
 use topo_lb_common::connection::{
     ANSWERED, DIRECT, ENDPOINT_GONE, MET, REPLY, RESET, SHORTEST_LIFETIME, SILENCE, TICK,
-    is_closed, lifetime,
+    is_closed, lifetime, may_be_in_time_wait,
 };
 
 use crate::budget;
@@ -287,6 +287,19 @@ pub(crate) fn forget<F: Family>(key: &TupleOf<F>, connection: NonNull<Connection
         && FourTuple::<F>::of_entry(found).is_reply_to(key)
     {
         remove::<F>(&other);
+    }
+}
+
+/// Forgets a connection that is over for the packet with this key, as [`forget`]. If the endpoint may have its source port
+/// in TIME-WAIT, only the client's entry goes: that for replies keeps the port taken, and stays in the queue of the closed.
+#[inline(always)]
+pub(crate) fn forget_client<F: Family>(key: &TupleOf<F>, connection: NonNull<ConnectionOf<F>>) {
+    let fields = EntryFields::of(connection);
+    // SAFETY: fields of a look-up's value, each read separately.
+    let (kind, state) = unsafe { (fields.kind.read_volatile(), fields.state.read_volatile()) };
+    let keeps_port = kind & REPLY == 0 && may_be_in_time_wait(kind, state);
+    if !keeps_port || !holds::<F>(connection, key) || F::connections().remove(key).is_err() {
+        forget::<F>(key, connection);
     }
 }
 

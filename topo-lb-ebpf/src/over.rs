@@ -51,7 +51,8 @@ pub(crate) fn leave<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
     if established.is_some() {
         budget::closed::<F>(budget::of_entry::<F>(found, &key), key.protocol);
     }
-    if is_reply {
+    // The queue of the closed has replies' keys, the other one clients'.
+    if is_reply != established.is_some() {
         key = other;
     }
     if established.is_some() {
@@ -163,7 +164,7 @@ pub(crate) fn wait<F: Translate>(skb: *mut __sk_buff, lacks_room: bool) -> Verdi
     Verdict::Next
 }
 
-/// Forgets a connection by its client's entry, if there is one in such a state. Returns whether there was.
+/// Forgets a connection by either of its entries, if there is one in such a state. Returns whether there was.
 #[inline(always)]
 fn forget_if<F: Translate>(
     key: &TupleOf<F>,

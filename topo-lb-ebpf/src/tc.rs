@@ -153,7 +153,7 @@ pub(crate) fn forget<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
     if let Some(found) = connection::find::<F>(&key) {
         // SAFETY: a field of a look-up's value.
         has_met = unsafe { EntryFields::of(found).state.read_volatile() } & MET != 0;
-        connection::forget::<F>(&key, found);
+        connection::forget_client::<F>(&key, found);
     }
     if hook == Hook::Egress {
         fragment::leave(&header, hook)

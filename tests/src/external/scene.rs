@@ -33,7 +33,7 @@ use crate::wiring::{GATEWAY4, fabric4, node4, node6};
 use topo_lb_fake_api::{FakeApi, NODES, OLD_SLICES, SERVICES};
 
 use super::cell::{
-    Caller, Cell, Endpoints, HERE_NUMBER, Service, THERE, THERE_NUMBER, Target, node,
+    Caller, Cell, Endpoints, HERE_NUMBER, Service, THERE, THERE_NUMBER, Target, Variant, node,
 };
 use super::objects;
 use super::table::{Outcome, Table};
@@ -198,6 +198,7 @@ impl<'a> Stage<'a> {
     /// # Errors
     /// After an answer, an endpoint does not answer the same port of the same client, who dials it directly.
     pub fn measure(&mut self, cells: &[Cell]) -> Result<Table> {
+        self.settle(cells)?;
         let cluster = self.cluster;
         let directly = AtomicU32::new(0);
         let parts: Vec<Vec<_>> = thread::scope(|scope| {
@@ -221,15 +222,38 @@ impl<'a> Stage<'a> {
             };
             let threads: Vec<_> =
                 self.callers.iter_mut().map(|it| scope.spawn(move || measure(it))).collect();
-            let join = |thread: thread::ScopedJoinHandle<'_, _>| {
-                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            };
-            threads.into_iter().map(join).collect::<Result<_>>()
+            threads.into_iter().map(joined).collect::<Result<_>>()
         })?;
         self.directly += directly.into_inner();
         let mut table = Table(parts.into_iter().flatten().collect());
         table.level();
         Ok(table)
+    }
+
+    /// Has everybody use each Service with session affinity, one of its addresses after the other. Of exchanges that
+    /// begin at once, each may go to another endpoint until one is answered, through whichever address.
+    fn settle(&mut self, cells: &[Cell]) -> Result<()> {
+        let cluster = self.cluster;
+        let settle = |(caller, client): (&Caller, &mut Client)| -> Result<()> {
+            for target in Target::VARIANTS {
+                let dials = cells
+                    .iter()
+                    .filter(|it| it.service.variant == Variant::Affinity)
+                    .filter(|it| (it.caller, it.target) == (*caller, *target))
+                    .map(|cell| {
+                        Ok(Dial { enough: 1, most: 1, then: vec![], ..dial(cluster, cell)? })
+                    })
+                    .collect::<Result<_>>()?;
+                client.dial(dials)?;
+            }
+            Ok(())
+        };
+        thread::scope(|scope| {
+            // The host is one client, also in its pod.
+            let callers = self.callers.iter_mut().filter(|(caller, _)| **caller != Caller::HostPod);
+            let threads: Vec<_> = callers.map(|it| scope.spawn(|| settle(it))).collect();
+            threads.into_iter().try_for_each(joined)
+        })
     }
 
     /// Starts kube-proxy on both nodes, runs `work`, and ends it; its rules stay.
@@ -346,6 +370,11 @@ impl<'a> Stage<'a> {
         })?;
         Ok(())
     }
+}
+
+/// What a thread returns.
+fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// What a client has to do for a cell.

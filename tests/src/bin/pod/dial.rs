@@ -33,6 +33,8 @@ const BUSY: Duration = Duration::from_millis(200);
 const AFTER_FAILURE: u32 = 12;
 /// How long an exchange after another one may take. All of these are answered, if late on a busy machine.
 const THEN_LIMIT: Duration = Duration::from_secs(6);
+/// How often a port that is taken is tried.
+const AGAIN: Duration = Duration::from_millis(5);
 /// The client repeats a datagram after so long, as TCP repeats a SYN.
 const REPEAT: Duration = Duration::from_secs(1);
 
@@ -96,15 +98,13 @@ async fn attempt(dial: &Dial, busy: &Semaphore) -> Outcome {
         return Outcome { answer, then };
     }
     for &to in &dial.then {
-        let outcome = match Socket::bound(dial.transport, to, port).map_err(at(Step::Socket)) {
-            Ok(socket) => {
-                let _permit = busy.acquire().await;
-                let exchange = timeout(patient(THEN_LIMIT), socket.exchange(to));
-                exchange.await.unwrap_or(Err(UNANSWERED))
-            }
-            Err(failure) => Err(failure),
+        let exchange = async {
+            let socket = Socket::bound_once_free(dial.transport, to, port).await?;
+            let _permit = busy.acquire().await;
+            let exchange = timeout(patient(THEN_LIMIT), socket.exchange(to));
+            exchange.await.unwrap_or(Err(UNANSWERED))
         };
-        then.push((to, outcome));
+        then.push((to, exchange.await));
     }
     Outcome { answer, then }
 }
@@ -152,6 +152,24 @@ impl Socket {
                 Self::Udp(UdpSocket::from_std(socket)?)
             }
         })
+    }
+
+    /// Waits for a port of ours: the last socket with it has it until the peer has acknowledged its FIN.
+    async fn bound_once_free(
+        transport: Transport,
+        to: SocketAddr,
+        port: u16,
+    ) -> Result<Self, Failure> {
+        let bound = async {
+            loop {
+                match Self::bound(transport, to, port) {
+                    Err(error) if error.kind() == io::ErrorKind::AddrInUse => sleep(AGAIN).await,
+                    other => return other.map_err(at(Step::Socket)),
+                }
+            }
+        };
+        let limit = timeout(patient(THEN_LIMIT), bound);
+        limit.await.unwrap_or(Err(at(Step::Socket)(Errno::ADDRINUSE.into())))
     }
 
     /// Asks `to` which source it sees.

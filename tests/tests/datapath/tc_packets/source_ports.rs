@@ -1,5 +1,6 @@
 //! Source ports of connections that the programs send on to other nodes.
 
+use std::collections::BTreeSet;
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use topo_lb_common::address::{TCP, UDP};
 use topo_lb_common::backend::Locality;
 use topo_lb_common::connection::{ANSWERED, CLIENT_FIN, ENDPOINT_FIN, REPLY, RESET, SNAT, Tuple4};
+use topo_lb_common::maps::closed;
 use topo_lb_common::packets::Packets;
 use topo_lb_common::snat::{MOST_OF_CLIENT, PORTS};
 use topo_lb_tests::frame::{self, Tcp, says};
@@ -85,6 +87,55 @@ fn ports_in_time_wait_at_the_endpoint_are_the_last_and_the_youngest_the_very_las
         let taken = quarters(programs)?;
         // Of three attempts each takes an old one by half; the last one takes any.
         ensure!(taken[2] + taken[3] < 32, "{taken:?}: the last two quarters have just ended");
+        Ok(())
+    })
+}
+
+/// Opens a connection of a client, whose endpoint then closes it first. Returns the source port at the endpoint.
+fn open_and_close(programs: &mut Programs, client: &str, port: &str, there: &str) -> Result<u16> {
+    let (source, _, _) = on_uplink(programs, "SYN", &tcp(client, port, Tcp::Syn(999)), BACK)?;
+    let back = |kind| frame::tcp(at(there), source, kind);
+    on_uplink(programs, "SYN-ACK", &back(Tcp::SynAck), BACK)?;
+    on_uplink(programs, "ACK", &tcp(client, port, Tcp::Bare), BACK)?;
+    on_uplink(programs, "FIN of the endpoint", &back(Tcp::Fin), BACK)?;
+    on_uplink(programs, "FIN of the client", &tcp(client, port, Tcp::Fin), BACK)?;
+    Ok(source.port())
+}
+
+#[test]
+fn a_client_that_uses_its_port_again_leaves_those_in_time_wait_taken() -> Result<()> {
+    on_node_with(65_536, |programs| {
+        for Parts { client, port, there, .. } in FAMILIES {
+            programs.expose(1, at(port), TCP, &[(at(there), Locality::Zone)])?;
+            let mut in_time_wait = BTreeSet::new();
+            // Ports at random would meet one in TIME-WAIT ten times.
+            for number in 1..=600 {
+                in_time_wait.insert(open_and_close(programs, client, port, there)?);
+                let mut other = at(client);
+                other.set_port(number);
+                let syn = frame::tcp(other, at(port), Tcp::Syn(999));
+                let (source, _, _) = on_uplink(programs, "SYN of another", &syn, BACK)?;
+                ensure!(!in_time_wait.contains(&source.port()), "{other}: {source}");
+            }
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn ports_in_time_wait_are_limited_if_a_client_uses_its_own_again_and_again() -> Result<()> {
+    const ENTRIES: u32 = 1_024;
+    on_node_with(ENTRIES, |programs| {
+        for Parts { client, port, there, is_v6, .. } in FAMILIES {
+            programs.expose(1, at(port), TCP, &[(at(there), Locality::Zone)])?;
+            for _ in 0..ENTRIES {
+                open_and_close(programs, client, port, there)?;
+            }
+            // One entry of each but the last one. A port that comes again has one, and two places in the queue.
+            let most = closed(ENTRIES / 2) as usize + 1;
+            let left = programs.established(is_v6)?;
+            ensure!(left <= most && left > most - 10, "{left} entries, and not {most}");
+        }
         Ok(())
     })
 }

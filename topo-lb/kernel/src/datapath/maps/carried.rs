@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError};
 use bytemuck::Pod;
-use topo_lb_common::connection::{Connection, Connection4, Connection6, Tuple, Tuple4, Tuple6};
+use topo_lb_common::connection::{
+    Connection, Connection4, Connection6, REPLY, Tuple, Tuple4, Tuple6, may_be_in_time_wait,
+};
 use topo_lb_common::device::{HALF_OPEN_UNIT, Quota};
 use topo_lb_common::maps;
 use tracing::warn;
@@ -162,7 +164,8 @@ fn set_half_open(quota: &mut Map, until: u32) -> Result<(), MapError> {
 }
 
 /// Removes entries of connections whose other entry is missing: the old programs have removed both while
-/// they were copied. A client's entry would hide its next connection from the same port.
+/// they were copied. A client's entry would hide its next connection from the same port. An entry for replies
+/// stays if the endpoint may have its port in TIME-WAIT.
 fn remove_halves<A: Pod>(map: &mut Map) -> Result<(), MapError>
 where
     Tuple<A>: Pod,
@@ -172,6 +175,9 @@ where
     let halves: Vec<_> = map
         .iter()
         .filter_map(Result::ok)
+        .filter(|(_, Raw(value))| {
+            value.kind & REPLY == 0 || !may_be_in_time_wait(value.kind, value.state)
+        })
         .filter(|(Raw(key), Raw(value))| map.get(&Raw(value.other_key(key)), 0).is_err())
         .map(|(key, _)| key)
         .collect();

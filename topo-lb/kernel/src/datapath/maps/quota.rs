@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use aya::maps::{Array, Map, MapData, MapError};
 use topo_lb_common::address::TCP;
 use topo_lb_common::connection::{
-    Connection, Connection4, Connection6, LONGEST_TIME_WAIT, OUTSIDE_DEVICE, REPLY, SNAT, Tuple,
-    Tuple4, Tuple6, is_closed, lifetime,
+    Connection, Connection4, Connection6, LONGEST_TIME_WAIT, OUTSIDE_DEVICE, REPLY, Tuple, Tuple4,
+    Tuple6, is_closed, lifetime, may_be_in_time_wait,
 };
 use topo_lb_common::device::{Device, Quota, SHARE, outside, word};
 use topo_lb_common::maps;
@@ -312,8 +312,7 @@ fn is_over<A, K>(key: &Tuple<A>, value: &Connection<A, K>, is_half_open: bool, n
     let lifetime = match key.protocol {
         // Its client has had time to complete it: with a false source nobody does.
         TCP if is_half_open => lifetime(TCP, value.state).min(LONGEST_TIME_WAIT),
-        // The endpoint may remember the port for so long.
-        TCP if is_closed(value.state) && value.kind & SNAT != 0 => LONGEST_TIME_WAIT,
+        TCP if may_be_in_time_wait(value.kind, value.state) => LONGEST_TIME_WAIT,
         protocol => lifetime(protocol, value.state),
     };
     now.saturating_sub(value.last_used) > lifetime
@@ -321,7 +320,7 @@ fn is_over<A, K>(key: &Tuple<A>, value: &Connection<A, K>, is_half_open: bool, n
 
 #[cfg(test)]
 mod tests {
-    use topo_lb_common::connection::{ANSWERED, RESET, SHORTEST_LIFETIME};
+    use topo_lb_common::connection::{ANSWERED, RESET, SHORTEST_LIFETIME, SNAT};
 
     use super::*;
 
