@@ -22,7 +22,7 @@ pub const NAME: &str = "foreign_lb";
 pub enum AttachMode {
     /// With links, as newer load balancers do.
     Link,
-    /// With `BPF_PROG_ATTACH`, as older ones do.
+    /// With `BPF_PROG_ATTACH`.
     Legacy,
     /// With links, before all other programs of the cgroup; only on kernels that support that.
     First,
@@ -168,16 +168,16 @@ impl FlagSetter {
     }
 }
 
-/// Replaces a hook's pinned link on `cgroup` by one without an order, like those of older agents.
-pub fn make_older(pins: &Path, hook: Hook, cgroup: &Path) -> Result<()> {
+/// Replaces a hook's pinned link on `cgroup` by one without an order, which others come before.
+pub fn replace_without_order(pins: &Path, hook: Hook, cgroup: &Path) -> Result<()> {
     let links = pins.join("links");
     // Without a dot: names in a bpf file system cannot have one.
-    let (pin, beside) = (links.join(hook.name()), links.join(format!("{}_older", hook.name())));
+    let (pin, beside) = (links.join(hook.name()), links.join(format!("{}_unordered", hook.name())));
     let (_link, info) = syscall::open_link(&pin)?.context("no link is pinned")?;
     let program = syscall::program_by_id(info.program)?;
     let cgroup = File::open(cgroup)?;
-    let older = syscall::link_cgroup(program.as_fd(), cgroup.as_fd(), hook.attach_type(), 0)?;
-    syscall::pin(older.as_fd(), &beside)?;
+    let unordered = syscall::link_cgroup(program.as_fd(), cgroup.as_fd(), hook.attach_type(), 0)?;
+    syscall::pin(unordered.as_fd(), &beside)?;
     Ok(fs_err::rename(&beside, &pin)?)
 }
 

@@ -3,10 +3,13 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use topo_lb_common::maps;
 
 use crate::binary::Binary;
 use crate::client::Client;
@@ -39,8 +42,8 @@ enum End {
     Resized,
     /// SIGKILL; the next agent has maps of other sizes, and is killed during its start.
     KilledInAResize,
-    /// SIGTERM; the next agent finds a map under an earlier name, and is killed during its start.
-    Upgraded,
+    /// SIGTERM; the next agent finds maps of another layout, and is killed during its start.
+    Relaid,
 }
 
 const ENDS: [End; 7] = [
@@ -50,7 +53,7 @@ const ENDS: [End; 7] = [
     End::KilledInAStart,
     End::Resized,
     End::KilledInAResize,
-    End::Upgraded,
+    End::Relaid,
 ];
 
 /// So many restarts combine each end of the agent with each change of endpoints.
@@ -98,6 +101,9 @@ enum Others {
 /// The node ports of `web` and [`MOVING`], for TCP, at the agent's node.
 const WEB_PORT: &str = "172.30.0.2:30080";
 const MOVING_PORT: &str = "172.30.0.2:30081";
+
+/// The mark of a layout of pinned maps that no agent has.
+const OTHER_LAYOUT: &str = "layout-0";
 
 /// The Service with changing endpoints, over TCP and UDP.
 const MOVING: &str = "moving";
@@ -247,24 +253,23 @@ fn round(
                 scene.agent.kill();
             }
             End::KilledInAStart | End::KilledInAResize => scene.agent.kill(),
-            End::Stopped | End::Resized | End::Upgraded => scene.agent.stop()?,
+            End::Stopped | End::Resized | End::Relaid => scene.agent.stop()?,
         }
         match end {
             End::Resized | End::KilledInAResize => resize(scene, number),
-            End::Upgraded => {
-                let pins = scene.agent.pins();
-                fs::rename(pins.join("unprogrammed"), pins.join("left_out"))?;
-            }
+            End::Relaid => lay_out_otherwise(scene.agent.pins())?,
             _ => {}
         }
-        if matches!(end, End::KilledInAStart | End::KilledInAResize | End::Upgraded) {
+        if matches!(end, End::KilledInAStart | End::KilledInAResize | End::Relaid) {
             scene.agent.launch()?;
             thread::sleep(moment);
             scene.agent.kill();
             scene.agent.replace_binary(before.clone());
         }
         scene.agent.resume()?;
-        ensure!(!scene.agent.pins().join("left_out").exists(), "an old name is left behind");
+        for left in [OTHER_LAYOUT, "renewal"] {
+            ensure!(!scene.agent.pins().join(left).exists(), "{left} is left behind");
+        }
         scene.wait_for(Via::UdpConnected, at(NOBODY4)?, new)?;
         scene.wait_for(Via::Udp, at(NOBODY6)?, new)?;
         Ok(())
@@ -296,6 +301,26 @@ fn resize(scene: &mut Scene<'_>, number: usize) {
     };
     scene.agent.set("--max-services", of(2, ["600", "512"]));
     scene.agent.set("--max-flows", of(3, ["20000", "16384"]));
+}
+
+/// Makes the pins those of a layout before the agent's: by their mark, and by a map of another shape.
+/// The attached programs go on with the map that they have.
+fn lay_out_otherwise(pins: &Path) -> Result<()> {
+    for entry in fs::read_dir(pins)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with("layout-") {
+            fs::remove_dir(entry.path())?;
+        }
+    }
+    fs::create_dir(pins.join(OTHER_LAYOUT))?;
+    let pin = pins.join(maps::AFFINITY4);
+    fs::remove_file(&pin)?;
+    let mut create = Command::new("bpftool");
+    create.args(["map", "create"]).arg(&pin);
+    create.args("type lru_hash key 4 value 12 entries 64 name affinity4".split(' '));
+    let output = create.output()?;
+    ensure!(output.status.success(), "bpftool: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
 }
 
 fn judge(tally: &Tally, allowed: &BTreeSet<&str>, end: End, report: &mut Report) {

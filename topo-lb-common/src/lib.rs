@@ -1,8 +1,8 @@
 //! The ABI of topo-lb: the layouts of the BPF maps that the agent and the programs share.
 //!
 //! Every layout is `repr(C)` without hidden padding. Each map has a file: [`record`] is
-//! `services4`, `services6`, `records4` and `records6`, [`backend`] is `slots4` and `slots6`, [`flow`] is `flows4`,
-//! `flows6`, `replies4` and `replies6`, and so on.
+//! `services4`, `services6`, `records4` and `records6`, [`backend`] is `slots4` and `slots6`, [`flow`] is `flows4`
+//! and `flows6`, and so on.
 //!
 //! Addresses are byte arrays in network order, so that `bpftool map dump` shows them readably.
 //! **Ports are in host byte order** for the same reason. [`maps`] has the names of the maps.

@@ -5,8 +5,7 @@
 pub const SPILL_ONE: u16 = 10_000;
 
 /// In place of a share: the endpoints of the chosen tier count only while the agent renews the map
-/// `lease`, and the wider tier at all other times. A program of before there were leases reads it as a
-/// share of more than all, and so uses the wider tier.
+/// `lease`, and the wider tier at all other times.
 pub const LEASED: u16 = u16::MAX;
 
 /// [`Selection::slot_base`] if the endpoints are in the record.

@@ -62,22 +62,28 @@ pub fn text(kube_proxy: &Table) -> String {
     let cell = |cell| told(&topo_lb, kube_proxy, cell);
     text.push_str(CELLS);
     for &target in Target::VARIANTS {
-        for &policy in Policy::VARIANTS {
-            let _ = writeln!(
-                text,
-                "\n### {}, `externalTrafficPolicy: {}`\n",
-                title(target),
-                name(policy)
-            );
-            let columns = Endpoints::VARIANTS;
-            head(&mut text, "caller", columns.iter().map(|it| name(*it)));
-            for &caller in Caller::VARIANTS {
+        let rows = |policy| {
+            rows(|caller| {
                 let of = |&endpoints| {
                     let service = Service { policy, endpoints, variant: Variant::Plain };
                     cell((service, target, caller))
                 };
-                row(&mut text, name(caller), columns.iter().map(of));
-            }
+                Endpoints::VARIANTS.iter().map(of).collect()
+            })
+        };
+        let [cluster, local] = [Policy::Cluster, Policy::Local].map(rows);
+        let tables = if cluster == local {
+            vec![("with any `externalTrafficPolicy`", cluster)]
+        } else {
+            vec![
+                ("`externalTrafficPolicy: Cluster`", cluster),
+                ("`externalTrafficPolicy: Local`", local),
+            ]
+        };
+        for (policy, rows) in tables {
+            let _ = writeln!(text, "\n### {}, {policy}\n", title(target));
+            head(&mut text, "caller", Endpoints::VARIANTS.iter().map(|it| name(*it)));
+            text.push_str(&rows);
         }
     }
     text.push_str(RANGES);
@@ -87,13 +93,13 @@ pub fn text(kube_proxy: &Table) -> String {
     let titles: Vec<_> =
         columns.iter().map(|it| format!("{}, {}", name(it.0), name(it.1))).collect();
     head(&mut text, "caller", titles.iter().map(String::as_str));
-    for &caller in Caller::VARIANTS {
+    text.push_str(&rows(|caller| {
         let of = |&(policy, variant)| {
             let service = Service { policy, endpoints: Endpoints::Both, variant };
             cell((service, Target::LoadBalancer, caller))
         };
-        row(&mut text, name(caller), columns.iter().map(of));
-    }
+        columns.iter().map(of).collect()
+    }));
     text
 }
 
@@ -118,8 +124,20 @@ fn head<'a>(text: &mut String, first: &str, columns: impl Iterator<Item = &'a st
     let _ = writeln!(text, "| {first} | {} |\n|---|{lines}", columns.join(" | "));
 }
 
-fn row(text: &mut String, first: &str, cells: impl Iterator<Item = String>) {
-    let _ = writeln!(text, "| {first} | {} |", cells.collect::<Vec<_>>().join(" | "));
+/// The rows of a table. Callers with the same cells share one.
+fn rows(cells: impl Fn(Caller) -> Vec<String>) -> String {
+    let mut rows: Vec<(Vec<&str>, Vec<String>)> = Vec::new();
+    for &caller in Caller::VARIANTS {
+        let cells = cells(caller);
+        match rows.iter_mut().find(|(_, other)| *other == cells) {
+            Some((callers, _)) => callers.push(name(caller)),
+            None => rows.push((vec![name(caller)], cells)),
+        }
+    }
+    let row = |(callers, cells): &(Vec<&str>, Vec<String>)| {
+        format!("| {} | {} |\n", callers.join(", "), cells.join(" | "))
+    };
+    rows.iter().map(row).collect()
 }
 
 /// What topo-lb does, and kube-proxy if that differs.

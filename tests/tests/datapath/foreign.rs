@@ -239,13 +239,13 @@ fn a_program_that_takes_the_probe_s_address_is_met_by_the_probe() -> Result<()> 
 }
 
 #[test]
-fn links_of_an_older_agent_get_the_first_place_and_no_connection_notices() -> Result<()> {
+fn links_without_an_order_get_the_first_place_and_no_connection_notices() -> Result<()> {
     idle(|scene| {
         let (pod, node) = (pod(scene)?, node(scene)?);
         scene.agent.resume()?;
         scene.agent.stop()?;
         for hook in Hook::ALL.into_iter().filter(|hook| hook.decides()) {
-            foreign::make_older(scene.agent.pins(), hook, &node)?;
+            foreign::replace_without_order(scene.agent.pins(), hook, &node)?;
         }
         let mut caller = scene.cluster.pod("a")?.client()?;
         let agent = &mut scene.agent;

@@ -561,13 +561,6 @@ fn what_cannot_be_traced_is_a_sentence() -> Result<()> {
             let said = String::from_utf8_lossy(&output.stderr);
             ensure!(!output.status.success() && said.contains(sentence), "{arguments:?}: {said}");
         }
-        scene.agent.resume()?;
-        scene.agent.stop()?;
-        // As an agent of before leaves its pins.
-        fs::remove_file(scene.agent.pins().join(maps::TRACE))?;
-        let output = command(scene, &[])?.output()?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(!output.status.success() && said.contains("is older than this command"), "{said}");
         Ok(())
     })
 }

@@ -115,9 +115,6 @@ fn cleanup_removes_every_trace_and_connections_are_untouched_again() -> Result<(
     play(|scene| {
         let objects = scene.agent.objects()?;
         scene.agent.stop()?;
-        // The name under which an earlier version pinned it.
-        let pins = scene.agent.pins();
-        std::fs::rename(pins.join("unprogrammed"), pins.join("left_out"))?;
         let output = scene.agent.cleanup()?;
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         ensure!(!scene.agent.pins().exists(), "the pin directory is still there");

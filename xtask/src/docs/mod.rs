@@ -1,8 +1,9 @@
 //! `cargo xtask docs`: a site of our pages, by mdbook. It and unit tests refuse links that lead nowhere, names of
-//! files that are not there, and commands that no test runs and that do not say why.
+//! files and folders that are not there, and commands that no test runs and that do not say why.
 
 mod book;
 mod commands;
+mod folders;
 mod links;
 mod page;
 mod paths;
@@ -42,6 +43,7 @@ pub(crate) fn run(workspace: &Workspace, Args {}: &Args) -> Result<()> {
     let files = page::tracked(workspace)?;
     let mut faults = links::broken(&pages, &files);
     faults.extend(paths::missing(&pages, &files));
+    faults.extend(folders::faults(&pages, &files));
     faults.extend(commands::faults(&pages, &commands::suites(workspace)?));
     ensure!(faults.is_empty(), "the pages have faults:\n  {}", faults.join("\n  "));
     let folder = workspace.target.join("docs");

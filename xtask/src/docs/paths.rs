@@ -27,20 +27,12 @@ pub(super) fn missing(pages: &BTreeMap<String, Page>, files: &[String]) -> Vec<S
         let mut below = BASES.iter().map(|base| format!("{base}{path}"));
         files.contains(path) || below.any(|path| files.contains(&*path))
     };
-    let of_page = |page: &&Page| is_ours(&page.path);
-    let pages = pages.values().filter(of_page);
-    let all = pages.flat_map(|page| page.spans.iter().map(move |span| (page, span)));
+    let all = pages.values().flat_map(|page| page.spans.iter().map(move |span| (page, span)));
     let missing = all.filter(|(_, (path, _))| is_path(path) && !is_there(path));
     let sentence = |(page, (path, line)): (&Page, &(String, usize))| {
         format!("{}:{line}: {path} does not exist in the repository", page.path)
     };
     missing.map(sentence).collect()
-}
-
-/// Whether paths of a page are of this state of the repository. A changelog tells of earlier ones, and
-/// decisions are not rewritten.
-fn is_ours(page: &str) -> bool {
-    page != "CHANGELOG.md" && !page.starts_with("docs/decisions/")
 }
 
 /// Whether a span of code is a path of a file: of the repository, with a folder and without placeholders.
@@ -70,7 +62,7 @@ mod tests {
     fn a_file_that_moved_is_named_with_its_line() {
         let text = "# A\n`plan/a.rs` and `plan/b.rs`\n```\nplan/c.rs\n```\n`x/*.rs` `/etc/a.yaml` `d.rs` `docs/a.md`\n";
         let page = |path: &str| (path.to_owned(), Page::parse(path.to_owned(), text.to_owned()));
-        let pages = BTreeMap::from(["docs/a.md", "CHANGELOG.md"].map(page));
+        let pages = BTreeMap::from([page("docs/a.md")]);
         let files = ["topo-lb/core/src/plan/a.rs", "docs/a.md"].map(str::to_owned);
         let wanted = ["docs/a.md:2: plan/b.rs does not exist in the repository"];
         assert_eq!(missing(&pages, &files), wanted);

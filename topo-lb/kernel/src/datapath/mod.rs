@@ -154,7 +154,6 @@ impl Datapath {
         let mut made = Made {
             directories: Vec::from_iter(is_new.then(|| options.pin_dir.clone())),
             files: Vec::new(),
-            renamed: renewal::rename_maps(&options.pin_dir)?,
         };
         let map_specs = map_specs(&options.capacity);
         let renewal = match renewal::look(&options.pin_dir, &map_specs)? {
@@ -273,15 +272,12 @@ struct Made {
     /// Parents before children.
     directories: Vec<PathBuf>,
     files: Vec<PathBuf>,
-    /// The old and the new path of each.
-    renamed: Vec<(PathBuf, PathBuf)>,
 }
 
 impl Made {
     fn keep(&mut self) {
         self.directories.clear();
         self.files.clear();
-        self.renamed.clear();
     }
 }
 
@@ -290,9 +286,6 @@ impl Drop for Made {
         // The caller reports the error that led here; `topo-lb cleanup` removes the rest.
         for file in self.files.drain(..) {
             let _ = fs::remove_file(file);
-        }
-        for (old, new) in self.renamed.drain(..) {
-            let _ = fs::rename(new, old);
         }
         for directory in self.directories.drain(..).rev() {
             let _ = fs::remove_dir(directory);

@@ -115,12 +115,8 @@ impl Datapath {
             return Err(error.into());
         }
         let pin_dir = &self.options.pin_dir;
-        if let Some(mut totals) = TotalsMap::open(pin_dir)? {
-            totals.make_others()?;
-        }
-        if let Some(mut far_endpoints) = FarEndpointsMap::open(pin_dir)? {
-            far_endpoints.make_others()?;
-        }
+        TotalsMap::open(pin_dir)?.make_others()?;
+        FarEndpointsMap::open(pin_dir)?.make_others()?;
         let root = &self.options.cgroup_root;
         let attached = |program: &SockOps| -> Result<(), AccountingError> {
             let fd = program.fd().map_err(|error| LoadError::Object(causes(&error)))?;

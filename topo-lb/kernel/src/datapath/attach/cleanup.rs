@@ -4,6 +4,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use topo_lb_common::maps;
+
 use super::accounting;
 use super::devices;
 use super::guards;
@@ -64,7 +66,7 @@ pub fn cleanup(pin_dir: &Path) -> Result<Report, CleanupError> {
     report.detached.extend(guards.into_iter().map(str::to_owned));
     // Now no packet is marked any more.
     report.table = masquerade::remove(pin_dir).map_err(CleanupError::Masquerade)?;
-    for name in renewal::map_names() {
+    for name in maps::ALL {
         if remove(&pin_dir.join(name))? {
             report.unpinned.push(name.to_owned());
         }

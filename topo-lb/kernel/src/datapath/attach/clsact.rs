@@ -1,4 +1,4 @@
-//! Filters of a clsact queueing discipline: ours, those of older agents, and foreign ones.
+//! Filters of a clsact queueing discipline: ours and foreign ones.
 
 use std::fs;
 use std::io;
@@ -18,21 +18,16 @@ use crate::netlink::Netlink;
 pub(crate) const HANDLE: TcHandle = TcHandle::new(0, 0x7470);
 const HANDLE_NUMBER: u32 = 0x7470;
 
-/// Priority of the egress filter of older agents. Filters without a priority ran after it.
-pub(crate) const OLDER_EGRESS: u16 = 0xbfff;
-
 /// Our filter on a device, whether it exists or not.
 pub(crate) fn filter(device: &str, direction: Direction) -> io::Result<SchedClassifierLink> {
     let (attach_type, priority) = (direction.attach_type(), priority(direction));
     SchedClassifierLink::attached(device, attach_type, priority, HANDLE, None)
 }
 
-/// Removes our filter with this priority from a device.
-pub(crate) fn remove(device: &str, direction: Direction, priority: u16) -> io::Result<()> {
+/// Removes our filter from a device.
+pub(crate) fn remove(device: &str, direction: Direction) -> io::Result<()> {
     use aya::programs::links::Link as _;
-    let attach_type = direction.attach_type();
-    let link = SchedClassifierLink::attached(device, attach_type, priority, HANDLE, None)?;
-    link.detach().map_err(io::Error::other)
+    filter(device, direction)?.detach().map_err(io::Error::other)
 }
 
 /// Marks that the device had no clsact queueing discipline before ours.
@@ -72,30 +67,13 @@ pub(crate) fn forget_all_made(pin_dir: &Path) {
         if let Some(name) = device::name(device) {
             for direction in Direction::BOTH {
                 // Most often there is none.
-                let _ = remove(&name, direction, priority(direction));
+                let _ = remove(&name, direction);
             }
         }
         if let Err(error) = forget_made(pin_dir, device) {
             warn!(device, %error, "an empty queueing discipline is left");
         }
     }
-}
-
-/// Unpins the filter of an older agent; returns whether it is among the device's `filters`.
-pub(crate) fn forget_older(
-    pin_dir: &Path,
-    filters: &[Filter],
-    device: &Device,
-    direction: Direction,
-) -> bool {
-    let is_older =
-        |filter: &Filter| !is_foreign(filter, direction) && filter.priority != priority(direction);
-    let has_older = filters.iter().any(is_older);
-    if has_older {
-        // Older agents have only guests.
-        let _ = fs::remove_file(pin(pin_dir, device, Role::Guest, direction));
-    }
-    has_older
 }
 
 /// How to attach beside foreign filters, if there are any. tcx programs run before all filters
@@ -135,8 +113,7 @@ fn pin(pin_dir: &Path, device: &Device, role: Role, direction: Direction) -> Pat
 }
 
 pub(crate) fn is_foreign(filter: &Filter, direction: Direction) -> bool {
-    let is_older = direction == Direction::Egress && filter.priority == OLDER_EGRESS;
-    filter.handle != HANDLE_NUMBER || filter.priority != priority(direction) && !is_older
+    filter.handle != HANDLE_NUMBER || filter.priority != priority(direction)
 }
 
 /// A filter with a lower priority runs first; the order is that of [`Direction::order`]. The kernel

@@ -18,7 +18,7 @@ use topo_lb_common::device::Device as Limits;
 use topo_lb_common::maps;
 use tracing::{info, warn};
 
-use super::clsact::{self, HANDLE, OLDER_EGRESS, forget_lost, forget_older, mode_beside, remove};
+use super::clsact::{self, HANDLE, forget_lost, mode_beside, remove};
 use super::filters;
 use super::link::DIRECTORY;
 use super::pin::{AttachMode, Pin, TcAttach, pins};
@@ -62,22 +62,11 @@ impl Datapath {
                     TcAttach::Tcx => Some(AttachMode::Tcx),
                     TcAttach::Clsact => Some(AttachMode::Clsact),
                 };
-                // Filters of older agents can exist only at the start.
-                let older = filters.as_ref().filter(|_| renew);
-                let has_older =
-                    older.is_some_and(|filters| forget_older(&pin_dir, filters, device, direction));
                 match attach(&mut self.ebpf, &pin_dir, (*role, device), direction, renew, only) {
                     Ok(is_new) => {
                         if is_new {
                             let program = role.program(direction);
                             info!(device = %device.name, program, "attached");
-                        }
-                        // Only now: while both filters exist, the second finds nothing to
-                        // translate.
-                        if has_older
-                            && let Err(error) = remove(&device.name, direction, OLDER_EGRESS)
-                        {
-                            warn!(device = %device.name, %error, "a filter of an older agent is left");
                         }
                     }
                     // The next call removes all that it had.
@@ -136,13 +125,7 @@ fn detach(pin_dir: &Path, pin: &Pin) -> bool {
     let mut is_gone = true;
     if pin.mode == AttachMode::Clsact
         && let Some(name) = device::name(pin.device)
-        && let Err(error) =
-            remove(&name, pin.direction, clsact::priority(pin.direction)).or_else(|error| {
-                // The filter may have the priority of an older agent.
-                let is_egress = pin.direction == Direction::Egress;
-                let older = is_egress.then(|| remove(&name, pin.direction, OLDER_EGRESS));
-                older.and_then(Result::ok).ok_or(error)
-            })
+        && let Err(error) = remove(&name, pin.direction)
     {
         warn!(device = %name, %error, "a filter of {} is left", pin.program());
         is_gone = false;

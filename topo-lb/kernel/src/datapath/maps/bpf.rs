@@ -34,7 +34,7 @@ pub struct BpfStore {
     revision: Array<MapData, Raw<u32>>,
     names: Hash<u32, Name>,
     counters: MapData,
-    totals: Option<TotalsMap>,
+    totals: TotalsMap,
     /// Service indexes that are named or free since their entries of `totals` were last removed.
     renamed: BTreeSet<u32>,
     capacity: Capacity,
@@ -111,8 +111,8 @@ impl BpfStore {
 
     /// Removes what the last Service ports with these indexes moved.
     fn clear_totals(&mut self) -> Result<(), StoreError> {
-        if let Some(totals) = self.totals.as_mut().filter(|_| !self.renamed.is_empty()) {
-            totals.clear(&self.renamed)?;
+        if !self.renamed.is_empty() {
+            self.totals.clear(&self.renamed)?;
             self.renamed.clear();
         }
         Ok(())

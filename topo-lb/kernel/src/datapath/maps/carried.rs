@@ -1,7 +1,5 @@
 //! tc's connections, carried from old maps to new ones.
 
-use std::path::{Path, PathBuf};
-
 use aya::maps::{Array, HashMap, Map, MapData, MapError};
 use bytemuck::Pod;
 use topo_lb_common::connection::{
@@ -12,7 +10,6 @@ use topo_lb_common::maps;
 use tracing::warn;
 
 use super::connections::now;
-use super::earlier;
 use super::pinned::{BPF_NOEXIST, Raw, absent_is_fine, added};
 use crate::datapath::error::causes;
 use crate::datapath::host::grace;
@@ -25,9 +22,8 @@ const COPIED: u32 = 50_000;
 
 /// The old maps of connections that were replaced, beside the new ones. The hooks of cgroups switch
 /// first: until a device has the new programs, its old ones write to the old maps.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct CarriedConnections {
-    pin_dir: PathBuf,
     maps: Vec<Carried>,
     /// The old `quota`, and the new one.
     quotas: Vec<Map>,
@@ -38,17 +34,11 @@ struct Carried {
     name: &'static str,
     old: Map,
     new: Map,
-    /// In bytes.
-    old_key_size: u32,
     /// Most entries of `old`.
     room: u32,
 }
 
 impl CarriedConnections {
-    pub(super) fn new(pin_dir: &Path) -> Self {
-        Self { pin_dir: pin_dir.to_owned(), maps: Vec::new(), quotas: Vec::new() }
-    }
-
     pub(super) fn add_quotas(&mut self, (old, new): (MapData, MapData)) {
         self.quotas = vec![Map::Array(old), Map::Array(new)];
     }
@@ -60,11 +50,9 @@ impl CarriedConnections {
         name: &'static str,
         (old, new): (MapData, MapData),
     ) -> Result<(), MapError> {
-        let info = old.info()?;
-        let (old_key_size, room) = (info.key_size(), info.max_entries());
-        // Earlier versions had LRU maps; both are read alike.
+        let room = old.info()?.max_entries();
         let (old, new) = (Map::HashMap(old), Map::HashMap(new));
-        self.maps.push(Carried { name, old, new, old_key_size, room });
+        self.maps.push(Carried { name, old, new, room });
         Ok(())
     }
 
@@ -84,7 +72,7 @@ impl CarriedConnections {
         if self.maps.is_empty() {
             return;
         }
-        // Waits for programs of an earlier version, which have established connections until now.
+        // As long again, for the second copy.
         self.keep_half_open(self.until());
         self.copy();
         for carried in &mut self.maps {
@@ -126,27 +114,13 @@ impl CarriedConnections {
     fn copy(&mut self) {
         for carried in &mut self.maps {
             let copied = match carried.name {
-                maps::CONNECTIONS4 => {
-                    carried.copy::<[u32; 4], [u64; 5], Tuple4, Connection4>(&self.pin_dir)
-                }
-                _ => carried.copy::<[u32; 10], [u64; 8], Tuple6, Connection6>(&self.pin_dir),
+                maps::CONNECTIONS4 => copy::<Tuple4, Connection4>(&carried.old, &mut carried.new),
+                _ => copy::<Tuple6, Connection6>(&carried.old, &mut carried.new),
             };
             if let Err(error) = copied {
                 let name = carried.name;
                 warn!("the new map {name} lacks what the old one had: {}", causes(&error));
             }
-        }
-    }
-}
-
-impl Carried {
-    /// Entries of this version, or with the key `OK` and the value `OV` of an earlier one.
-    fn copy<OK: Pod, OV: Pod, K: Pod, V: Pod>(&mut self, pin_dir: &Path) -> Result<(), MapError> {
-        let Self { old, new, old_key_size, .. } = self;
-        if *old_key_size as usize == size_of::<OK>() {
-            earlier::copy::<OK, OV, K, V>(pin_dir, old, new)
-        } else {
-            copy::<K, V>(old, new)
         }
     }
 }

@@ -15,12 +15,9 @@ use super::pinned::{BPF_NOEXIST, Hash, Raw, absent_is_fine, added, entries, fail
 pub(crate) struct FarEndpointsMap(Hash<FarEndpoint, Moved>);
 
 impl FarEndpointsMap {
-    /// Opens the map; `None` if an earlier version made the pins.
-    pub(crate) fn open(pin_dir: &Path) -> Result<Option<Self>, OpenError> {
-        if !pin_dir.join(maps::FAR_ENDPOINTS).exists() {
-            return Ok(None);
-        }
-        open(pin_dir, maps::FAR_ENDPOINTS, Map::HashMap).map(|map| Some(Self(map)))
+    /// Opens the map.
+    pub(crate) fn open(pin_dir: &Path) -> Result<Self, OpenError> {
+        open(pin_dir, maps::FAR_ENDPOINTS, Map::HashMap).map(Self)
     }
 
     /// Makes the entry in which programs count when there is no room for another one.
@@ -39,13 +36,12 @@ impl FarEndpointsMap {
     }
 }
 
-/// Reads what was moved to each endpoint; `None` is all of those without room. Nothing if an earlier
-/// version made the pins.
+/// Reads what was moved to each endpoint; `None` is all of those without room.
 ///
 /// # Errors
 /// The map cannot be read.
 pub fn read(pin_dir: &Path) -> Result<BTreeMap<Option<IpAddr>, Moved>, ReadError> {
-    let Some(map) = FarEndpointsMap::open(pin_dir)? else { return Ok(BTreeMap::new()) };
+    let map = FarEndpointsMap::open(pin_dir)?;
     let all = entries(&map.0, maps::FAR_ENDPOINTS).map(|entry| {
         let (key, moved) = entry?;
         Ok((endpoint(key), moved))
@@ -58,10 +54,10 @@ pub fn read(pin_dir: &Path) -> Result<BTreeMap<Option<IpAddr>, Moved>, ReadError
 /// # Errors
 /// The map cannot be opened or changed.
 pub fn remove(pin_dir: &Path, endpoints: &[IpAddr]) -> Result<(), ReadError> {
-    match FarEndpointsMap::open(pin_dir)? {
-        Some(mut map) if !endpoints.is_empty() => Ok(map.remove(endpoints)?),
-        _ => Ok(()),
+    if endpoints.is_empty() {
+        return Ok(());
     }
+    Ok(FarEndpointsMap::open(pin_dir)?.remove(endpoints)?)
 }
 
 fn endpoint(key: FarEndpoint) -> Option<IpAddr> {

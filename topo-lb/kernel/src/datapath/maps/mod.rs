@@ -4,7 +4,6 @@ pub mod bpf;
 pub(crate) mod carried;
 pub mod connections;
 pub mod counters;
-pub(crate) mod earlier;
 pub mod encode;
 pub mod error;
 pub mod excluded;

@@ -15,7 +15,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use aya::maps::{Array, HashMap, Map, MapData, MapError, MapInfo, MapType, PerCpuArray};
+use aya::maps::{Array, HashMap, Map, MapData, MapError, MapInfo};
 use bytemuck::Pod;
 use topo_lb_common::affinity::{Affinity4, Affinity6, AffinityKey};
 use topo_lb_common::counters::{Counters, Name};
@@ -32,12 +32,6 @@ use crate::datapath::error::{LoadError, causes};
 
 /// The new set's directory, below the pin directory.
 const DIRECTORY: &str = "renewal";
-
-/// Maps that earlier versions pinned under another name: the old name, and the current one.
-const RENAMED: [(&str, &str); 1] = [("left_out", maps::UNPROGRAMMED)];
-
-/// Maps that only earlier versions had.
-const GONE: [&str; 3] = ["replies4", "replies6", "refusals"];
 
 /// Maps that the programs write; they outlive a renewal if they fit.
 const STATE: [&str; 31] = [
@@ -105,29 +99,6 @@ pub(crate) fn look(pin_dir: &Path, map_specs: &[MapSpec]) -> Result<Pinned, Load
         differences.push("an agent was stopped while it replaced them".into());
     }
     Ok(if differences.is_empty() { Pinned::Fits } else { Pinned::Differs(differences) })
-}
-
-/// Renames maps of an earlier version to their current names; returns the old and the new path of
-/// each. If that version starts again, it makes these maps anew under the old names.
-///
-/// # Errors
-/// A pin cannot be renamed.
-pub(crate) fn rename_maps(pin_dir: &Path) -> Result<Vec<(PathBuf, PathBuf)>, LoadError> {
-    let mut renamed = Vec::new();
-    for (old, new) in RENAMED {
-        let (old, new) = (pin_dir.join(old), pin_dir.join(new));
-        match fs::rename(&old, &new) {
-            Ok(()) => renamed.push((old, new)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(LoadError::PinDirectory(old, error)),
-        }
-    }
-    Ok(renamed)
-}
-
-/// Every name under which this or an earlier version pins a map.
-pub(crate) fn map_names() -> impl Iterator<Item = &'static str> {
-    maps::ALL.into_iter().chain(RENAMED.map(|(old, _)| old)).chain(GONE)
 }
 
 /// Removes marks and the new set from a pin directory.
@@ -247,7 +218,7 @@ impl Renewal {
 
     /// tc's connections in maps that do not fit.
     pub(crate) fn connections(&self) -> CarriedConnections {
-        let mut carried = CarriedConnections::new(&self.pin_dir);
+        let mut carried = CarriedConnections::default();
         for name in [maps::CONNECTIONS4, maps::CONNECTIONS6] {
             self.copy(name, || carried.add(name, self.both(name)?));
         }
@@ -295,27 +266,11 @@ impl Renewal {
         let names = HashMap::<_, u32, Raw<Name>>::try_from(Map::HashMap(names))?;
         let (old, new) = self.both(maps::COUNTERS)?;
         let new = Mapped::<Counters>::of(new)?;
-        let row = new.entries() / cpus();
-        let each: Box<dyn Fn(u32) -> Result<Vec<Counters>, MapError>> = match old
-            .info()?
-            .map_type()?
-        {
-            // Of a version before records.
-            MapType::PerCpuArray => {
-                let old = PerCpuArray::<_, Raw<Counters>>::try_from(Map::PerCpuArray(old))?;
-                Box::new(move |index| Ok(old.get(&index, 0)?.iter().map(|Raw(one)| *one).collect()))
-            }
-            _ => {
-                let old = Mapped::<Counters>::of(old)?;
-                let row = old.entries() / cpus();
-                Box::new(move |index| {
-                    (0..cpus()).map(|cpu| old.get(place(row, cpu, index))).collect()
-                })
-            }
-        };
+        let old = Mapped::<Counters>::of(old)?;
+        let (old_row, row) = (old.entries() / cpus(), new.entries() / cpus());
         for index in names.keys().filter_map(Result::ok) {
-            for (cpu, one) in (0..).zip(each(index)?) {
-                new.set(place(row, cpu, index), &one)?;
+            for cpu in 0..cpus() {
+                new.set(place(row, cpu, index), &old.get(place(old_row, cpu, index))?)?;
             }
         }
         Ok(())
@@ -337,12 +292,6 @@ impl Renewal {
         self.finished = true;
         for name in maps::ALL {
             match fs::rename(self.staged.join(name), self.pin_dir.join(name)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-        }
-        for name in GONE {
-            match fs::remove_file(self.pin_dir.join(name)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }

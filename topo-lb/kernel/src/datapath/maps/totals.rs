@@ -37,12 +37,9 @@ pub fn ended(totals: &Totals) -> u64 {
 pub(crate) struct TotalsMap(Hash<TotalsKey, Totals>);
 
 impl TotalsMap {
-    /// Opens the map; `None` if an earlier version made the pins.
-    pub(crate) fn open(pin_dir: &Path) -> Result<Option<Self>, OpenError> {
-        if !pin_dir.join(maps::TOTALS).exists() {
-            return Ok(None);
-        }
-        open(pin_dir, maps::TOTALS, Map::HashMap).map(|map| Some(Self(map)))
+    /// Opens the map.
+    pub(crate) fn open(pin_dir: &Path) -> Result<Self, OpenError> {
+        open(pin_dir, maps::TOTALS, Map::HashMap).map(Self)
     }
 
     /// Makes the entries in which programs count when there is no room for another one.
@@ -77,15 +74,14 @@ fn keys(index: u32) -> impl Iterator<Item = TotalsKey> {
     Locality::ALL.into_iter().flat_map(key)
 }
 
-/// Reads what TCP connections moved, without Service ports that are gone; nothing if an earlier version
-/// made the pins. Takes some microseconds per entry, of which only Service ports with connections have
-/// any.
+/// Reads what TCP connections moved, without Service ports that are gone. Takes some microseconds per
+/// entry, of which only Service ports with connections have any.
 ///
 /// # Errors
 /// A map cannot be read.
 pub fn read(pin_dir: &Path) -> Result<BTreeMap<Group, Totals>, ReadError> {
     let mut all = BTreeMap::new();
-    let Some(totals) = TotalsMap::open(pin_dir)? else { return Ok(all) };
+    let totals = TotalsMap::open(pin_dir)?;
     let names: Hash<u32, Name> = open(pin_dir, maps::NAMES, Map::HashMap)?;
     // In the order of keys: a Service port's entries follow each other.
     let mut last: Option<(u32, Option<Arc<str>>)> = None;

@@ -24,12 +24,6 @@ pub enum TraceError {
     /// The maps cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// An earlier version made them.
-    #[error(
-        "the agent that installed {} is older than this command, and its programs tell nothing: \
-         update it", .0.display()
-    )]
-    Older(PathBuf),
     /// Another process traces.
     #[error("another `topo-lb trace` runs on this node: stop it first, there is one ring buffer")]
     Busy,
@@ -70,9 +64,6 @@ impl Ring {
     /// No agent ran here, or another process traces.
     pub fn open(pin_dir: &Path, bytes: u32) -> Result<Self, TraceError> {
         let path = pin_dir.join(maps::TRACE);
-        if pin_dir.join(maps::NAMES).exists() && !path.exists() {
-            return Err(TraceError::Older(pin_dir.to_owned()));
-        }
         let slot = data(pin_dir, maps::TRACE)?;
         let lock = lock(pin_dir)?;
         let lost = open(pin_dir, maps::TRACE_LOST, Map::PerCpuArray)?;

@@ -11,9 +11,7 @@ use topo_lb_core::cluster::{Change, ClusterTopologyPolicy, Node, State, Update};
 
 /// The version that is written. Raise it for a change here, in [`entry`](super::entry) or in the
 /// serialization of `cluster` types, unless older agents can ignore the change.
-pub(super) const VERSION: u32 = 2;
-/// The oldest version that is read: it has no Namespaces and policies.
-const OLDEST: u32 = 1;
+pub(super) const VERSION: u32 = 1;
 
 /// The first line.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,7 +38,7 @@ struct Trailer {
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum FormatError {
-    #[error("it is of format version {0}, and this agent reads versions {OLDEST} to {VERSION}")]
+    #[error("it is of format version {0}, and this agent reads version {VERSION}")]
     Version(u32),
     #[error("it is damaged: {0}")]
     Damaged(String),
@@ -148,7 +146,7 @@ impl Whole {
         // Only this field is known to be in other versions.
         let version = serde_json::from_slice::<AnyHeader>(&text[..first])
             .map_err(|error| FormatError::Damaged(format!("its header: {error}")))?;
-        if !(OLDEST..=VERSION).contains(&version.topo_lb_state) {
+        if version.topo_lb_state != VERSION {
             return Err(FormatError::Version(version.topo_lb_state));
         }
         let body = text.strip_suffix(b"\n").ok_or_else(|| damaged("its end is missing"))?;

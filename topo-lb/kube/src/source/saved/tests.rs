@@ -183,7 +183,7 @@ fn what_is_damaged_or_of_another_version_or_cluster_is_set_aside() {
     for (content, what) in [
         (&b""[..], "it is damaged: it has no header"),
         (b"\0\0\0\0\n", "it is damaged: its header"),
-        (b"{\"topo_lb_state\":3,\"other\":true}\n", "it is of format version 3"),
+        (b"{\"topo_lb_state\":2,\"other\":true}\n", "it is of format version 2"),
         (&text, "it is damaged: its checksum does not match"),
         (&text[..half], "it is damaged: its end is missing"),
         (&foreign, "it is of another cluster"),
