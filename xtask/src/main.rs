@@ -31,6 +31,7 @@ mod given;
 mod image;
 mod install;
 mod kube_proxy;
+mod kubernetes;
 mod lab_program;
 mod lanes;
 mod last_release;
