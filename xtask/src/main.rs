@@ -39,6 +39,8 @@ mod kubernetes;
 mod lab_program;
 mod lanes;
 mod last_release;
+#[cfg(test)]
+mod layers;
 mod libraries;
 mod machine;
 mod mounts;
