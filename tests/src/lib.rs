@@ -18,6 +18,12 @@
 //! Everything that outlives a process (namespaces, cgroups, pins, folders) has the lab's [`prefix`]
 //! with the process id in its name. Guards remove it on drop, [`interrupt`] on a signal, and the
 //! next lab removes what a killed process left.
+//!
+//! It must never know how the agent decides: it starts the program, and looks at what clients get. No crate of
+//! the product imports it, but by its tests.
+//!
+//! The door: [`lab::within`] makes a cluster and hands it to a test; [`cluster::Cluster`] has its nodes and
+//! pods.
 
 pub mod address;
 pub mod agent;

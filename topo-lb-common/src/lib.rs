@@ -6,7 +6,12 @@
 //!
 //! Addresses are byte arrays in network order, so that `bpftool map dump` shows them readably.
 //! **Ports are in host byte order** for the same reason. [`maps`] has the names of the maps.
-//! Nothing here does I/O.
+//!
+//! It must never know the agent, nor `std`, which the programs lack; it imports no other crate of the
+//! workspace, and does no I/O.
+//!
+//! The door: [`maps`], and then the layout of the map in question; [`selection`] is how both sides choose an
+//! endpoint.
 #![cfg_attr(not(test), no_std)]
 
 pub mod address;

@@ -262,7 +262,7 @@ fn figures(args: &PlanArgs, before: &State) -> anyhow::Result<(Option<Figures>, 
         return Ok((None, Vec::new()));
     } else {
         let scraped = block_on(agent_metrics::read(&args.metrics))?.context("--metrics")?;
-        let figures = Figures::of(&scraped).context("--metrics")?;
+        let figures = agent_metrics::figures(&scraped).context("--metrics")?;
         let doubts = figures.doubts(before);
         ("--metrics", figures, doubts)
     };

@@ -10,8 +10,8 @@ use std::env;
 
 use anyhow::{Context as _, Result};
 
-use crate::cluster_parts::kubernetes;
 use crate::control_plane;
+use crate::kubernetes;
 use crate::process::{Background, display};
 use crate::progress::note;
 use crate::stage::Stage;

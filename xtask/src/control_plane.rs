@@ -10,10 +10,10 @@ use std::path::PathBuf;
 use anyhow::Result;
 
 use crate::cache;
-use crate::cluster_parts::kubernetes;
 use crate::debian;
 use crate::debian_kubernetes::{Build, VERSION};
 use crate::given;
+use crate::kubernetes;
 use crate::progress;
 use crate::workspace::{Workspace, find_program, path_from};
 

@@ -7,8 +7,8 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 
 use crate::cache;
-use crate::cluster_parts::kubernetes;
 use crate::debian_kubernetes::{Build, VERSION};
+use crate::kubernetes;
 use crate::process::output_of;
 use crate::progress;
 use crate::summary::Outcome;

@@ -1,8 +1,12 @@
 //! Set-up, builds, releases, tests, demo and bench: `cargo xtask --help`.
 //!
-//! Each subcommand is a module. [`machine`] inspects the machine, [`plan`] decides what is missing,
-//! and [`install`] carries out the plan. Messages go to standard error. Standard output is for
-//! `--json` and for the programs that xtask starts.
+//! Each subcommand is a module. [`machine`] inspects the machine by the table of [`needs`], [`plan`] decides
+//! what is missing, and [`install`] carries out the plan. Messages go to standard error. Standard output is
+//! for `--json` and for the programs that xtask starts.
+//!
+//! It must never import a crate of the product: it builds them, and has to run before they compile.
+//!
+//! The door: [`Command`], and the module of the command in question; [`stage`] has what `test` runs.
 
 use std::process::ExitCode;
 
@@ -31,9 +35,12 @@ mod given;
 mod image;
 mod install;
 mod kube_proxy;
+mod kubernetes;
 mod lab_program;
 mod lanes;
 mod last_release;
+#[cfg(test)]
+mod layers;
 mod libraries;
 mod machine;
 mod mounts;

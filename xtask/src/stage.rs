@@ -26,6 +26,7 @@ use crate::process::{run_logged, run_visible, to_log};
 use crate::progress::{self, Running};
 use crate::prometheus;
 use crate::release::proof::{self, Dist};
+use crate::shipped;
 use crate::suites;
 use crate::summary::Outcome;
 use crate::virtual_machine::{self, Asked};
@@ -301,6 +302,9 @@ fn of_the_lab(
 /// Some tests on every kernel, or all tests on the named ones.
 fn kernels(workspace: &Workspace, machine: &Machine, asked: Asked<'_>) -> Result<Outcome> {
     let (compiler, _) = object_tools(machine).context("no compiler for other targets")?;
+    if asked.takes_arm64_agent() {
+        shipped::build(workspace, &[Architecture::Arm64])?;
+    }
     virtual_machine::run(workspace, compiler, asked)
 }
 

@@ -1,5 +1,9 @@
 //! A fake API server: lists in pages, watches that resume, and failures on request. For what a real
 //! server seldom does, and for sizes that would take hours to fill into a real one.
+//!
+//! It must never know topo-lb or the lab: it serves JSON. So unit tests need not compile the lab.
+//!
+//! The door: [`FakeApi`] serves; [`State`] has its objects, and the failures that a test asks for.
 
 use std::collections::BTreeMap;
 use std::fmt;

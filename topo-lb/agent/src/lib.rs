@@ -1,9 +1,12 @@
 //! The agent: one task that owns the state of the cluster and of the maps, and all that others see of it:
 //! HTTP, metrics, Events, health checks, the status of policies, the resolver.
 //!
-//! It must never know how a command line is read: it is given a [`app::Config`].
+//! It must never know how a command line is read, nor what a command prints: it is given an
+//! [`app::Config`]. What can be decided without a task, a clock or a map belongs to `topo_lb_core`, and each
+//! question to this host to `topo_lb_kernel`.
 //!
-//! The door: [`app::run`].
+//! The door: [`app::run`]. The loop is in `app::running`, what it writes in `app::kernel`; all that it reports
+//! goes through [`telemetry`], and other tasks ask it by [`state_query`].
 
 pub mod admin;
 pub mod agent_state;

@@ -1,6 +1,7 @@
 //! What topo-lb does in the kernel and asks of this host: programs, maps, hooks, devices, sockets, netlink.
 //!
-//! It must never know where objects come from (kube), nor who asks it (agent, commands).
+//! It must never know where objects come from (kube), nor who asks it (agent, commands): of the workspace it
+//! imports only `topo_lb_core` and `topo_lb_common`.
 //!
 //! The door: [`datapath::Datapath`] loads and attaches the programs and carries out plans of
 //! `topo_lb_core`; [`datapath::inspect`] and [`datapath::maps`] read what is there; [`device`], [`socket`],

@@ -2,9 +2,11 @@
 //! the custom resources.
 //!
 //! It must never know the kernel, nor what becomes of an object: it hands out updates of
-//! `topo_lb_core::cluster`.
+//! `topo_lb_core::cluster`, and imports no other crate of the workspace.
 //!
-//! The door: [`source::kube::follow`], [`source::file::follow`], [`source::saved`]; [`crd`] has the schemas.
+//! The door: [`source::Event`] is what each source sends; [`source::kube::follow`] watches an API server,
+//! [`source::file::follow`] a folder, and [`source::saved`] starts without either. [`source::object`] reads
+//! the objects of all of them, and [`crd`] has the schemas of the custom resources.
 
 pub mod crd;
 pub mod heap;

@@ -8,7 +8,11 @@ use std::sync::Arc;
 use anyhow::Context as _;
 
 use crate::commands::top;
-use topo_lb_core::what_if::Scraped;
+
+mod text;
+
+use text::Scraped;
+pub use text::{NoMetrics, figures};
 
 /// What a file of metrics may be called after its node's name.
 const ENDINGS: [&str; 3] = [".txt", ".prom", ".metrics"];

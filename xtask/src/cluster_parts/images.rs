@@ -10,11 +10,12 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
-use super::{image_names, kubernetes};
+use super::image_names;
 use crate::cache;
 use crate::debian::{self, Archive};
 use crate::debian_kubernetes::VERSION;
 use crate::given;
+use crate::kubernetes;
 use crate::libraries;
 use crate::oci::{Image, architecture, copy};
 use crate::process::output_of;

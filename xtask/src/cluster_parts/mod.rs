@@ -5,7 +5,6 @@
 mod containerd;
 mod image_names;
 mod images;
-pub(crate) mod kubernetes;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -16,6 +15,7 @@ use crate::cluster_tools;
 use crate::control_plane;
 use crate::debian;
 use crate::kube_proxy;
+use crate::kubernetes;
 use crate::workspace::{Workspace, find_program, path_from};
 
 /// The folders of all parts.

@@ -19,8 +19,8 @@ use regex::Regex;
 
 use self::cluster::Cluster;
 use crate::cluster::ServiceProxy;
-use crate::cluster_parts::kubernetes;
 use crate::install;
+use crate::kubernetes;
 use crate::needs::Need;
 use crate::progress;
 use crate::workspace::Workspace;

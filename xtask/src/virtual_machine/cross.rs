@@ -7,12 +7,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 
 use super::debian_kernel::Line;
-use super::suites::{Scope, Suite, of};
 use crate::architecture::Architecture;
 use crate::cache;
 use crate::debian::{self, Archive};
 use crate::process::run_logged;
-use crate::shipped;
 use crate::static_program;
 use crate::suites;
 use crate::toolchain::Toolchain;
@@ -24,12 +22,8 @@ const LINE: Line = Line::Arm64;
 /// The programs that the machine needs besides the suites and the agent.
 const BINARIES: [&str; 2] = ["guest", "pod"];
 
-/// Compiles the suites and [`BINARIES`], and the agent as for a release if a suite of this extent needs
-/// it. Returns Cargo's messages.
-pub(super) fn build(workspace: &Workspace, compiler: &Toolchain, scope: Scope) -> Result<String> {
-    if of(scope, LINE).iter().any(Suite::needs_agent) {
-        shipped::build(workspace, &[Architecture::Arm64])?;
-    }
+/// Compiles the suites and [`BINARIES`]. Returns Cargo's messages.
+pub(super) fn build(workspace: &Workspace, compiler: &Toolchain) -> Result<String> {
     let build = suites::cargo_for(workspace, "build", [suites::DATAPATH]);
     let arguments: Vec<&str> = build.get_args().filter_map(|it| it.to_str()).collect();
     let program = compiler.bin.join("cargo");
@@ -43,7 +37,7 @@ pub(super) fn build(workspace: &Workspace, compiler: &Toolchain, scope: Scope) -
     Ok(fs::read_to_string(&log)?)
 }
 
-/// The path of the agent, or of one of [`BINARIES`].
+/// The path of the agent, which is one for a release, or of one of [`BINARIES`].
 pub(super) fn binary(workspace: &Workspace, name: &str) -> PathBuf {
     let profile = if BINARIES.contains(&name) { "debug" } else { Profile::Deployed.name() };
     static_program::folder(workspace, Architecture::Arm64, profile).join(name)

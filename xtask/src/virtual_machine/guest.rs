@@ -92,11 +92,10 @@ pub(super) fn build(
     workspace: &Workspace,
     architecture: Architecture,
     compiler: &Toolchain,
-    scope: Scope,
 ) -> Result<Programs> {
     let messages = match architecture {
         Architecture::X86_64 => build_here(workspace)?,
-        Architecture::Arm64 => cross::build(workspace, compiler, scope)?,
+        Architecture::Arm64 => cross::build(workspace, compiler)?,
     };
     let suites = executable(&messages).context("Cargo has built no suites")?;
     Ok(Programs { architecture, suites })

@@ -60,7 +60,7 @@ pub(crate) fn is_arm64_obtainable() -> bool {
 /// # Errors
 /// The machine lacks a compiler, or the suites do not compile.
 pub(crate) fn compile_for_arm64(workspace: &Workspace, compiler: &Toolchain) -> Result<()> {
-    guest::build(workspace, Architecture::Arm64, compiler, Scope::Short).map(drop)
+    guest::build(workspace, Architecture::Arm64, compiler).map(drop)
 }
 
 fn are_obtainable(architecture: Architecture, lines: &[Line]) -> bool {
@@ -75,6 +75,13 @@ pub(crate) struct Asked<'a> {
     pub(crate) counting: Counting,
     /// Whether machines that passed, and have not changed since, are booted all the same.
     pub(crate) anew: bool,
+}
+
+impl Asked<'_> {
+    /// Whether [`run`] takes the arm64 agent of a release: only the whole of the suites calls the agent there.
+    pub(crate) fn takes_arm64_agent(&self) -> bool {
+        self.lines.contains(&Line::Arm64)
+    }
 }
 
 /// Runs the suites on all kernels at once: their tests wait often.
@@ -96,7 +103,7 @@ pub(crate) fn run(
     let mut supplies = BTreeMap::new();
     for architecture in lines.iter().map(|line| line.architecture()).collect::<BTreeSet<_>>() {
         let emulator = emulator::ready(workspace, architecture)?;
-        let programs = guest::build(workspace, architecture, compiler, scope)?;
+        let programs = guest::build(workspace, architecture, compiler)?;
         supplies.insert(architecture, (emulator, programs));
     }
     let mut counts = Counts::read(workspace)?;

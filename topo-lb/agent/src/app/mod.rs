@@ -1,4 +1,19 @@
-//! The agent: one task owns the state of the cluster and of the maps.
+//! The agent: one task owns the state of the cluster and of the maps. It starts in `start`, and then loops in
+//! `running`.
+//!
+//! | file | what it decides |
+//! |---|---|
+//! | `config` | what an agent is told at its start |
+//! | `start`, `first_listing` | what happens before the first plan, and when the cluster is listed |
+//! | `source`, `wanted` | where objects come from, and which Nodes are watched |
+//! | `running`, `gather` | **what happens when a slice changes**: it is taken in, gathered with others, planned |
+//! | `kernel` | how much of a plan is written before the loop takes in more |
+//! | `retry`, `quarantine` | when a failed plan is tried again, and when a slot may be used again |
+//! | `guard`, `precedence`, `prove` | whether our programs are in place, run first, and translate |
+//! | `devices` | on which devices packets are translated |
+//! | `ejector` | which endpoints are left out for failing connects, and when they come back |
+//! | `exclusions`, `observer`, `resolver` | the tasks for excluded Pods, for observing only, and for DNS |
+//! | `serve` | what reports about the agent: HTTP, Events, metrics |
 
 mod config;
 mod devices;

@@ -185,6 +185,16 @@ impl fmt::Display for Annotation {
     }
 }
 
+/// Whether this value of [`Annotation::Exclude`] excludes the Pod; `None` if it is neither `true` nor `false`.
+#[must_use]
+pub fn excludes(value: &str) -> Option<bool> {
+    match value.trim() {
+        "true" => Some(true),
+        "false" => Some(false),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,12 +1,7 @@
 //! Facts about clients from Namespaces and Pods, for `lint` only.
 
-use std::collections::BTreeMap;
-
-use super::mesh::Meshed;
-use crate::exclusion::{ANNOTATION, asks};
-
-/// Labels or annotations.
-pub type Pairs = BTreeMap<String, String>;
+use super::annotation::{Annotation, excludes};
+use super::mesh::{Meshed, Pairs};
 
 /// Facts from one Namespace or Pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,10 +45,10 @@ impl Client {
     #[must_use]
     pub fn new(namespace: &str, pod: Option<&str>, labels: &Pairs, annotations: &Pairs) -> Self {
         let meshed = || Meshed::of(namespace, pod, labels, annotations);
-        let (Some(pod), Some(value)) = (pod, annotations.get(ANNOTATION)) else {
+        let (Some(pod), Some(value)) = (pod, annotations.get(Annotation::Exclude.name())) else {
             return Self { meshed: meshed(), unclear: None };
         };
-        match asks(value) {
+        match excludes(value) {
             Some(true) => Self::default(),
             Some(false) => Self { meshed: meshed(), unclear: None },
             None => {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::Family;
+use super::frontend::Family;
 
 /// Where a Service can be dialled besides its ClusterIPs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]

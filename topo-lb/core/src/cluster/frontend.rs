@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use super::Protocol;
+use super::protocol::Protocol;
 
 /// An address family; each has its own maps.
 #[derive(

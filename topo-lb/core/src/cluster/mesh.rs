@@ -1,6 +1,9 @@
 //! Namespaces and Pods of service meshes, for `lint` only.
 
-use super::client::Pairs;
+use std::collections::BTreeMap;
+
+/// Labels or annotations.
+pub type Pairs = BTreeMap<String, String>;
 
 /// A namespace or a Pod in a service mesh, which takes over its connections.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

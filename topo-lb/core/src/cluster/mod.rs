@@ -1,7 +1,21 @@
 //! The last good objects of the cluster, and which Services a change touches. Pure: no I/O and no
-//! clock. Only the fields that topology needs are kept.
-
-use std::collections::HashSet;
+//! clock. Only the fields that topology needs are kept. The door is [`State::apply`].
+//!
+//! | file | what it decides |
+//! |---|---|
+//! | `update` | what a source can say: an object came, changed or went, or a whole kind was listed |
+//! | `state` | **what happens when a slice, a Service or a Node changes**: which Services are decided anew |
+//! | `policies` | which policies and Namespaces are above a Service, and which Services a change of them touches |
+//! | `selector` | whether a policy selects a Service |
+//! | `kept` | how little memory a slice takes: equal labels, names and zones are kept once |
+//! | `population` | how many Nodes carry a value of a label |
+//! | `service`, `slice`, `node`, `namespace`, `topology_policy` | what is kept of an object |
+//! | `exposure`, `frontend`, `port`, `protocol` | what clients can dial |
+//! | `annotation` | which annotations are read, on which objects, and what may have been meant |
+//! | `local_addresses` | which addresses this host has, and at which it serves node ports |
+//! | `ejection` | what this node leaves out, as its agent found |
+//! | `client`, `mesh`, `unread` | facts for `lint` only |
+//! | `created`, `labels`, `freshness`, `policy_status` | values |
 
 pub mod annotation;
 pub mod client;
@@ -27,6 +41,7 @@ pub mod slice;
 pub mod state;
 pub mod topology_policy;
 pub mod unread;
+mod update;
 
 pub use annotation::{Annotation, Doubt, On};
 pub use created::Created;
@@ -45,133 +60,4 @@ pub use service::{Service, ServiceId};
 pub use slice::{Endpoint, Placement, Slice, SliceId};
 pub use state::{Changed, State};
 pub use topology_policy::{ClusterTopologyPolicy, PolicyId, TopologyPolicy};
-
-/// A kind of object that a source sends.
-pub trait ClusterObject: Clone + std::fmt::Debug {
-    /// The key of an object.
-    type Id: Clone + std::fmt::Debug + PartialEq + Eq + std::hash::Hash;
-
-    /// The key of this object.
-    fn id(&self) -> &Self::Id;
-}
-
-impl ClusterObject for Service {
-    type Id = ServiceId;
-
-    fn id(&self) -> &ServiceId {
-        &self.id
-    }
-}
-
-impl ClusterObject for Slice {
-    type Id = SliceId;
-
-    fn id(&self) -> &SliceId {
-        &self.id
-    }
-}
-
-impl ClusterObject for Node {
-    type Id = std::sync::Arc<str>;
-
-    fn id(&self) -> &Self::Id {
-        &self.name
-    }
-}
-
-impl ClusterObject for Namespace {
-    type Id = std::sync::Arc<str>;
-
-    fn id(&self) -> &Self::Id {
-        &self.name
-    }
-}
-
-impl ClusterObject for TopologyPolicy {
-    type Id = PolicyId;
-
-    fn id(&self) -> &PolicyId {
-        &self.id
-    }
-}
-
-impl ClusterObject for ClusterTopologyPolicy {
-    type Id = PolicyId;
-
-    fn id(&self) -> &PolicyId {
-        &self.0.id
-    }
-}
-
-/// A change to the objects of one kind.
-#[derive(Clone, Debug)]
-pub enum Change<T: ClusterObject> {
-    /// This object was created or changed.
-    Applied(T),
-    /// The object of this id was deleted.
-    Deleted(T::Id),
-    /// All objects that exist. Those given by id alone stay as they were: they were sent before, or
-    /// cannot be read now. All others are gone.
-    Listed(Vec<T>, Vec<T::Id>),
-}
-
-impl<T: ClusterObject> Change<T> {
-    /// The objects that it brings.
-    pub fn into_objects(self) -> Vec<T> {
-        match self {
-            Self::Applied(object) => vec![object],
-            Self::Deleted(_) => Vec::new(),
-            Self::Listed(all, _) => all,
-        }
-    }
-
-    /// Which of the `known` objects are gone: one that was deleted, and those that a listing has neither in
-    /// full nor by id.
-    pub fn gone<'a>(&self, known: impl Iterator<Item = &'a T::Id>) -> Vec<T::Id>
-    where
-        T::Id: 'a,
-    {
-        match self {
-            Self::Applied(_) => Vec::new(),
-            Self::Deleted(id) => vec![id.clone()],
-            Self::Listed(all, unread) => {
-                let there: HashSet<_> = all.iter().map(T::id).chain(unread).collect();
-                known.filter(|id| !there.contains(id)).cloned().collect()
-            }
-        }
-    }
-
-    /// The same change of objects of another type with the same ids.
-    pub fn map<U: ClusterObject<Id = T::Id>>(self, to: impl Fn(T) -> U) -> Change<U> {
-        match self {
-            Self::Applied(object) => Change::Applied(to(object)),
-            Self::Deleted(id) => Change::Deleted(id),
-            Self::Listed(all, unread) => Change::Listed(all.into_iter().map(to).collect(), unread),
-        }
-    }
-}
-
-/// An update from a source.
-#[derive(Clone, Debug)]
-pub enum Update {
-    /// A change to Services.
-    Service(Change<Service>),
-    /// A change to EndpointSlices.
-    Slice(Change<Slice>),
-    /// A change to Nodes.
-    Node(Change<Node>),
-    /// A change to Namespaces.
-    Namespace(Change<Namespace>),
-    /// A change to TopologyPolicies.
-    TopologyPolicy(Change<TopologyPolicy>),
-    /// A change to ClusterTopologyPolicies.
-    ClusterTopologyPolicy(Change<ClusterTopologyPolicy>),
-    /// All addresses that devices of this host have now, each with the name of a device.
-    LocalAddresses(LocalAddresses),
-    /// Which Nodes the source sends from now on. By default all.
-    KnownNodes(KnownNodes),
-    /// All endpoints that this node leaves out.
-    Ejections(Ejections),
-    /// What this node leaves out of one Service now; perhaps nothing.
-    ServiceEjections(ServiceId, ServiceEjections),
-}
+pub use update::{Change, ClusterObject, Update};

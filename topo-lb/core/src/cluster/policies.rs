@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::Change;
 use super::namespace::Namespace;
 use super::service::{PolicySources, Service};
 use super::topology_policy::{PolicyId, Strength, TopologyPolicy};
+use super::update::Change;
 
 /// Most TopologyPolicies of a namespace that count: its strongest. Each is looked at in every decision for a
 /// Service of the namespace, so thousands would hold up the changes of other namespaces.

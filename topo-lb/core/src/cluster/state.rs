@@ -6,15 +6,18 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::ejection::Ejections;
 use super::kept::{ById, Endpoints, Shared};
 use super::labels::Labels;
+use super::local_addresses::LocalAddresses;
 use super::namespace::Namespace;
+use super::node::{KnownNodes, Node};
 use super::policies::{Above, Policies};
 use super::population::Population;
 use super::service::{PolicySources, Service, ServiceId};
 use super::slice::{Endpoint, Slice, SliceId};
 use super::topology_policy::{ClusterTopologyPolicy, PolicyId, TopologyPolicy};
-use super::{Ejections, KnownNodes, LocalAddresses, Node, Update};
+use super::update::Update;
 
 /// Services with routes that an update may have changed, including deleted ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! What nobody reads in the objects of a cluster, for `lint` only.
 
-use super::{Annotation, Doubt, FrontendKind, On};
+use super::annotation::{Annotation, Doubt, On};
+use super::frontend::FrontendKind;
 
 /// Something in an object that has no effect.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

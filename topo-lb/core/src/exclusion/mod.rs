@@ -9,11 +9,9 @@ mod books;
 mod rules;
 
 pub use books::{Books, PodCgroup, Wanted};
-pub use rules::{Namespace, NamespaceError, Rules, asks};
+pub use rules::{Namespace, NamespaceError, Rules};
 
 use std::sync::Arc;
-
-use crate::cluster::Annotation;
 
 /// A Pod of this node, as far as exclusions need it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,9 +25,6 @@ pub struct Pod {
     /// Annotation `topo-lb.io/exclude`.
     pub exclude: Option<Arc<str>>,
 }
-
-/// The annotation that excludes a Pod.
-pub const ANNOTATION: &str = Annotation::Exclude.name();
 
 /// A source's report about this node's Pods.
 #[derive(Clone, Debug, PartialEq, Eq)]

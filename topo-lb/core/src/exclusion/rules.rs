@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
-use super::{ANNOTATION, Pod};
+use super::Pod;
+use crate::cluster::Annotation;
+use crate::cluster::annotation::excludes;
 
 /// The name of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,16 +30,6 @@ impl FromStr for Namespace {
             && bytes.last().is_some_and(outer)
             && bytes.iter().all(|byte| outer(byte) || *byte == b'-');
         if is_name { Ok(Self(text.to_owned())) } else { Err(NamespaceError) }
-    }
-}
-
-/// Whether this value excludes the Pod; `None` if it is neither `true` nor `false`.
-#[must_use]
-pub fn asks(value: &str) -> Option<bool> {
-    match value.trim() {
-        "true" => Some(true),
-        "false" => Some(false),
-        _ => None,
     }
 }
 
@@ -67,20 +59,22 @@ impl Rules {
     #[must_use]
     pub fn exclude(&self, pod: &Pod) -> bool {
         self.namespaces.contains(&*pod.namespace)
-            || self.annotated && pod.exclude.as_deref().and_then(asks) == Some(true)
+            || self.annotated && pod.exclude.as_deref().and_then(excludes) == Some(true)
     }
 
     /// What is wrong with a Pod's annotation, if anything.
     #[must_use]
     pub fn fault(&self, pod: &Pod) -> Option<String> {
         let text = pod.exclude.as_deref().filter(|_| self.annotated)?;
-        if asks(text).is_some() {
+        if excludes(text).is_some() {
             return None;
         }
         let shown: String = text.chars().take(80).flat_map(char::escape_debug).collect();
         Some(format!(
-            "annotation {ANNOTATION} of Pod {}/{} is ignored: `{shown}` is neither `true` nor `false`",
-            pod.namespace, pod.name
+            "annotation {} of Pod {}/{} is ignored: `{shown}` is neither `true` nor `false`",
+            Annotation::Exclude.name(),
+            pod.namespace,
+            pod.name
         ))
     }
 }

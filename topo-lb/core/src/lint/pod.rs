@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Finding, Rule};
+use crate::cluster::Annotation;
 use crate::cluster::client::Unclear;
-use crate::exclusion::ANNOTATION;
 use crate::explain::{shown, some};
 
 /// Most Pods that a message names.
@@ -19,8 +19,9 @@ pub fn unclear(all: &[Unclear]) -> Vec<Finding> {
     }
     let findings = by_value.into_iter().map(|((namespace, value), pods)| {
         let message = format!(
-            "annotation {ANNOTATION} of {} of its Pods ({}) is ignored: `{}` is neither `true` nor \
+            "annotation {} of {} of its Pods ({}) is ignored: `{}` is neither `true` nor \
              `false`",
+            Annotation::Exclude.name(),
             pods.len(),
             some(pods, PODS),
             shown(value),

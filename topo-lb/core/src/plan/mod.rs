@@ -1,6 +1,21 @@
-//! Computes the steps from what is installed to what is desired. Pure.
+//! Computes the steps from what is installed to what is desired. Pure. The door is `diff`, which plans, and
+//! `commit`, which has a store carry a plan out.
 //!
 //! Works with addresses and endpoints of either family; the datapath knows the layout of the maps.
+//!
+//! | file | what it decides |
+//! |---|---|
+//! | `desired` | what every frontend should do, and which Service gets one that two claim |
+//! | `installed` | what the maps hold |
+//! | `diff`, `draft` | which writes lead from one to the other, in which phase, and whether they have room |
+//! | `step`, `commit`, `store` | the writes, in their order, and the interface of the maps that takes them |
+//! | `entry`, `apportionment` | what a frontend's record says, and its row of endpoints for weights |
+//! | `slots`, `indexes` | which slots of an array and which index a Service port gets |
+//! | `capacity`, `extent` | how much the maps hold, and what happens to a Service that does not fit |
+//! | `share`, `ration` | **who gets how much when not everything fits** |
+//! | `waiting` | which Services wait for room, and when to plan them again |
+//! | `sources` | who may dial load balancer IPs with source ranges |
+//! | `appeared`, `gone` | which sockets reach nobody, or an endpoint that has gone |
 
 pub mod appeared;
 pub mod apportionment;

@@ -2,10 +2,13 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use super::decide::decide;
+use super::decision::Decision;
 use super::label::{DESIRED_NODEPOOL, NODEPOOL, ZONE};
+use super::rules::PolicyKind;
+use super::scope::Scope;
 use super::spill::Share;
 use super::trial::{self, Trial};
-use super::{Decision, PolicyKind, Scope, decide};
 use crate::cluster::{Service, State};
 
 /// The nodes of a cluster by their labels: made once for all Services.

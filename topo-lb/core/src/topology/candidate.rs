@@ -1,12 +1,14 @@
 //! The endpoints of a Service port, and which of them can be used.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 
-use crate::cluster::Endpoint;
-use crate::cluster::kept::Endpoints;
-use crate::cluster::{Family, Port, Service, State};
+use topo_lb_common::backend::Locality;
 
-use super::label::Site;
+use crate::cluster::kept::Endpoints;
+use crate::cluster::{Endpoint, Family, Frontend, Port, Service, ServiceId, State};
+
+use super::label::{Here, Site};
 
 /// The families in which a Service has a ClusterIP, in the order of its ClusterIPs.
 pub(super) fn families(service: &Service) -> Vec<Family> {
@@ -115,4 +117,48 @@ pub(super) fn usable(candidates: &[Candidate<'_>], among: &[usize]) -> (Stock, V
     } else {
         (Stock::Ready, ready)
     }
+}
+
+/// The endpoints that serve a frontend of a Service on any node: those that its slices list as ready
+/// or serving. Also answers for bypassed Services.
+#[must_use]
+pub fn serving(state: &State, id: &ServiceId, frontend: &Frontend) -> HashSet<SocketAddr> {
+    let Some(service) = state.service(id) else {
+        return HashSet::new();
+    };
+    let Frontend { address, port: number, protocol, .. } = *frontend;
+    let ports = service.ports.iter().enumerate().filter(|(place, port)| {
+        port.protocol == protocol && service.is_dialled_at(*place, address, number)
+    });
+    ports
+        .flat_map(|(_, port)| of(state, service, port, Family::of(address)))
+        .filter(Candidate::serves)
+        .map(|one| one.address)
+        .collect()
+}
+
+/// Every endpoint of a Service port in one family, sorted by address and port, and where it is.
+#[must_use]
+pub fn sites<'a>(
+    state: &'a State,
+    service: &Service,
+    port: &Port,
+    family: Family,
+) -> Vec<(SocketAddr, Site<'a>)> {
+    let all = of(state, service, port, family);
+    all.into_iter().map(|one| (one.address, one.site)).collect()
+}
+
+/// How far the endpoint of a Service port at this address is from `node`; `None` if it has none there.
+#[must_use]
+pub fn locality(
+    state: &State,
+    node: &str,
+    service: &Service,
+    port: &Port,
+    endpoint: SocketAddr,
+) -> Option<Locality> {
+    let all = of(state, service, port, Family::of(endpoint.ip()));
+    let found = all.into_iter().find(|one| one.address == endpoint)?;
+    Some(found.site.locality(Here::of(state, node)))
 }

@@ -7,8 +7,9 @@ use std::net::IpAddr;
 use crate::cluster::{Created, Frontend, FrontendKind, Port, ServiceId, State};
 
 use super::exposed::Exposing;
+use super::scope::{Scope, has_frontends};
 use super::trial::Seen;
-use super::{Scope, candidate, has_frontends, policy};
+use super::{candidate, policy};
 
 /// A Service port's claim to a frontend. By kind of frontend, then age, namespace, Service name, and place
 /// in `spec.ports`, the first one gets it.

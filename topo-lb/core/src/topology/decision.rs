@@ -18,12 +18,14 @@ use super::label::{Here, ZONE};
 use super::min_endpoints::Least;
 use super::origin::Origin;
 use super::policy::Policy;
-use super::rules::Rules;
+use super::policy_source::PolicySource;
+use super::rules::{PolicyKind, Rules};
+use super::scope::{self, Bypass};
 use super::spill::Share;
 use super::trial::Trial;
 use super::validation::Ignored;
+use super::verdict::Verdict;
 use super::weights::{Part, Portion, Weighs, Weights};
-use super::{Bypass, PolicyKind, PolicySource, Verdict};
 use crate::cluster::Family;
 pub use status::Status;
 use status::{ejected, endpoint_status};
@@ -219,7 +221,7 @@ impl<'a> Decision<'a> {
         let mut hinted = false;
         let families = candidate::families(service);
         for &family in &families {
-            let bypass = bypass.or_else(|| super::local(state, service, family));
+            let bypass = bypass.or_else(|| scope::local(state, service, family));
             let done =
                 Evaluation::of(state, here, service, port, rules, family, only_local.is_some());
             let done = done.weighed(weights, rules, here).leaving_out(state, service, port);

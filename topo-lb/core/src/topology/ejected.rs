@@ -10,6 +10,7 @@ use super::field::Field;
 use super::label::Here;
 use super::origin::Origin;
 use super::policy::{self, Policy};
+use super::scope::has_frontends;
 use super::trial::Seen;
 use super::validation::{Ignored, Rule};
 use crate::cluster::ejection::most_ejected;
@@ -26,7 +27,7 @@ pub(super) fn unseen(state: &State, policy: &Policy<'_>) -> Option<Ignored> {
 /// The setting of a Service; `None`: it does not ask for ejection, or this node does not see failures.
 #[must_use]
 pub fn setting(state: &State, this_node: &str, id: &ServiceId) -> Option<Setting> {
-    let service = state.service(id).filter(|service| super::has_frontends(service))?;
+    let service = state.service(id).filter(|service| has_frontends(service))?;
     let policy = policy::of(state, Seen::From(this_node), service);
     policy.ejection.filter(|_| policy.handled && state.ejections().unseen.is_none())
 }

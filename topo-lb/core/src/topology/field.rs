@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::PolicySource;
+use super::policy_source::PolicySource;
 use crate::cluster::Annotation;
 use crate::cluster::service::PolicySources;
 

@@ -6,14 +6,15 @@ use std::net::IpAddr;
 use crate::cluster::service::{Skipped, TOO_LONG};
 use crate::cluster::{Family, Service, ServiceId, State};
 
-use super::Scope;
 use super::evaluation::Evaluation;
 use super::label::Here;
 use super::policy::{self, Policy};
 use super::route::of_evaluation;
 use super::rules::Rules;
+use super::scope::Scope;
 use super::trial::Seen;
 use super::validation::{Rule, quoted};
+use super::verdict::Chosen;
 
 /// The value of `topo-lb.io/dns`.
 const ASKED: &str = "true";
@@ -129,7 +130,7 @@ fn groups(
         return None;
     }
     let route = of_evaluation(service, port, &policy.rules, &done, here);
-    let group = |(chosen, share): (&[super::Chosen], f64)| {
+    let group = |(chosen, share): (&[Chosen], f64)| {
         let mut addresses: Vec<_> = chosen.iter().map(|one| one.address().ip()).collect();
         addresses.dedup();
         (share > 0.0 && !addresses.is_empty()).then_some(Group { share, addresses })

@@ -10,11 +10,11 @@ use super::named::has_name;
 use super::openyurt::Reach;
 use super::policy;
 use super::rules::Rules;
+use super::scope::{Scope, has_frontends};
 use super::spill::Spill;
 use super::trial::Seen;
 use super::validation::ANY;
 use super::weights::Weights;
-use super::{Scope, has_frontends};
 
 /// The label of other Nodes that this Service waits for; `None` if it can be decided now.
 #[must_use]

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::PolicySource;
+use super::policy_source::PolicySource;
 use crate::cluster::PolicyId;
 
 /// The object that says a policy.

@@ -10,12 +10,14 @@ use super::field::Field;
 use super::keys::Keys;
 use super::min_endpoints::Least;
 use super::origin::Origin;
+use super::policy_source::PolicySource;
 use super::rules::Rules;
+use super::scope::{Bypass, Scope};
 use super::spill::Spill;
 use super::trial::{Seen, Trial};
 use super::validation::{ANY, Ignored, Rule, kept, quoted};
 use super::weights::Weights;
-use super::{Bypass, PolicySource, Scope, ejection, keys, min_endpoints, openyurt, weights};
+use super::{ejection, keys, min_endpoints, openyurt, weights};
 
 /// The value of `topo-lb.io/refusal`.
 const INTENDED: &str = "intended";
@@ -50,9 +52,10 @@ pub(super) fn of<'a>(state: &'a State, seen: Seen<'_>, service: &'a Service) -> 
     of_layers(layers(state, service), seen, service.external_local, has_tcp)
 }
 
-/// The rules that one object breaks by itself, whatever the Services that it selects. What refines keys may
+/// The rules that an object breaks by itself, whatever the Services that it selects. What refines keys may
 /// refine another object's.
-pub(super) fn broken(origin: &Origin, policy: &PolicySources) -> Vec<Ignored> {
+#[must_use]
+pub fn broken(origin: &Origin, policy: &PolicySources) -> Vec<Ignored> {
     let alone = vec![Layer { origin: origin.clone(), policy }];
     let mut alone = of_layers(alone, Seen::InFull, false, true);
     alone.ignored.retain(|one| one.rule != Rule::WithoutKeys);
@@ -66,6 +69,14 @@ pub(super) fn broken(origin: &Origin, policy: &PolicySources) -> Vec<Ignored> {
         alone.ignored.push(Ignored { origin, what, rule: Rule::WeightsWithSpill });
     }
     alone.ignored
+}
+
+/// The object whose keys are in force for a Service, at least on some nodes; `None` without a policy, or if
+/// topo-lb leaves it alone.
+#[must_use]
+pub fn decider(state: &State, service: &Service) -> Option<Origin> {
+    let policy = of(state, Seen::From(""), service);
+    (policy.handled && policy.source != PolicySource::None).then_some(policy.origin)
 }
 
 fn of_layers<'a>(

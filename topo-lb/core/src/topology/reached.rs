@@ -5,8 +5,9 @@ use std::net::IpAddr;
 
 use super::evaluation::{CandidateStatus, Evaluation};
 use super::label::Here;
+use super::scope::Scope;
 use super::trial::Seen;
-use super::{Scope, candidate, policy};
+use super::{candidate, policy};
 use crate::cluster::{Service, State};
 
 /// How many Ready endpoints clients outside get at this node: with `externalTrafficPolicy: Local` those on

@@ -12,9 +12,10 @@ use super::exposed::{ByClients, Exposing, FrontendOfKind};
 use super::label::Here;
 use super::policy;
 use super::rules::Rules;
+use super::scope::{Scope, has_frontends};
 use super::trial::Seen;
+use super::verdict::{Chosen, Verdict};
 use super::weights::{self, Weights};
-use super::{Chosen, Scope, Verdict, has_frontends, port_name};
 use crate::cluster::service::Protocol;
 use crate::cluster::{
     Clients, Created, Family, Frontend, FrontendKind, Port, Service, ServiceId, State,
@@ -217,5 +218,15 @@ fn route(
             .map(|(one, _)| one.address)
             .collect(),
         name,
+    }
+}
+
+/// `namespace/name:port`; a port without a name has its number.
+#[must_use]
+pub fn port_name(service: &Service, port: &Port) -> Arc<str> {
+    let ServiceId { namespace, name } = &service.id;
+    match &*port.name {
+        "" => format!("{namespace}/{name}:{}", port.port).into(),
+        own => format!("{namespace}/{name}:{own}").into(),
     }
 }

@@ -1,10 +1,7 @@
-//! What agents have counted of TCP connections, by Service port and node: read from their metrics, or
-//! from a Prometheus that scrapes them.
+//! What agents have counted of TCP connections, by Service port and node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-
-use prometheus_parse::{Sample, Scrape, Value};
 
 use crate::cluster::{Port, ServiceId, State};
 use crate::explain::{shown, shown_id, some};
@@ -13,19 +10,6 @@ use crate::explain::{shown, shown_id, some};
 const NAMED: usize = 5;
 /// Kernels count bytes in 64 bits.
 const MOST_BYTES: f64 = u64::MAX as f64;
-/// How an agent's metrics end, as OpenMetrics has it.
-const END: &str = "# EOF";
-
-/// An agent's metrics, as OpenMetrics text.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Scraped {
-    /// The agent's node; `None` if nobody said it.
-    pub node: Option<Arc<str>>,
-    /// Where the text is from, for messages.
-    pub place: String,
-    /// The text.
-    pub text: String,
-}
 
 /// Bytes that an agent has counted of connections to one Service port.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,11 +25,6 @@ pub struct Moved {
     /// How many, in both directions or in one; what is no count is left out.
     pub bytes: f64,
 }
-
-/// This is not the text of an agent's metrics, or one of a node that another text is of.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}: {1}")]
-pub struct NoMetrics(String, String);
 
 /// Bytes that clients sent and received.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -78,26 +57,11 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// The sums of these texts.
-    ///
-    /// # Errors
-    /// A text is not that of an agent's metrics, or two are of one node.
-    pub fn of(all: &[Scraped]) -> Result<Self, NoMetrics> {
-        let mut figures = Self::default();
-        let mut places = BTreeMap::new();
-        for one in all {
-            let wrong = |why: String| NoMetrics(one.place.clone(), why);
-            if let Some(node) = &one.node
-                && let Some(other) = places.insert(node, &one.place)
-            {
-                return Err(wrong(format!(
-                    "it is of the node {}, and so is {other}: give one of them",
-                    shown(node)
-                )));
-            }
-            figures.add(one).map_err(|why| wrong(why.into()))?;
-        }
-        Ok(figures)
+    /// The sums of these, since the agents' counters began; `cut` are the places of texts that break off.
+    pub fn since_start(all: impl IntoIterator<Item = Moved>, cut: Vec<String>) -> Self {
+        let mut figures = Self { cut, ..Self::default() };
+        all.into_iter().for_each(|moved| figures.count(moved));
+        figures
     }
 
     /// The sums of these, of a time such as `1d`.
@@ -117,20 +81,6 @@ impl Figures {
         *(if is_near { &mut counted.near } else { &mut counted.far }) += bytes;
     }
 
-    fn add(&mut self, Scraped { node, place, text }: &Scraped) -> Result<(), &'static str> {
-        let scrape = Scrape::parse(text.lines().map(|line| Ok(line.to_owned())))
-            .map_err(|_| "this is no text of metrics")?;
-        if !scrape.samples.iter().any(|sample| sample.metric.starts_with("topo_lb_")) {
-            return Err("it has no metric of topo-lb: is it of an agent?");
-        }
-        if !text.trim_end().ends_with(END) {
-            self.cut.push(place.clone());
-        }
-        let samples = scrape.samples.iter().filter_map(|sample| moved(node, sample));
-        samples.for_each(|moved| self.count(moved));
-        Ok(())
-    }
-
     /// Sentences on what of them does not fit the cluster of `state`.
     #[must_use]
     pub fn doubts(&self, state: &State) -> Vec<String> {
@@ -142,7 +92,7 @@ impl Figures {
         if !self.cut.is_empty() {
             let names = some(self.cut.iter().map(String::as_str), NAMED);
             doubts
-                .push(format!("these break off before `{END}`, so bytes may be missing: {names}"));
+                .push(format!("these break off before `# EOF`, so bytes may be missing: {names}"));
         }
         if !self.impossible.is_empty() {
             let names: Vec<String> = self.impossible.iter().map(shown_id).collect();
@@ -191,63 +141,30 @@ pub fn is_near(locality: &str) -> Option<bool> {
     }
 }
 
-/// What a sample says; `None` for samples of other metrics.
-fn moved(node: &Option<Arc<str>>, sample: &Sample) -> Option<Moved> {
-    if !["topo_lb_tcp_sent_bytes_total", "topo_lb_tcp_received_bytes_total"]
-        .contains(&sample.metric.as_str())
-    {
-        return None;
-    }
-    let label = |name| sample.labels.get(name);
-    // OpenMetrics names the family without `_total`, so the parser does not know the type.
-    let (Value::Counter(bytes) | Value::Untyped(bytes)) = sample.value else { return None };
-    Some(Moved {
-        node: node.clone(),
-        service: ServiceId {
-            namespace: label("namespace")?.into(),
-            name: label("service")?.into(),
-        },
-        port: label("port")?.into(),
-        is_near: is_near(label("locality")?)?,
-        bytes,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cluster::Protocol;
 
-    fn scraped(node: Option<&str>, text: &str) -> Scraped {
-        Scraped {
-            node: node.map(Into::into),
-            place: "a file".into(),
-            text: format!("{text}{END}\n"),
-        }
-    }
-
-    fn line(name: &str, port: &str, locality: &str, value: &str) -> String {
-        format!(
-            "topo_lb_tcp_{name}_bytes_total{{namespace=\"shop\",service=\"web\",port=\"{port}\",\
-             locality=\"{locality}\",tier=\"0\"}} {value}\n"
-        )
-    }
-
     fn web() -> ServiceId {
         ServiceId { namespace: "shop".into(), name: "web".into() }
     }
 
+    fn moved(node: Option<&str>, port: &str, is_near: bool, bytes: f64) -> Moved {
+        Moved { node: node.map(Into::into), service: web(), port: port.into(), is_near, bytes }
+    }
+
+    fn figures(all: impl IntoIterator<Item = Moved>) -> Figures {
+        Figures::since_start(all, Vec::new())
+    }
+
     #[test]
-    fn directions_and_tiers_are_summed_by_port_and_node() {
-        let text = [
-            line("sent", "http", "node", "1"),
-            line("received", "http", "zone", "2"),
-            line("sent", "http", "region", "4"),
-            line("received", "http", "elsewhere", "8"),
-            line("sent", "81", "elsewhere", "16"),
-        ];
-        let all = [scraped(Some("n1"), &text.concat()), scraped(None, &text[0])];
-        let figures = Figures::of(&all).expect("metrics");
+    fn bytes_are_summed_by_port_and_node() {
+        let n1 = |port, is_near, bytes| moved(Some("n1"), port, is_near, bytes);
+        let all =
+            [("http", true, 1.0), ("http", true, 2.0), ("http", false, 12.0), ("81", false, 16.0)];
+        let all = all.map(|(port, is_near, bytes)| n1(port, is_near, bytes));
+        let figures = figures(all.into_iter().chain([moved(None, "http", true, 1.0)]));
         let port = |name: &str| {
             let port = Port { name: name.into(), port: 81, protocol: Protocol::Tcp };
             figures.port(&web(), &port).cloned()
@@ -261,58 +178,25 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_the_cluster_is_told() {
-        let doubts = |text: &str| {
-            Figures::of(&[scraped(Some("n1"), text)]).expect("metrics").doubts(&State::default())
-        };
-        let all = doubts(&line("sent", "http", "node", "1"));
+        let all = figures([moved(Some("n1"), "http", true, 1.0)]).doubts(&State::default());
         assert_eq!(all.len(), 2);
         assert!(all[0].contains("n1") && all[1].contains("shop/web"), "{all:?}");
-        let all = doubts("topo_lb_ready 1\n");
+        let all = figures([]).doubts(&State::default());
         assert!(matches!(&all[..], [one] if one.contains("no bytes")), "{all:?}");
+        let cut = Figures::since_start([moved(None, "http", true, 1.0)], vec!["n1.txt".to_owned()]);
+        let all = cut.doubts(&State::default());
+        assert!(all[0].starts_with("these break off before `# EOF`"), "{all:?}");
+        assert!(all[0].ends_with("missing: n1.txt"), "{all:?}");
     }
 
     #[test]
     fn what_is_no_count_of_bytes_is_left_out() {
-        let one = |locality, value| {
-            Figures::of(&[scraped(None, &line("sent", "http", locality, value))]).expect("metrics")
-        };
-        assert_eq!(one("moon", "1"), Figures::default());
-        for value in ["NaN", "-1", "+Inf", "1e300"] {
-            let figures = one("node", value);
+        for value in [f64::NAN, -1.0, f64::INFINITY, 1e300] {
+            let figures = figures([moved(None, "http", true, value)]);
             assert!(figures.services.is_empty(), "{value}");
             let doubts = figures.doubts(&State::default());
             let doubt = "these Services are no counts of bytes, and left out: shop/web";
             assert!(doubts.iter().any(|it| it.contains(doubt)), "{value}: {doubts:?}");
-        }
-        let other =
-            "topo_lb_connections_total{namespace=\"a\",service=\"b\",locality=\"node\"} 1\n";
-        assert_eq!(Figures::of(&[scraped(None, other)]), Ok(Figures::default()));
-    }
-
-    #[test]
-    fn a_text_that_breaks_off_is_named() {
-        let text = line("sent", "http", "node", "12");
-        let cut = Scraped { node: None, place: "n1.txt".into(), text };
-        let doubts = Figures::of(&[cut]).expect("metrics").doubts(&State::default());
-        assert!(doubts[0].starts_with("these break off before `# EOF`"), "{doubts:?}");
-        assert!(doubts[0].ends_with("missing: n1.txt"), "{doubts:?}");
-    }
-
-    #[test]
-    fn a_node_counts_once() {
-        let text = line("sent", "http", "node", "12");
-        let [one, other] = ["n1.txt", "n1.prom"]
-            .map(|place| Scraped { place: place.into(), ..scraped(Some("n1"), &text) });
-        let error = Figures::of(&[one, other]).expect_err("twice").to_string();
-        assert_eq!(error, "n1.prom: it is of the node n1, and so is n1.txt: give one of them");
-        assert!(Figures::of(&[scraped(None, &text), scraped(None, &text)]).is_ok());
-    }
-
-    #[test]
-    fn a_text_that_is_not_an_agent_s_is_named() {
-        for text in ["", "<html>", "go_goroutines 7\n"] {
-            let error = Figures::of(&[scraped(None, text)]).expect_err("no metrics");
-            assert!(error.to_string().starts_with("a file: "), "{error}");
         }
     }
 }

@@ -29,7 +29,7 @@ use crate::cluster::State;
 use crate::explain::{Policy, Port};
 
 pub use compare::compare;
-pub use figures::{Figures, Moved, NoMetrics, Scraped, is_near};
+pub use figures::{Figures, Moved, is_near};
 pub use proxied::Proxied;
 pub use setting::{Setting, SettingError, apply};
 pub use table::table;

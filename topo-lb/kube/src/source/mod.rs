@@ -1,4 +1,12 @@
 //! Sources of objects, as streams of [`Event`]s: files, an API server, or the saved state.
+//!
+//! | folder | what it decides |
+//! |---|---|
+//! | `object` | what of an object is kept, and whether it can be used |
+//! | `kube` | which API server is asked, what is watched, and when it is listed again |
+//! | `file` | which files are read, and when they are at rest |
+//! | `saved` | when the state is saved, and when an agent starts from it |
+//! | `beside` | nothing: it reads a source in a task of its own |
 
 mod beside;
 pub mod file;

@@ -128,14 +128,14 @@ mod tests {
 
     use super::super::fake::{Fake, nowhere, refused};
     use super::*;
-    use topo_lb_core::exclusion::ANNOTATION;
+    use topo_lb_core::cluster::Annotation;
 
     const PODS: &str = "/api/v1/pods";
 
     fn object(name: &str, exclude: Option<&str>) -> Value {
         json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": {
             "name": name, "namespace": "meshed", "uid": format!("uid-{name}"),
-            "annotations": exclude.map(|value| json!({ANNOTATION: value})),
+            "annotations": exclude.map(|value| json!({Annotation::Exclude.name(): value})),
         }})
     }
 

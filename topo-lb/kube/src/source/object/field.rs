@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use serde::de::{self, Deserializer, IgnoredAny, Visitor};
 use serde::{Deserialize, de::Error as _};
-use topo_lb_core::cluster::client::Pairs;
+use topo_lb_core::cluster::mesh::Pairs;
 
 use serde_json::Value;
 use uuid::Uuid;

@@ -14,7 +14,7 @@ use crate::progress;
 use crate::workspace::{Workspace, path_from};
 
 /// The variable that names a folder with the programs.
-pub(super) const VARIABLE: &str = "TOPO_LB_KUBERNETES";
+pub(crate) const VARIABLE: &str = "TOPO_LB_KUBERNETES";
 
 /// What a cluster needs.
 const PROGRAMS: [&str; 6] = [
@@ -35,7 +35,7 @@ pub(crate) fn is_there() -> bool {
 ///
 /// # Errors
 /// The folder that the environment names lacks one, or the build fails.
-pub(super) fn programs(workspace: &Workspace) -> Result<PathBuf> {
+pub(crate) fn programs(workspace: &Workspace) -> Result<PathBuf> {
     match given::folder(VARIABLE, &PROGRAMS)? {
         Some(folder) => Ok(folder),
         None => built(workspace),
@@ -75,18 +75,18 @@ pub(crate) fn tests(workspace: &Workspace) -> Result<PathBuf> {
 
 /// Kubernetes' own tests in the folder that the environment names.
 #[derive(Debug)]
-pub(super) struct Tests {
+pub(crate) struct Tests {
     /// Their version: `1.36.1`.
-    pub(super) version: String,
+    pub(crate) version: String,
     /// The names of their images, one a line.
-    pub(super) images: String,
+    pub(crate) images: String,
 }
 
 /// Those of the folder that the environment names, if it has them: a cluster can be without.
 ///
 /// # Errors
 /// They do not say what their images are.
-pub(super) fn given_tests(workspace: &Workspace) -> Result<Option<Tests>> {
+pub(crate) fn given_tests(workspace: &Workspace) -> Result<Option<Tests>> {
     let Some(folder) = path_from(VARIABLE).filter(|it| it.join("e2e.test").is_file()) else {
         return Ok(None);
     };
@@ -100,7 +100,7 @@ pub(super) fn given_tests(workspace: &Workspace) -> Result<Option<Tests>> {
 }
 
 /// The folder in the cache, which also has the programs of the images. Builds them if necessary.
-pub(super) fn built(workspace: &Workspace) -> Result<PathBuf> {
+pub(crate) fn built(workspace: &Workspace) -> Result<PathBuf> {
     let folder = cached()?;
     cache::make_once(&folder, |room| build(workspace, room))?;
     Ok(folder)

@@ -1,0 +1,148 @@
+//! Reads what agents have counted from the text of their metrics.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use prometheus_parse::{Sample, Scrape, Value};
+use topo_lb_core::cluster::ServiceId;
+use topo_lb_core::explain::shown;
+use topo_lb_core::what_if::{Figures, Moved, is_near};
+
+/// How an agent's metrics end, as OpenMetrics has it.
+const END: &str = "# EOF";
+
+/// An agent's metrics, as OpenMetrics text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scraped {
+    /// The agent's node; `None` if nobody said it.
+    pub node: Option<Arc<str>>,
+    /// Where the text is from, for messages.
+    pub place: String,
+    /// The text.
+    pub text: String,
+}
+
+/// This is not the text of an agent's metrics, or one of a node that another text is of.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}: {1}")]
+pub struct NoMetrics(String, String);
+
+/// The sums of these texts.
+///
+/// # Errors
+/// A text is not that of an agent's metrics, or two are of one node.
+pub fn figures(all: &[Scraped]) -> Result<Figures, NoMetrics> {
+    let (mut counted, mut cut) = (Vec::new(), Vec::new());
+    let mut places = BTreeMap::new();
+    for Scraped { node, place, text } in all {
+        let wrong = |why: String| NoMetrics(place.clone(), why);
+        if let Some(node) = node
+            && let Some(other) = places.insert(node, place)
+        {
+            return Err(wrong(format!(
+                "it is of the node {}, and so is {other}: give one of them",
+                shown(node)
+            )));
+        }
+        let scrape = Scrape::parse(text.lines().map(|line| Ok(line.to_owned())))
+            .map_err(|_| wrong("this is no text of metrics".to_owned()))?;
+        if !scrape.samples.iter().any(|sample| sample.metric.starts_with("topo_lb_")) {
+            return Err(wrong("it has no metric of topo-lb: is it of an agent?".to_owned()));
+        }
+        if !text.trim_end().ends_with(END) {
+            cut.push(place.clone());
+        }
+        counted.extend(scrape.samples.iter().filter_map(|sample| moved(node, sample)));
+    }
+    Ok(Figures::since_start(counted, cut))
+}
+
+/// What a sample says; `None` for samples of other metrics.
+fn moved(node: &Option<Arc<str>>, sample: &Sample) -> Option<Moved> {
+    if !["topo_lb_tcp_sent_bytes_total", "topo_lb_tcp_received_bytes_total"]
+        .contains(&sample.metric.as_str())
+    {
+        return None;
+    }
+    let label = |name| sample.labels.get(name);
+    // OpenMetrics names the family without `_total`, so the parser does not know the type.
+    let (Value::Counter(bytes) | Value::Untyped(bytes)) = sample.value else { return None };
+    Some(Moved {
+        node: node.clone(),
+        service: ServiceId {
+            namespace: label("namespace")?.into(),
+            name: label("service")?.into(),
+        },
+        port: label("port")?.into(),
+        is_near: is_near(label("locality")?)?,
+        bytes,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use topo_lb_core::cluster::State;
+
+    use super::*;
+
+    fn scraped(node: Option<&str>, text: &str) -> Scraped {
+        let text = format!("{text}{END}\n");
+        Scraped { node: node.map(Into::into), place: "a file".into(), text }
+    }
+
+    fn line(name: &str, port: &str, locality: &str, value: &str) -> String {
+        format!(
+            "topo_lb_tcp_{name}_bytes_total{{namespace=\"shop\",service=\"web\",port=\"{port}\",\
+             locality=\"{locality}\",tier=\"0\"}} {value}\n"
+        )
+    }
+
+    #[test]
+    fn both_directions_count_by_locality() {
+        let text = [
+            line("sent", "http", "node", "1"),
+            line("received", "http", "zone", "2"),
+            line("sent", "http", "region", "4"),
+            line("received", "81", "elsewhere", "8"),
+            line("sent", "http", "moon", "16"),
+            "topo_lb_connections_total{namespace=\"a\",service=\"b\",locality=\"node\"} 1\n".into(),
+        ];
+        let one = |port: &str, is_near, bytes| Moved {
+            node: Some("n1".into()),
+            service: ServiceId { namespace: "shop".into(), name: "web".into() },
+            port: port.into(),
+            is_near,
+            bytes,
+        };
+        let all = [one("http", true, 3.0), one("http", false, 4.0), one("81", false, 8.0)];
+        let wanted = Figures::since_start(all, Vec::new());
+        assert_eq!(figures(&[scraped(Some("n1"), &text.concat())]), Ok(wanted));
+    }
+
+    #[test]
+    fn a_text_that_breaks_off_is_named() {
+        let text = line("sent", "http", "node", "12");
+        let cut = Scraped { node: None, place: "n1.txt".into(), text };
+        let doubts = figures(&[cut]).expect("metrics").doubts(&State::default());
+        assert!(doubts[0].starts_with("these break off before `# EOF`"), "{doubts:?}");
+        assert!(doubts[0].ends_with("missing: n1.txt"), "{doubts:?}");
+    }
+
+    #[test]
+    fn a_node_counts_once() {
+        let text = line("sent", "http", "node", "12");
+        let [one, other] = ["n1.txt", "n1.prom"]
+            .map(|place| Scraped { place: place.into(), ..scraped(Some("n1"), &text) });
+        let error = figures(&[one, other]).expect_err("twice").to_string();
+        assert_eq!(error, "n1.prom: it is of the node n1, and so is n1.txt: give one of them");
+        assert!(figures(&[scraped(None, &text), scraped(None, &text)]).is_ok());
+    }
+
+    #[test]
+    fn a_text_that_is_not_an_agent_s_is_named() {
+        for text in ["", "<html>", "go_goroutines 7\n"] {
+            let error = figures(&[scraped(None, text)]).expect_err("no metrics");
+            assert!(error.to_string().starts_with("a file: "), "{error}");
+        }
+    }
+}
