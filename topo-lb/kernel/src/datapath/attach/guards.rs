@@ -10,9 +10,9 @@ use aya::programs::CgroupSock;
 use aya_obj::generated::bpf_attach_type;
 use tracing::{debug, warn};
 
-use super::link::{DIRECTORY, Link};
 use super::repair::{Held, Repairs};
 use crate::datapath::host::syscall;
+use crate::datapath::link::{DIRECTORY, Link};
 use crate::datapath::{Datapath, Options};
 
 /// A program and its hook. Its pinned link has the program's name.

@@ -6,7 +6,7 @@ use aya::maps::{HashMap, Map, MapError};
 use bytemuck::{Pod, bytes_of, pod_read_unaligned};
 
 use super::pinned::{BPF_NOEXIST, Raw, added};
-use crate::datapath::attach::pin::pins;
+use crate::datapath::pin::pins;
 
 /// Copies the entries of `old` to `new`. Which device a client is behind is not known: each entry
 /// is written for every device whose programs are pinned in `pin_dir`. The copies of the other
