@@ -7,6 +7,10 @@ pub const TEXT_LENGTH: usize = 128;
 pub const LACKS_SERVICES: u32 = 1;
 /// [`Unprogrammed::lacks`]: room for endpoints (`--max-endpoints`).
 pub const LACKS_ENDPOINTS: u32 = 2;
+/// [`Unprogrammed::lacks`]: the Service alone has too many frontends or ports (`--max-services`).
+pub const TOO_MANY_FRONTENDS: u32 = 3;
+/// [`Unprogrammed::lacks`]: the Service alone has too many endpoints (`--max-endpoints`).
+pub const TOO_MANY_ENDPOINTS: u32 = 4;
 
 /// With [`Unprogrammed::lacks`]: it uses as many of its endpoints as fit inline. With none of these
 /// four, all ports of the Service are left to kube-proxy.
@@ -23,9 +27,9 @@ pub const NOBODY: u32 = 4 << 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
 pub struct Unprogrammed {
-    /// The room that the Service lacks: [`LACKS_SERVICES`] or [`LACKS_ENDPOINTS`]. Added to it,
-    /// what its connections do meanwhile: nothing, [`NARROWED`], [`LAST_GOOD`], [`REFUSED`] or
-    /// [`NOBODY`].
+    /// The room that the Service lacks: [`LACKS_SERVICES`], [`LACKS_ENDPOINTS`], [`TOO_MANY_FRONTENDS`]
+    /// or [`TOO_MANY_ENDPOINTS`]. Added to it, what its connections do meanwhile: nothing, [`NARROWED`],
+    /// [`LAST_GOOD`], [`REFUSED`] or [`NOBODY`].
     pub lacks: u32,
     /// `namespace/name`, zero-padded UTF-8.
     pub service: [u8; TEXT_LENGTH],

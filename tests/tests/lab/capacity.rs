@@ -59,7 +59,7 @@ fn services_without_room_are_listed_until_there_is_room() -> Result<()> {
         scene.agent.resume()?;
         expect_left_out(scene, &json!([lacks("services", "default/web", "kube-proxy")]))?;
         let text = table(scene)?;
-        ensure!(text.contains("The maps are full, and 1 Service lacks room"), "{text}");
+        ensure!(text.contains("1 Service lacks room in the maps"), "{text}");
         ensure!(text.lines().any(|line| line.contains("default/web")), "{text}");
         ensure!(scene.dump("unprogrammed")?.as_array().map(Vec::len) == Some(1));
         ensure!(scene.agent.log().contains("--max-services"), "{}", scene.agent.log());

@@ -12,6 +12,7 @@ use crate::dns::lead::Listeners;
 use crate::plan::desired::Target;
 use crate::plan::{Desired, Gone, Installed, Lack, Meanwhile, Plan, Ration, WhenFull, diff, gone};
 use crate::topology::exposed::Exposing;
+use crate::topology::size::{Excess, Most, excess};
 use crate::topology::{self, Route, Scope, Verdict};
 
 /// Services that are decided before any of them is taken in: it bounds the memory that decisions take.
@@ -270,14 +271,17 @@ impl Reconciler {
         topology::reads_other_nodes(&self.state, &self.node, self.scope, id).is_some()
     }
 
-    fn decide(&self, id: &ServiceId) -> Decided {
+    fn decide(&self, id: &ServiceId, most: Most) -> Decided {
+        let (state, node, exposing) = (&self.state, &self.node, self.exposing.as_ref());
+        if let Some(excess) = excess(state, node, self.scope, exposing, most, id) {
+            return Decided { reads: false, routes: Some(Err(excess)), is_concern: false };
+        }
         let reads = self.reads(id);
         // A decision without these labels could refuse connections.
         if reads && self.state.known_nodes() == KnownNodes::Own {
             return Decided { reads, routes: None, is_concern: false };
         }
-        let mut routes =
-            topology::routes(&self.state, &self.node, self.scope, self.exposing.as_ref(), id);
+        let mut routes = topology::routes(state, node, self.scope, exposing, id);
         if *id == self.resolver.service {
             self.resolver.lead(&mut routes);
         }
@@ -285,7 +289,7 @@ impl Reconciler {
         let is_concern =
             routes.iter().any(|route| route.verdict == Verdict::Refuse && !route.drops)
                 || topology::ignored(&self.state, id).is_some();
-        Decided { reads, routes: Some(routes), is_concern }
+        Decided { reads, routes: Some(Ok(routes)), is_concern }
     }
 
     /// Takes of the changed Services the next to plan, the smallest first.
@@ -311,8 +315,10 @@ impl Reconciler {
     }
 
     fn recompute(&mut self, changed: Vec<ServiceId>, installed: &Installed) {
+        let most = installed.capacity().most_of_a_service();
         for batch in changed.chunks(BATCH) {
-            let decided = batch.par_iter().with_min_len(WORTH_A_THREAD).map(|id| self.decide(id));
+            let ids = batch.par_iter().with_min_len(WORTH_A_THREAD);
+            let decided = ids.map(|id| self.decide(id, most));
             for (id, decided) in batch.iter().zip(decided.collect::<Vec<_>>()) {
                 self.take_in(id.clone(), decided, installed);
             }
@@ -329,10 +335,13 @@ impl Reconciler {
         let Some(routes) = routes else { return };
         let entry = self.recomputed.entry(id.clone()).or_default();
         entry.is_concern = is_concern;
-        if is_concern {
-            entry.is_installed |= note_installed(&routes, installed, &mut entry.served);
+        if is_concern && let Ok(routes) = &routes {
+            entry.is_installed |= note_installed(routes, installed, &mut entry.served);
         }
-        let affected = self.desired.set(id, routes);
+        let affected = match routes {
+            Ok(routes) => self.desired.set(id, routes),
+            Err(excess) => self.desired.leave_out(id, excess),
+        };
         self.ration.renew(&affected);
         self.unsettled.extend(affected);
     }
@@ -342,8 +351,8 @@ impl Reconciler {
 struct Decided {
     /// The decision reads labels of other Nodes.
     reads: bool,
-    /// `None` while it waits for these labels.
-    routes: Option<Vec<Route>>,
+    /// `None` while it waits for these labels; an excess if it alone is too large.
+    routes: Option<Result<Vec<Route>, Excess>>,
     is_concern: bool,
 }
 

@@ -17,9 +17,9 @@ use topo_lb_core::plan::{Capacity, WhenFull};
 use topo_lb_core::topology::Scope;
 use topo_lb_kernel::connection_room::Host;
 use topo_lb_kernel::datapath::Options;
-use topo_lb_kernel::datapath::attach::pin::TcAttach;
 use topo_lb_kernel::datapath::host::netns;
 use topo_lb_kernel::datapath::inspect::tolerated::Tolerated;
+use topo_lb_kernel::datapath::pin::TcAttach;
 use topo_lb_kernel::datapath::programs::object::{AllFrontends, TcpPeer};
 use topo_lb_kernel::device::Pattern;
 

@@ -78,7 +78,8 @@ pub enum Listed {
 pub struct LeftOutRow {
     /// `namespace/name`.
     pub service: Arc<str>,
-    /// Which kind of entry is missing: `services` or `endpoints`.
+    /// Which kind of entry is missing: `services` or `endpoints`; or what the Service alone has too many of:
+    /// `too-many-frontends` or `too-many-endpoints`.
     pub lacks: &'static str,
     /// What its connections do: `kube-proxy` (the maps have nothing of it), `narrowed` (at most 6
     /// of its endpoints are used), `last-good` (its endpoints may be out of date) or `refused`.
@@ -332,12 +333,12 @@ fn left_out_table(rows: &[LeftOutRow]) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    let mut table = table(&["NO ROOM FOR", "MEANWHILE", "RAISE"]);
+    let mut table = table(&["NO ROOM FOR", "LACKS", "MEANWHILE", "RAISE"]);
     for row in rows {
-        table.add_row([&*row.service, row.meanwhile, row.flag]);
+        table.add_row([&*row.service, row.lacks, row.meanwhile, row.flag]);
     }
     format!(
-        "\n\nThe maps are full, and {} room:\n\n{}",
+        "\n\n{} room in the maps:\n\n{}",
         if rows.len() == 1 {
             "1 Service lacks".to_owned()
         } else {

@@ -13,7 +13,7 @@ use topo_lb_core::cluster::{Frontend, ServiceId};
 use topo_lb_core::plan::appeared;
 use topo_lb_core::plan::commit::{commit, take_over};
 use topo_lb_core::plan::sources::{self, SourcePlan, SourceStep};
-use topo_lb_core::plan::{Gone, Installed, Lack, Meanwhile, Plan, Shortage, Step};
+use topo_lb_core::plan::{Gone, Installed, Lack, Meanwhile, Plan, Step};
 use topo_lb_kernel::datapath::maps::bpf::BpfStore;
 use topo_lb_kernel::datapath::maps::error::StoreError;
 use topo_lb_kernel::datapath::maps::sources::SourceMaps;
@@ -121,7 +121,7 @@ impl Kernel {
             let released = self.quarantine.released()?;
             self.free(released)?;
             let mut plan = reconciler.plan(&self.installed);
-            if !plan.unprogrammed.is_empty() && !self.quarantine.is_empty() {
+            if !plan.waiting.is_empty() && !self.quarantine.is_empty() {
                 // What no program reads any more may give it room.
                 let released = self.quarantine.wait()?;
                 self.free(released)?;
@@ -222,21 +222,22 @@ impl Kernel {
             info!("every Service has room in the maps again");
             return;
         }
-        let lacks = |shortage| unprogrammed.values().any(|lack| lack.of == shortage);
-        let flags: Vec<_> = [Shortage::Services, Shortage::Endpoints]
-            .into_iter()
-            .filter(|shortage| lacks(*shortage))
-            .map(Shortage::flag)
-            .collect();
-        for meanwhile in Meanwhile::ALL {
-            let of: Vec<_> =
-                unprogrammed.iter().filter(|(_, lack)| lack.meanwhile == meanwhile).collect();
+        for (is_too_large, meanwhile) in
+            [false, true].into_iter().flat_map(|it| Meanwhile::ALL.map(|meanwhile| (it, meanwhile)))
+        {
+            let is_so =
+                |lack: &Lack| lack.of.is_too_large() == is_too_large && lack.meanwhile == meanwhile;
+            let of: Vec<_> = unprogrammed.iter().filter(|(_, lack)| is_so(lack)).collect();
             if of.is_empty() {
                 continue;
             }
             let names: Vec<String> = of.iter().take(8).map(|(id, _)| id.to_string()).collect();
             let others =
                 if of.len() > names.len() { " and others (`topo-lb list services`)" } else { "" };
+            let why = match is_too_large {
+                false => "the maps are full",
+                true => "too large, with all their ports, addresses and endpoints",
+            };
             let what = match meanwhile {
                 Meanwhile::KubeProxy => "left to kube-proxy are",
                 Meanwhile::Narrowed => "at most 6 of their endpoints (4 over IPv6) are used by",
@@ -244,9 +245,11 @@ impl Kernel {
                 Meanwhile::Nobody => "served by nobody on this node are",
                 Meanwhile::Refused => "refused, as their policy is strict, are",
             };
+            let flags: BTreeSet<_> = of.iter().map(|(_, lack)| lack.of.flag()).collect();
+            let flags: Vec<_> = flags.into_iter().rev().collect();
             warn!(
                 count = of.len(),
-                "the maps are full: {what} {}{others}; start the agent with a larger {}",
+                "{why}: {what} {}{others}; start the agent with a larger {}",
                 names.join(", "),
                 flags.join(" and ")
             );
@@ -264,6 +267,8 @@ fn are_same(some: &[(Frontend, Arc<[IpNet]>)], others: &[(Frontend, Arc<[IpNet]>
 
 #[cfg(test)]
 mod tests {
+    use topo_lb_core::plan::Shortage;
+
     use super::*;
 
     #[test]

@@ -23,9 +23,7 @@ use crate::topology::cause::Cause;
 use crate::topology::claim;
 use crate::topology::label::{REGION, ZONE};
 use crate::topology::named;
-use crate::topology::{
-    self, Decision, Origin, Scope, decide, decide_for, decide_in_full, waits_for,
-};
+use crate::topology::{self, Decision, Origin, Scope, decide_for_some, decide_in_full, waits_for};
 
 use actual::{ActualOutcome, WAIT};
 pub use asked::Asked;
@@ -190,19 +188,23 @@ pub fn report_of_agent(
         skipped: Vec::new(),
         about: about(state, this_node),
     };
-    let contested = claim::contested(state, scope);
+    // What is too large is not made here either: it is explained by its first port.
+    let is_too_large = |id: &ServiceId| unprogrammed.get(id).is_some_and(|it| it.of.is_too_large());
+    let contested = claim::contested(state, scope, is_too_large);
     for id in asked {
         let Some(service) = state.service(id) else {
             report.unknown.push(id.clone());
             continue;
         };
-        let decisions = decide(state, this_node, scope, id);
+        let most_ports = if is_too_large(id) { 1 } else { usize::MAX };
+        let decide = |clients| decide_for_some(clients, state, this_node, scope, id, most_ports);
+        let decisions = decide(Clients::Anywhere);
         if decisions.is_empty() {
             report.skipped.push((id.clone(), skipped(state, this_node, scope, service)));
         }
         let for_outside = match service.exposure {
-            Some(_) => decide_for(Clients::Outside, state, this_node, scope, id),
-            None => Vec::new(),
+            Some(_) if !is_too_large(id) => decide(Clients::Outside),
+            _ => Vec::new(),
         };
         let waits_for = waits_for(state, this_node, scope, id);
         let lack = unprogrammed.get(id);
@@ -218,7 +220,8 @@ pub fn report_of_agent(
             let exposed = for_outside
                 .get(place)
                 .and_then(|decision| Exposed::of(own, decision, this_node, known));
-            let limited = decision.policy.trials.iter().any(|trial| !trial.holds());
+            let limited =
+                !is_too_large(id) && decision.policy.trials.iter().any(|trial| !trial.holds());
             let in_full = limited.then(|| decide_in_full(state, this_node, scope, id)).flatten();
             let would = in_full.as_ref().and_then(|all| all.get(place));
             let would = would.map(|decision| outcome(decision, this_node, known, ""));

@@ -153,7 +153,7 @@ pub fn findings(state: &State) -> Vec<Finding> {
 }
 
 fn shared_frontends(state: &State, findings: &mut Vec<Finding>) {
-    let contested: HashMap<Frontend, Vec<Claim>> = claim::contested(state, Scope::All);
+    let contested: HashMap<Frontend, Vec<Claim>> = claim::contested(state, Scope::All, |_| false);
     for (frontend, claimants) in contested {
         let Some(winner) = claimants.first() else { continue };
         for Claim { service: id, place, kind, .. } in &claimants[1..] {

@@ -7,6 +7,10 @@ use topo_lb_common::record::SPARE;
 
 use super::desired::Desired;
 use crate::cluster::ServiceId;
+use crate::topology::size::{Excess, Most};
+
+/// A Service with so many endpoints of all its ports is planned, however small the maps are.
+const PLANNED_ANYHOW: u64 = 65_536;
 
 /// How many entries the maps hold, as set by the agent's flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,21 +34,44 @@ pub struct Capacity {
 
 /// Which kind of entry a Service lacks room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
-#[strum(serialize_all = "lowercase")]
+#[strum(serialize_all = "kebab-case")]
 pub enum Shortage {
     /// Frontends of a family, or Service ports.
     Services,
     /// Slots, or members.
     Endpoints,
+    /// It asks for more frontends of a family, or Service ports, than the maps hold. It is not planned.
+    TooManyFrontends,
+    /// Its ports have too many endpoints together ([`Capacity::most_of_a_service`]). It is not planned.
+    TooManyEndpoints,
 }
 
 impl Shortage {
+    /// All values.
+    pub const ALL: [Self; 4] =
+        [Self::Services, Self::Endpoints, Self::TooManyFrontends, Self::TooManyEndpoints];
+
     /// The agent's flag that makes these maps larger.
     #[must_use]
     pub const fn flag(self) -> &'static str {
         match self {
-            Self::Services => "--max-services",
-            Self::Endpoints => "--max-endpoints",
+            Self::Services | Self::TooManyFrontends => "--max-services",
+            Self::Endpoints | Self::TooManyEndpoints => "--max-endpoints",
+        }
+    }
+
+    /// Whether the Service alone is too large, whatever room there is.
+    #[must_use]
+    pub const fn is_too_large(self) -> bool {
+        matches!(self, Self::TooManyFrontends | Self::TooManyEndpoints)
+    }
+}
+
+impl From<Excess> for Shortage {
+    fn from(excess: Excess) -> Self {
+        match excess {
+            Excess::Frontends => Self::TooManyFrontends,
+            Excess::Endpoints => Self::TooManyEndpoints,
         }
     }
 }
@@ -81,10 +108,20 @@ pub struct Lack {
 impl fmt::Display for Lack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (meanwhile, flag) = (self.meanwhile.sentence(), self.of.flag());
-        write!(
-            f,
-            "the maps are full, the Service {meanwhile}: start the agent with a larger {flag}"
-        )
+        match self.of {
+            Shortage::Services | Shortage::Endpoints => {
+                write!(f, "the maps are full, the Service {meanwhile}: ")?;
+            }
+            Shortage::TooManyFrontends => write!(
+                f,
+                "too large, the Service {meanwhile}: its ports have too many addresses; divide it, or "
+            )?,
+            Shortage::TooManyEndpoints => write!(
+                f,
+                "too large, the Service {meanwhile}: its ports have too many endpoints; divide it, or "
+            )?,
+        }
+        write!(f, "start the agent with a larger {flag}")
     }
 }
 
@@ -133,6 +170,13 @@ impl Capacity {
     #[must_use]
     pub const fn records(&self) -> u32 {
         self.services.saturating_add(self.spare)
+    }
+
+    /// What a Service may ask for, to be planned at all: as many frontends as the maps hold, and twice as many
+    /// endpoints of all its ports, as a policy may choose few of them.
+    pub(crate) fn most_of_a_service(&self) -> Most {
+        let endpoints = (2 * u64::from(self.slots)).max(PLANNED_ANYHOW);
+        Most { frontends: self.services.into(), endpoints }
     }
 }
 

@@ -12,6 +12,7 @@ use super::entry::Entry;
 use crate::cluster::{Clients, Created, Family, Frontend, FrontendKind, Protocol, ServiceId};
 use crate::topology::claim::Claim;
 use crate::topology::exposed::FrontendOfKind;
+use crate::topology::size::Excess;
 use crate::topology::{Chosen, Route, Verdict};
 
 /// One Service port in one family.
@@ -137,6 +138,8 @@ pub struct Desired {
     claims: BTreeSet<(Frontend, Claim)>,
     /// Services with source ranges.
     limited: BTreeSet<ServiceId>,
+    /// Services without targets, as they alone are too large.
+    too_large: BTreeMap<ServiceId, Excess>,
     lists_all: bool,
 }
 
@@ -151,6 +154,7 @@ impl Desired {
     /// change owner: this one and those that claim the same frontends.
     pub fn set(&mut self, id: ServiceId, routes: Vec<Route>) -> BTreeSet<ServiceId> {
         let mut affected = BTreeSet::new();
+        self.too_large.remove(&id);
         let before = self.services.remove(&id).unwrap_or_default();
         for (frontend, claim) in claims_of(&id, &before) {
             self.claims.remove(&(frontend, claim));
@@ -174,6 +178,18 @@ impl Desired {
         }
         affected.insert(id);
         affected
+    }
+
+    /// Leaves a Service out, as it alone is too large. Returns the same as [`set`](Self::set).
+    pub fn leave_out(&mut self, id: ServiceId, excess: Excess) -> BTreeSet<ServiceId> {
+        let affected = self.set(id.clone(), Vec::new());
+        self.too_large.insert(id, excess);
+        affected
+    }
+
+    /// Of what a Service has too many, if it alone is too large.
+    pub(super) fn too_large(&self, id: &ServiceId) -> Option<Excess> {
+        self.too_large.get(id).copied()
     }
 
     /// The claims to a frontend for clients anywhere, the first of which gets it.

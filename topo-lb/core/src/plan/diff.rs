@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use super::capacity::Lack;
 use super::desired::Desired;
 use super::draft::Draft;
 use super::extent::Extent;
@@ -13,9 +14,11 @@ use super::installed::Installed;
 use super::ration::{self, Ration};
 use super::step::Plan;
 use crate::cluster::ServiceId;
+use crate::topology::size::Excess;
 
 /// Plans the changes of the Services in `touched`, which must name every Service whose desired
-/// state has changed since the last plan. If they do not all fit, `ration` decides.
+/// state has changed since the last plan. If they do not all fit, `ration` decides. Those that are too large
+/// lack room, and what is installed of them goes.
 pub fn plan(
     desired: &Desired,
     installed: &Installed,
@@ -26,10 +29,15 @@ pub fn plan(
     for (_, wait) in ration.wanting(touched) {
         draft.close(wait.closes());
     }
-    if touched.iter().all(|id| draft.settle(desired, id, Extent::Whole).is_ok()) {
-        return draft.finish();
-    }
-    ration::plan(desired, installed, touched, ration)
+    let mut plan = match touched.iter().all(|id| draft.settle(desired, id, Extent::Whole).is_ok()) {
+        true => draft.finish(),
+        false => ration::plan(desired, installed, touched, ration),
+    };
+    let meanwhile = ration.left_out();
+    let too_large = touched.iter().filter_map(|id| Some((id, desired.too_large(id)?)));
+    let lack = |excess: Excess| Lack { of: excess.into(), meanwhile };
+    plan.unprogrammed.extend(too_large.map(|(id, excess)| (id.clone(), lack(excess))));
+    plan
 }
 
 /// Services that are installed but not desired: they were deleted while no agent ran.

@@ -72,6 +72,11 @@ impl Ration {
         self.narrows
     }
 
+    /// Who gets the connections of a Service of which the maps have nothing.
+    pub(super) const fn left_out(&self) -> Meanwhile {
+        left_out(self.narrows)
+    }
+
     /// The desired state of these Services has changed.
     pub fn renew<'a>(&mut self, changed: impl IntoIterator<Item = &'a ServiceId>) {
         if self.ranks.is_some() {
@@ -105,8 +110,7 @@ impl Ration {
     pub fn awaits(&self, plan: &Plan) -> bool {
         let slots = Family::BOTH.map(Pool::Slots);
         let lacks_slots = |wait: &Wait| slots.iter().any(|pool| wait.lacked(*pool));
-        !plan.unprogrammed.is_empty()
-            || plan.frees_slots() && self.waiting.values().any(lacks_slots)
+        !plan.waiting.is_empty() || plan.frees_slots() && self.waiting.values().any(lacks_slots)
     }
 
     /// The Services without room that another plan can give more: their shares have changed, or room was
@@ -247,6 +251,11 @@ pub(super) fn plan(
     Plan { unprogrammed, waiting, gives_up, ..draft.finish() }
 }
 
+/// Who gets the connections of a Service of which the maps have nothing.
+const fn left_out(narrows: bool) -> Meanwhile {
+    if narrows { Meanwhile::Nobody } else { Meanwhile::KubeProxy }
+}
+
 /// Whether kube-proxy gets connections to a Service, or to its new ports, as `pool` lacks room.
 fn leaks(pool: Pool, meanwhile: Meanwhile) -> bool {
     match meanwhile {
@@ -334,12 +343,7 @@ impl Giving<'_> {
             pool
         };
         self.draft.remove(id);
-        (lacking, self.left_out())
-    }
-
-    /// Who gets the connections of a Service of which the maps have nothing.
-    const fn left_out(&self) -> Meanwhile {
-        if self.narrows { Meanwhile::Nobody } else { Meanwhile::KubeProxy }
+        (lacking, left_out(self.narrows))
     }
 
     /// Takes from a Service over its share its room in `pool`.
@@ -359,7 +363,7 @@ impl Giving<'_> {
             }
             _ => {
                 self.draft.remove(id);
-                self.left_out()
+                left_out(self.narrows)
             }
         };
         let mut wait = Wait::new();

@@ -84,7 +84,7 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// Planned Services that lack room in the maps: of what, and what their connections do.
     pub unprogrammed: BTreeMap<ServiceId, Lack>,
-    /// The same Services, and for what each waits.
+    /// The same Services without those that are too large, and for what each waits.
     pub waiting: BTreeMap<ServiceId, Wait>,
     /// Whether Services give up room for others.
     pub gives_up: bool,

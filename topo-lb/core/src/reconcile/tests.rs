@@ -1,7 +1,9 @@
 use super::*;
+use crate::cluster::service::Skipped;
 use crate::cluster::{
-    Change, Endpoint, Labels, Node, Placement, Port, Protocol, Service, Slice, SliceId,
+    Change, Endpoint, Exposure, Labels, Node, Placement, Port, Protocol, Service, Slice, SliceId,
 };
+use crate::counted;
 use crate::plan::commit::commit;
 use crate::plan::memory::MemoryStore;
 use crate::plan::store::Store as _;
@@ -277,4 +279,116 @@ fn small_services_are_planned_before_large_ones_and_each_of_these_alone() {
         }
     }
     assert!(reconciler.settled());
+}
+
+/// A reconciler that handles everything, and maps with room for a few Services.
+fn small() -> (Reconciler, MemoryStore) {
+    let reconciler = Reconciler::new("n".into(), Scope::All, false);
+    let store = MemoryStore::new(Capacity { services: 64, ..ROOM });
+    (reconciler.exposing(Some(Exposing::everything())), store)
+}
+
+/// Service `a` with so many ports, each at so many external IPs beside its ClusterIP.
+fn wide(ports: u16, addresses: u16) -> Service {
+    let named = |port: u16| format!("p{port}").as_str().into();
+    let port = |port| Port { name: named(port), port, protocol: Protocol::Tcp };
+    let address = |at: u16| {
+        let [high, low] = at.to_be_bytes();
+        [203, 0, high, low].into()
+    };
+    let external_ips = (0..addresses).map(address).collect();
+    Service {
+        ports: (1..=ports).map(port).collect(),
+        exposure: Some(Arc::new(Exposure { external_ips, ..Exposure::default() })),
+        ..service("a", 1)
+    }
+}
+
+fn put_service(reconciler: &mut Reconciler, service: Service) {
+    reconciler.observe(Update::Service(Change::Applied(service)));
+}
+
+#[test]
+fn a_service_whose_ports_have_too_many_addresses_is_left_out_before_it_takes_memory() {
+    let (mut reconciler, mut store) = small();
+    put_service(&mut reconciler, service("b", 2));
+    put_service(&mut reconciler, wide(1_000, 1_000));
+    let (names, done) = counted::during(|| settle(&mut reconciler, &mut store));
+    assert_eq!(names, ["default/b:http"], "others are served");
+    assert!(done.total < 1_000_000, "{} bytes for a million frontends", done.total);
+    let lack = Lack { of: Shortage::TooManyFrontends, meanwhile: Meanwhile::KubeProxy };
+    assert_eq!(*reconciler.unprogrammed(), BTreeMap::from([(id("a"), lack)]));
+
+    // Changes of others are planned alone, and it stays left out.
+    put_service(&mut reconciler, service("c", 3));
+    assert_eq!(planned(&mut reconciler, &mut store), [["c"]]);
+    assert_eq!(*reconciler.unprogrammed(), BTreeMap::from([(id("a"), lack)]));
+
+    // With fewer it is served; with too many again, it is not.
+    put_service(&mut reconciler, wide(2, 20));
+    assert_eq!(settle(&mut reconciler, &mut store).len(), 4);
+    assert_eq!(*reconciler.unprogrammed(), BTreeMap::new());
+    put_service(&mut reconciler, wide(3, 21));
+    assert_eq!(settle(&mut reconciler, &mut store), ["default/b:http", "default/c:http"]);
+    assert_eq!(*reconciler.unprogrammed(), BTreeMap::from([(id("a"), lack)]));
+    reconciler.observe(Update::Service(Change::Deleted(id("a"))));
+    settle(&mut reconciler, &mut store);
+    assert_eq!(*reconciler.unprogrammed(), BTreeMap::new());
+}
+
+#[test]
+fn as_many_frontends_as_the_maps_hold_are_not_too_many() {
+    // 2 ports at a ClusterIP and 31 external IPs; then one more.
+    for (addresses, of) in [(31, None), (32, Some(Shortage::TooManyFrontends))] {
+        let (mut reconciler, mut store) = small();
+        put_service(&mut reconciler, wide(2, addresses));
+        settle(&mut reconciler, &mut store);
+        let lack = reconciler.unprogrammed().get(&id("a"));
+        assert_eq!(lack.map(|it| it.of), of, "{addresses} addresses");
+        assert_eq!(store.names().len(), if of.is_none() { 2 } else { 0 });
+    }
+}
+
+#[test]
+fn a_service_whose_ports_have_too_many_endpoints_is_left_out_before_it_takes_memory() {
+    for (narrows, meanwhile) in [(false, Meanwhile::KubeProxy), (true, Meanwhile::Nobody)] {
+        let (reconciler, mut store) = small();
+        let mut reconciler = reconciler.narrowing(narrows);
+        put_service(&mut reconciler, service("b", 2));
+        // Within the maps: 60 ports at a ClusterIP. All have 2,000 endpoints.
+        let wide = wide(60, 0);
+        let endpoint = |at: u16| {
+            let [high, low] = at.to_be_bytes();
+            Endpoint::new([10, 1, high, low].into(), Placement::default())
+        };
+        let Update::Slice(Change::Applied(slice)) =
+            slice_of(id("a"), (0..2_000).map(endpoint).collect())
+        else {
+            unreachable!()
+        };
+        let slice = Slice { ports: wide.ports.clone(), ..slice };
+        reconciler.observe(Update::Slice(Change::Applied(slice)));
+        put_service(&mut reconciler, wide);
+        let (names, done) = counted::during(|| settle(&mut reconciler, &mut store));
+        assert_eq!(names, ["default/b:http"]);
+        assert!(done.total < 200_000, "{} bytes for 120,000 endpoints", done.total);
+        let lack = Lack { of: Shortage::TooManyEndpoints, meanwhile };
+        assert_eq!(*reconciler.unprogrammed(), BTreeMap::from([(id("a"), lack)]));
+    }
+}
+
+#[test]
+fn only_what_would_be_served_is_said_to_be_too_large() {
+    let left_alone = |change: fn(&mut Service)| {
+        let mut service = wide(1_000, 1_000);
+        change(&mut service);
+        let (mut reconciler, mut store) = small();
+        put_service(&mut reconciler, service);
+        settle(&mut reconciler, &mut store);
+        reconciler.unprogrammed().is_empty()
+    };
+    assert!(!left_alone(|_| {}));
+    assert!(left_alone(|it| Arc::make_mut(&mut it.policy).handle = Some("false".into())));
+    assert!(left_alone(|it| it.skipped = Some(Skipped::OtherProxy)));
+    assert!(left_alone(|it| it.cluster_ips.clear()));
 }

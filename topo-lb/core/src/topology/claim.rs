@@ -46,12 +46,17 @@ impl Claim {
 }
 
 /// Frontends that more than one Service port claims, for an agent that handles everything. The first claim
-/// gets the frontend. A Service port that claims it as two kinds has the first of these claims.
+/// gets the frontend. A Service port that claims it as two kinds has the first of these claims. Services that
+/// are `left_out` claim nothing.
 #[must_use]
-pub fn contested(state: &State, scope: Scope) -> HashMap<Frontend, Vec<Claim>> {
+pub fn contested(
+    state: &State,
+    scope: Scope,
+    left_out: impl Fn(&ServiceId) -> bool,
+) -> HashMap<Frontend, Vec<Claim>> {
     let exposing = Exposing::everything();
     let mut claims: HashMap<Frontend, Vec<Claim>> = HashMap::new();
-    for id in state.services() {
+    for id in state.services().filter(|id| !left_out(id)) {
         let Some(service) = state.service(id).filter(|service| has_frontends(service)) else {
             continue;
         };

@@ -30,7 +30,20 @@ pub fn decide_for<'a>(
     scope: Scope,
     id: &ServiceId,
 ) -> Vec<Decision<'a>> {
-    decide_as(Seen::From(this_node), clients, state, this_node, scope, id)
+    decide_for_some(clients, state, this_node, scope, id, usize::MAX)
+}
+
+/// The same for the first `most` ports.
+#[must_use]
+pub fn decide_for_some<'a>(
+    clients: Clients,
+    state: &'a State,
+    this_node: &'a str,
+    scope: Scope,
+    id: &ServiceId,
+    most: usize,
+) -> Vec<Decision<'a>> {
+    decide_as(Seen::From(this_node), clients, state, this_node, scope, id, most)
 }
 
 /// The same for clients of this node, as if no policy were on trial; `None`: the labels that this reads
@@ -46,7 +59,7 @@ pub fn decide_in_full<'a>(
     if state.known_nodes() == KnownNodes::Own && reads().is_some() {
         return None;
     }
-    Some(decide_as(Seen::InFull, Clients::Anywhere, state, this_node, scope, id))
+    Some(decide_as(Seen::InFull, Clients::Anywhere, state, this_node, scope, id, usize::MAX))
 }
 
 fn decide_as<'a>(
@@ -56,6 +69,7 @@ fn decide_as<'a>(
     this_node: &'a str,
     scope: Scope,
     id: &ServiceId,
+    most: usize,
 ) -> Vec<Decision<'a>> {
     let Some(service) = state.service(id).filter(|service| has_frontends(service)) else {
         return Vec::new();
@@ -67,5 +81,5 @@ fn decide_as<'a>(
     policy.ejection = policy.ejection.filter(|_| is_seen);
     let bypass = policy.bypass(scope, service);
     let decision = |port| Decision::of(state, here, service, port, &policy, clients, bypass);
-    service.ports.iter().map(decision).collect()
+    service.ports.iter().take(most).map(decision).collect()
 }

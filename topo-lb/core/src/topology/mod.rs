@@ -20,6 +20,7 @@
 //! | `decide`, `decision`, `cause` | all of it for a Service, with what explains it |
 //! | `route`, `verdict` | what of it the datapath does |
 //! | `exposed`, `claim` | which frontends there are besides ClusterIPs, and who gets one that two claim |
+//! | `size` | how much a Service asks for, before anything is made of it |
 //! | `named` | what the name of a headless Service stands for |
 //! | `reached` | how much of a Service a load balancer reaches through this node |
 //! | `node_labels` | whether a decision reads labels of other Nodes, and waits for them |
@@ -53,6 +54,7 @@ mod reached;
 mod route;
 mod rules;
 mod scope;
+pub mod size;
 pub mod spill;
 pub mod trial;
 pub mod validation;
@@ -62,7 +64,7 @@ pub mod zone;
 
 pub use alike::NodesByLabel;
 pub use candidate::{locality, serving, sites};
-pub use decide::{decide, decide_for, decide_in_full};
+pub use decide::{decide, decide_for, decide_for_some, decide_in_full};
 pub use decision::Decision;
 pub use faults::{faults, ignored};
 pub use node_labels::{reads_other_nodes, waits_for};

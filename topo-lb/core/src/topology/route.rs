@@ -10,7 +10,7 @@ use super::candidate;
 use super::evaluation::{CandidateStatus, Evaluation};
 use super::exposed::{ByClients, Exposing, FrontendOfKind};
 use super::label::Here;
-use super::policy;
+use super::policy::{self, Policy};
 use super::rules::Rules;
 use super::scope::{Scope, has_frontends};
 use super::trial::Seen;
@@ -108,6 +108,7 @@ pub fn routes(
         return Vec::new();
     }
     let families = candidate::families(service);
+    let differs = differs_outside(&policy, service, exposing);
     let mut routes = Vec::with_capacity(service.ports.len() * families.len());
     for (place, port) in service.ports.iter().enumerate() {
         let name = port_name(service, port);
@@ -127,15 +128,8 @@ pub fn routes(
             let decide = |frontends, only_local| {
                 decide_by(&policy.rules, policy.weights.as_ref(), frontends, only_local)
             };
-            let own = service.cluster_ips.iter().filter(|&&address| Family::of(address) == family);
-            let own = own.filter(|&&address| state.local_device(address).is_none());
-            let own = own.map(|&address| Frontend::new(address, port.port, port.protocol));
-            let mut own: Vec<_> = own.map(|it| (FrontendKind::ClusterIp, it)).collect();
-            let exposed = exposing.map(|it| it.of(state, service, place, family));
-            let differs = exposing.is_some_and(|it| it.outside)
-                && (service.external_local || policy.external.is_some());
-            let ByClients { anywhere, outside } =
-                ByClients::of(exposed.unwrap_or_default(), service, family, differs);
+            let (mut own, ByClients { anywhere, outside }) =
+                frontends(state, service, exposing, place, family, differs);
             // These lead where a ClusterIP leads, but whatever `internalTrafficPolicy` says, and for
             // clients of this node whatever `externalTrafficPolicy` says (kube-proxy: the endpoints of
             // `Cluster`).
@@ -155,6 +149,34 @@ pub fn routes(
         }
     }
     routes
+}
+
+/// Whether clients outside get other endpoints at node ports, load balancer IPs and external IPs.
+pub(super) fn differs_outside(
+    policy: &Policy<'_>,
+    service: &Service,
+    exposing: Option<&Exposing>,
+) -> bool {
+    exposing.is_some_and(|it| it.outside) && (service.external_local || policy.external.is_some())
+}
+
+/// The frontends of one family of the port at `place`: the ClusterIPs that no device of this node has, and
+/// the others. `differs`: [`differs_outside`].
+pub(super) fn frontends(
+    state: &State,
+    service: &Service,
+    exposing: Option<&Exposing>,
+    place: usize,
+    family: Family,
+    differs: bool,
+) -> (Vec<FrontendOfKind>, ByClients) {
+    let port = &service.ports[place];
+    let own = service.cluster_ips.iter().filter(|&&address| Family::of(address) == family);
+    let own = own.filter(|&&address| state.local_device(address).is_none());
+    let own = own.map(|&address| Frontend::new(address, port.port, port.protocol));
+    let exposed = exposing.map(|it| it.of(state, service, place, family)).unwrap_or_default();
+    let others = ByClients::of(exposed, service, family, differs);
+    (own.map(|it| (FrontendKind::ClusterIp, it)).collect(), others)
 }
 
 /// The route of clients anywhere to a Service port without frontends.

@@ -9,7 +9,6 @@ use topo_lb_common::packets::{Outcome, Packets};
 use topo_lb_common::totals::Totals;
 
 use super::Connections;
-use topo_lb_kernel::datapath::attach::pin::AttachMode;
 use topo_lb_kernel::datapath::attach::walk;
 use topo_lb_kernel::datapath::direction::{Direction, Role};
 use topo_lb_kernel::datapath::hook::Hook;
@@ -18,6 +17,7 @@ use topo_lb_kernel::datapath::inspect::effective;
 use topo_lb_kernel::datapath::inspect::overridden::Override;
 use topo_lb_kernel::datapath::maps::error::ReadError;
 use topo_lb_kernel::datapath::maps::{counters, packets, totals};
+use topo_lb_kernel::datapath::pin::AttachMode;
 
 /// All hooks.
 #[derive(Debug, Serialize)]

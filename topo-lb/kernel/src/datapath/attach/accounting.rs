@@ -11,7 +11,6 @@ use aya::programs::SockOps;
 use aya_obj::generated::bpf_attach_type::{self, BPF_CGROUP_SOCK_OPS};
 use thiserror::Error;
 
-use super::link::{DIRECTORY, Link, cgroup_id};
 use super::repair::Repairs;
 use super::walk::{self, WalkError};
 use crate::datapath::Datapath;
@@ -19,6 +18,7 @@ use crate::datapath::error::{LoadError, causes};
 use crate::datapath::host::btf::BtfError;
 use crate::datapath::host::feature::{self, Feature};
 use crate::datapath::host::syscall;
+use crate::datapath::link::{DIRECTORY, Link, cgroup_id};
 use crate::datapath::maps::error::{OpenError, StoreError};
 use crate::datapath::maps::far_endpoints::FarEndpointsMap;
 use crate::datapath::maps::totals::TotalsMap;

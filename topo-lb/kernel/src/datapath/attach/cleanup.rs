@@ -9,12 +9,12 @@ use topo_lb_common::maps;
 use super::accounting;
 use super::devices;
 use super::guards;
-use super::link::{DIRECTORY, pin_path, pin_path_new};
 use super::masquerade;
 use super::mode;
 use crate::datapath::error::CleanupError;
 use crate::datapath::hook::Hook;
 use crate::datapath::host::lock::Lock;
+use crate::datapath::link::{DIRECTORY, pin_path, pin_path_new};
 use crate::datapath::maps::renewal;
 
 /// What [`cleanup`] removed.

@@ -9,8 +9,8 @@ use tracing::warn;
 
 use super::filters::{self, Filter};
 use super::mark::Mark;
-use super::pin::{AttachMode, Pin};
 use crate::datapath::direction::{Direction, Role};
+use crate::datapath::pin::{AttachMode, Pin};
 use crate::device::{self, Device};
 use crate::netlink::Netlink;
 

@@ -20,12 +20,12 @@ use tracing::{info, warn};
 
 use super::clsact::{self, HANDLE, forget_lost, mode_beside, remove};
 use super::filters;
-use super::link::DIRECTORY;
-use super::pin::{AttachMode, Pin, TcAttach, pins};
 use crate::datapath::Datapath;
 use crate::datapath::direction::{Direction, Role};
 use crate::datapath::host::syscall::{self, LinkTarget};
+use crate::datapath::link::DIRECTORY;
 use crate::datapath::maps::pinned::{Hash, Raw, absent_is_fine, open};
+use crate::datapath::pin::{AttachMode, Pin, TcAttach, pins};
 use crate::datapath::programs::load::classifier;
 use crate::device::{self, Device};
 use crate::netlink::Netlink;

@@ -7,12 +7,12 @@ use std::path::Path;
 
 use tracing::{debug, info, warn};
 
-use super::link::{DIRECTORY, Link, cgroup_id, pin_path, pin_path_new};
 use super::place::{self, Place};
 use crate::datapath::Datapath;
 use crate::datapath::error::AttachError;
 use crate::datapath::hook::{Hook, ProgramIds};
 use crate::datapath::host::syscall;
+use crate::datapath::link::{DIRECTORY, Link, cgroup_id, pin_path, pin_path_new};
 use crate::datapath::programs::load::program;
 
 /// How many hooks were attached, and how.

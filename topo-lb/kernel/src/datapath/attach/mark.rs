@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::link::DIRECTORY;
+use crate::datapath::link::DIRECTORY;
 
 /// A mark, which is there or not.
 #[derive(Debug)]

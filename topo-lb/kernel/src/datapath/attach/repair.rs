@@ -10,7 +10,6 @@ use std::path::Path;
 
 use aya_obj::generated::bpf_attach_type;
 
-use super::link::{DIRECTORY, Link, cgroup_id, pin_path};
 use super::masquerade::RESTORED;
 use crate::datapath::error::causes;
 use crate::datapath::hook::Hook;
@@ -18,6 +17,7 @@ use crate::datapath::host::conntrack::Conntrack;
 use crate::datapath::host::lock::Lock;
 use crate::datapath::host::mount::check_bpffs;
 use crate::datapath::host::syscall;
+use crate::datapath::link::{DIRECTORY, Link, cgroup_id, pin_path};
 use crate::datapath::maps::layout;
 use crate::datapath::maps::spec::map_specs;
 use crate::datapath::{Datapath, Options};

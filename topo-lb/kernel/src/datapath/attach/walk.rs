@@ -11,9 +11,9 @@ use aya::{Btf, BtfError, Ebpf};
 use thiserror::Error;
 use topo_lb_common::maps;
 
-use super::link::DIRECTORY;
 use crate::datapath::error::{LoadError, causes};
 use crate::datapath::host::syscall;
+use crate::datapath::link::DIRECTORY;
 use crate::datapath::maps::error::OpenError;
 use crate::datapath::maps::pinned;
 use crate::datapath::programs::load::refused;

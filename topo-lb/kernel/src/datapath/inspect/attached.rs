@@ -9,12 +9,12 @@ use serde::Serialize;
 use crate::datapath::attach::accounting;
 use crate::datapath::attach::clsact::is_foreign;
 use crate::datapath::attach::filters;
-use crate::datapath::attach::link::{Link, pin_path};
-use crate::datapath::attach::pin::{AttachMode, Pin, pins};
 use crate::datapath::direction::{Direction, Role};
 use crate::datapath::hook::Hook;
 use crate::datapath::host::syscall::{self, LinkTarget};
+use crate::datapath::link::{Link, pin_path};
 use crate::datapath::maps::error::ReadError;
+use crate::datapath::pin::{AttachMode, Pin, pins};
 use crate::device;
 use crate::netlink::Netlink;
 

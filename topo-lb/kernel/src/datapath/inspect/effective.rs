@@ -21,12 +21,12 @@ use super::overridden::{Override, Precedence, before, own};
 use super::pace::Pace;
 use super::tolerated::{Tolerated, is_tolerated};
 use super::trial;
-use crate::datapath::attach::link::{Link, cgroup_id, pin_path};
 use crate::datapath::attach::place::{self, Place};
 use crate::datapath::hook::{Hook, ProgramIds};
 use crate::datapath::host::feature;
 use crate::datapath::host::mount::cgroup2_root;
 use crate::datapath::host::syscall;
+use crate::datapath::link::{Link, cgroup_id, pin_path};
 
 /// Most findings that are kept.
 const KEPT: usize = 64;

@@ -12,9 +12,9 @@ use super::attached::{OnDevice, on_devices};
 use super::tolerated::{Tolerated, is_tolerated};
 use crate::datapath::attach::clsact::{is_foreign, priority};
 use crate::datapath::attach::filters;
-use crate::datapath::attach::pin::AttachMode;
 use crate::datapath::direction::{Direction, Role};
 use crate::datapath::host::syscall;
+use crate::datapath::pin::AttachMode;
 use crate::device::link::links;
 use crate::netlink::Netlink;
 

@@ -12,11 +12,11 @@ use topo_lb_common::trace::Decision;
 
 use super::error::{OpenError, StoreError};
 use super::pinned::{PerCpu, data, open, sum};
-use crate::datapath::attach::link::DIRECTORY;
 use crate::datapath::error::causes;
 use crate::datapath::host::lock::{Lock, LockError};
 use crate::datapath::host::memlock;
 use crate::datapath::host::syscall::{inner_map, remove_inner, update};
+use crate::datapath::link::DIRECTORY;
 
 /// Why nothing can be traced.
 #[derive(Debug, Error)]

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use aya::maps::Map;
 use topo_lb_common::maps;
 use topo_lb_common::unprogrammed::{
-    LACKS_ENDPOINTS, LACKS_SERVICES, LAST_GOOD, NARROWED, NOBODY, REFUSED, Unprogrammed,
+    LACKS_ENDPOINTS, LACKS_SERVICES, LAST_GOOD, NARROWED, NOBODY, REFUSED, TOO_MANY_ENDPOINTS,
+    TOO_MANY_FRONTENDS, Unprogrammed,
 };
 
 use super::encode::{read_text, text};
@@ -67,12 +68,17 @@ pub fn read(pin_dir: &Path) -> Result<Vec<(Arc<str>, Lack)>, ReadError> {
 }
 
 fn value(id: &ServiceId, lack: Lack) -> Unprogrammed {
-    let lacks = match lack.of {
+    let service = text(&id.to_string());
+    Unprogrammed { lacks: lacks(lack.of) | meanwhile(lack.meanwhile), service }
+}
+
+const fn lacks(of: Shortage) -> u32 {
+    match of {
         Shortage::Services => LACKS_SERVICES,
         Shortage::Endpoints => LACKS_ENDPOINTS,
-    };
-    let service = text(&id.to_string());
-    Unprogrammed { lacks: lacks | meanwhile(lack.meanwhile), service }
+        Shortage::TooManyFrontends => TOO_MANY_FRONTENDS,
+        Shortage::TooManyEndpoints => TOO_MANY_ENDPOINTS,
+    }
 }
 
 const fn meanwhile(meanwhile: Meanwhile) -> u32 {
@@ -89,11 +95,7 @@ const fn meanwhile(meanwhile: Meanwhile) -> u32 {
 fn parts(value: &Unprogrammed) -> Option<(Arc<str>, Lack)> {
     let service = read_text(&value.service)?;
     let found = Meanwhile::ALL.into_iter().find(|it| meanwhile(*it) == value.lacks & !0xff)?;
-    let of = match value.lacks & 0xff {
-        LACKS_SERVICES => Shortage::Services,
-        LACKS_ENDPOINTS => Shortage::Endpoints,
-        _ => return None,
-    };
+    let of = Shortage::ALL.into_iter().find(|it| lacks(*it) == value.lacks & 0xff)?;
     Some((service.into(), Lack { of, meanwhile: found }))
 }
 
@@ -107,7 +109,7 @@ mod tests {
     fn the_longest_name_is_read_back_as_it_was_written() {
         let label = "x".repeat(63);
         let id = ServiceId { namespace: label.as_str().into(), name: label.as_str().into() };
-        for of in [Shortage::Services, Shortage::Endpoints] {
+        for of in Shortage::ALL {
             for meanwhile in Meanwhile::ALL {
                 let lack = Lack { of, meanwhile };
                 let read = parts(&value(&id, lack));

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 use serde::Serialize;
 
+use super::direction::{Direction, Role};
 use super::link::DIRECTORY;
-use crate::datapath::direction::{Direction, Role};
 
 /// How programs are attached to devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
