@@ -19,6 +19,7 @@ pub mod ignored;
 pub mod lint;
 pub mod local;
 pub mod magnitude;
+pub mod metrics;
 pub mod plan;
 pub mod rate;
 pub mod reconcile;

@@ -8,6 +8,7 @@ use prometheus_parse::{Sample, Scrape, Value};
 
 use crate::cluster::{Port, ServiceId, State};
 use crate::explain::{shown, shown_id, some};
+use crate::metrics::declared::{PREFIX, TCP_RECEIVED_BYTES, TCP_SENT_BYTES};
 
 /// Most names in a sentence.
 const NAMED: usize = 5;
@@ -120,7 +121,7 @@ impl Figures {
     fn add(&mut self, Scraped { node, place, text }: &Scraped) -> Result<(), &'static str> {
         let scrape = Scrape::parse(text.lines().map(|line| Ok(line.to_owned())))
             .map_err(|_| "this is no text of metrics")?;
-        if !scrape.samples.iter().any(|sample| sample.metric.starts_with("topo_lb_")) {
+        if !scrape.samples.iter().any(|sample| sample.metric.starts_with(PREFIX)) {
             return Err("it has no metric of topo-lb: is it of an agent?");
         }
         if !text.trim_end().ends_with(END) {
@@ -193,9 +194,7 @@ pub fn is_near(locality: &str) -> Option<bool> {
 
 /// What a sample says; `None` for samples of other metrics.
 fn moved(node: &Option<Arc<str>>, sample: &Sample) -> Option<Moved> {
-    if !["topo_lb_tcp_sent_bytes_total", "topo_lb_tcp_received_bytes_total"]
-        .contains(&sample.metric.as_str())
-    {
+    if ![TCP_SENT_BYTES.name, TCP_RECEIVED_BYTES.name].contains(&&*sample.metric) {
         return None;
     }
     let label = |name| sample.labels.get(name);
