@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 
 use topo_lb_core::cluster::Freshness;
+use topo_lb_core::flag::OBSERVE;
 use topo_lb_core::stale_write_gate::in_words;
 
 /// Whether the hooks work.
@@ -95,8 +96,8 @@ impl Readiness {
         // An edge node without its API server must serve; the sentence warns people.
         let old = self.age(now).map(|age| format!("serving the state of {} ago", in_words(age)));
         let fresh = Ok(old.as_deref().unwrap_or("changes are heard of as they happen"));
-        let observes = "topo-lb only observes, and translates nothing (--observe)";
-        let mode = self.observes.then_some(("mode", Ok(observes)));
+        let observes = format!("topo-lb only observes, and translates nothing ({OBSERVE})");
+        let mode = self.observes.then_some(("mode", Ok(&*observes)));
         // A VPN of the node's administrators must not hold up a rollout; the sentence warns people.
         let devices = self.unserved.as_deref().map(|which| ("devices", Ok(which)));
         [

@@ -15,6 +15,7 @@ pub mod dns;
 pub mod ejection;
 pub mod exclusion;
 pub mod explain;
+pub mod flag;
 pub mod ignored;
 pub mod lint;
 pub mod local;

@@ -10,6 +10,7 @@ use super::*;
 use crate::readiness::Proof;
 use crate::state_query::{Question, Questions, View, state_query};
 use topo_lb_core::cluster::{ServiceId, State};
+use topo_lb_core::flag::LISTEN;
 use topo_lb_core::plan::{Lack, Meanwhile, Shortage};
 use topo_lb_kube::source::file;
 
@@ -99,7 +100,7 @@ fn admin() -> (Arc<Admin>, watch::Sender<Readiness>, Arc<AtomicUsize>) {
 async fn served_at(paths: &'static [&str]) -> Served {
     let (admin, readiness, _) = admin();
     let router = router(&admin, paths);
-    let listener = listen::bind(([127, 0, 0, 1], 0).into(), "--listen").await;
+    let listener = listen::bind(([127, 0, 0, 1], 0).into(), LISTEN).await;
     let address = listener.local_addr().unwrap();
     tokio::spawn(door::serve(listener, router, door::Rooms::new(64)));
     Served { address, readiness }

@@ -12,6 +12,7 @@ use tracing::warn;
 
 use super::config::{Config, MasqueradeBy};
 use crate::metrics::Figures;
+use topo_lb_core::flag::{EXTERNAL_DEVICES, MASQUERADE};
 use topo_lb_kernel::datapath::Datapath;
 use topo_lb_kernel::datapath::direction::Role;
 use topo_lb_kernel::device::{self, Changes, Device, Pattern, Unmatched, Uplinks};
@@ -163,7 +164,7 @@ impl Devices {
         if self.logged.len() < LOGGED
             && let Some(sentence) = device::unserved(&new)
         {
-            warn!("{sentence}; {}", device::REMEDY);
+            warn!("{sentence}; {}", device::remedy());
             self.logged.extend(new.into_iter().map(|device| device.name));
         }
     }
@@ -184,15 +185,17 @@ impl Devices {
         }
         let sole = match self.masquerade {
             MasqueradeBy::Auto => device::sole_uplink(&uplinks, &datapath.source_addresses()),
-            MasqueradeBy::Nftables => Ok(Err("--masquerade nftables".to_owned())),
+            MasqueradeBy::Nftables => Ok(Err(format!("{MASQUERADE} nftables"))),
         };
         datapath.choose_source(sole.unwrap_or_else(|error| Err(error.to_string())));
     }
 
     fn no_uplink(&self) -> String {
         let lacks = match self.external.as_deref() {
-            None | Some([]) => "has an address of the host: name them by --external-devices",
-            Some(_) => "matches --external-devices: `ip -br link` shows all",
+            None | Some([]) => {
+                format!("has an address of the host: name them by {EXTERNAL_DEVICES}")
+            }
+            Some(_) => format!("matches {EXTERNAL_DEVICES}: `ip -br link` shows all"),
         };
         format!("clients outside of this node are not served, as no Ethernet device {lacks}")
     }

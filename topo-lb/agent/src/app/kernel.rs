@@ -10,6 +10,7 @@ use tracing::{debug, info, warn};
 
 use crate::agent_state::AgentState;
 use topo_lb_core::cluster::{Frontend, ServiceId};
+use topo_lb_core::flag::MAX_SERVICES;
 use topo_lb_core::plan::appeared;
 use topo_lb_core::plan::commit::{commit, take_over};
 use topo_lb_core::plan::sources::{self, SourcePlan, SourceStep};
@@ -190,7 +191,7 @@ impl Kernel {
                 warn!(
                     count = plan.lacking.len(),
                     "the map of source ranges is full: some sources that may dial {first} are denied; \
-                     start the agent with a larger --max-services"
+                     start the agent with a larger {MAX_SERVICES}"
                 );
             }
             self.lacking.clone_from(&plan.lacking);

@@ -107,7 +107,7 @@ pub(super) fn watch(
                 }
                 if let Some(change) = on_devices.observe(&devices, now) {
                     let sentence = in_front::sentence(&on_devices.found);
-                    say(&change, sentence, || in_front::REMEDY.to_owned(), DEVICES);
+                    say(&change, sentence, in_front::remedy, DEVICES);
                 }
                 tell(&Precedence {
                     overrides: on_sockets.found.clone(),

@@ -15,6 +15,7 @@ use crate::metrics::Figures;
 use topo_lb_core::cluster::{LocalAddresses, Protocol, ServiceId};
 use topo_lb_core::dns::lead::{self, Listeners};
 use topo_lb_core::dns::names::{SharedNames, Upstreams};
+use topo_lb_core::flag::{DNS, DNS_SERVICE};
 use topo_lb_core::reconcile::Reconciler;
 use topo_lb_core::topology::{self, named};
 use topo_lb_kernel::datapath::maps::lease::Lease;
@@ -114,7 +115,7 @@ impl Resolver {
                 addresses.clear();
                 if self.said != error {
                     warn!(
-                        "the cluster DNS answers everything, as without --dns: {error}; the agent \
+                        "the cluster DNS answers everything, as without {DNS}: {error}; the agent \
                          retries every second"
                     );
                     self.said = error;
@@ -131,7 +132,7 @@ impl Resolver {
         }
         if self.names.read(|names| !names.has_upstream()) {
             return Err(format!(
-                "Service {} has no ClusterIP and endpoint for DNS here; --dns-service names the cluster \
+                "Service {} has no ClusterIP and endpoint for DNS here; {DNS_SERVICE} names the cluster \
                  DNS",
                 self.options.service
             ));

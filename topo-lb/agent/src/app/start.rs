@@ -19,6 +19,7 @@ use super::running::{INSPECTION, Running};
 use super::{exclusions, precedence, serve, source};
 use crate::agent_state::AgentState;
 use crate::metrics::Figures;
+use topo_lb_core::flag::{NODE_NAME, OBSERVE};
 use topo_lb_core::plan::Capacity;
 use topo_lb_core::reconcile::Reconciler;
 use topo_lb_kernel::connection_room::Host;
@@ -94,7 +95,7 @@ pub(super) async fn start(
     let observer = Observer::start(&config, observed, &figures);
     datapath.guard_node_ports();
     let unseen = match config.datapath.observe {
-        true => Some("the agent only observes (--observe)".to_owned()),
+        true => Some(format!("the agent only observes ({OBSERVE})")),
         false => None,
     };
     let uncounted = account(&mut datapath);
@@ -218,7 +219,7 @@ fn check_node(reconciler: &Reconciler) -> anyhow::Result<()> {
         }
     };
     bail!(
-        "no Node is named {:?}: {known}; name this node with --node-name or NODE_NAME",
+        "no Node is named {:?}: {known}; name this node with {NODE_NAME} or NODE_NAME",
         reconciler.node()
     )
 }

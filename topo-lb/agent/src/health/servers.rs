@@ -31,6 +31,7 @@ use crate::{
     serve::listen::retried,
 };
 use topo_lb_core::cluster::ServiceId;
+use topo_lb_core::flag::HEALTHZ_BIND_ADDRESS;
 use topo_lb_core::rate::Rate;
 use topo_lb_kernel::kube_proxy;
 
@@ -61,14 +62,16 @@ impl Common {
 
     /// Answers `/healthz` and `/livez` at this address.
     pub(super) async fn serve_node(self, address: SocketAddr) {
-        let advice = "load balancers get no answer about this node from topo-lb; kube-proxy has that \
-                      port while it runs; --healthz-bind-address chooses another address";
+        let advice = format!(
+            "load balancers get no answer about this node from topo-lb; kube-proxy has that port while it runs; \
+             {HEALTHZ_BIND_ADDRESS} chooses another address"
+        );
         let once = || {
             let listener = listen_as_go(address);
             self.count_unanswered(NODE, usize::from(listener.is_err()));
             ready(listener.map_err(|error| reason(&error)))
         };
-        let listener = retried("http://", address, advice, once).await;
+        let listener = retried("http://", address, &advice, once).await;
         door::serve(listener, of_node(&self.proxy), self.rooms).await;
     }
 }

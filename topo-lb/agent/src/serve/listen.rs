@@ -181,7 +181,7 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         let logs = tracing_subscriber::fmt().with_writer(file.try_clone().unwrap()).finish();
         let _logs = tracing::subscriber::set_default(logs);
-        tokio::join!(bind(address, "--listen"), async {
+        tokio::join!(bind(address, topo_lb_core::flag::LISTEN), async {
             tokio::time::sleep(PAUSE / 2).await;
             drop(taken);
         });

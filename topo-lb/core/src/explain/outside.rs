@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::contest::Own;
 use super::{Outcome, outcome};
 use crate::cluster::{Family, FrontendKind};
+use crate::flag::EXTERNAL_IP_RANGES;
 use crate::topology::Decision;
 
 /// The verdict where refused connections get no answer.
@@ -98,7 +99,7 @@ impl fmt::Display for ExposedFrontend {
         }
         // Of the agents' flags the command knows nothing, and by default no external IP is served.
         if self.kind == FrontendKind::ExternalIp.to_string() {
-            f.write_str(" (if --external-ip-ranges has it)")?;
+            write!(f, " (if {EXTERNAL_IP_RANGES} has it)")?;
         }
         match self.sources.as_deref() {
             None => {}

@@ -7,6 +7,7 @@ use topo_lb_common::record::SPARE;
 
 use super::desired::Desired;
 use crate::cluster::ServiceId;
+use crate::flag;
 
 /// How many entries the maps hold, as set by the agent's flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,8 +44,8 @@ impl Shortage {
     #[must_use]
     pub const fn flag(self) -> &'static str {
         match self {
-            Self::Services => "--max-services",
-            Self::Endpoints => "--max-endpoints",
+            Self::Services => flag::MAX_SERVICES,
+            Self::Endpoints => flag::MAX_ENDPOINTS,
         }
     }
 }

@@ -166,7 +166,7 @@ impl Figures {
         let gone: Vec<String> = gone.map(shown_id).collect();
         if !gone.is_empty() {
             let names = some(gone.iter().map(String::as_str), NAMED);
-            doubts.push(format!("these Services are not in --from: {names}; left out"));
+            doubts.push(format!("the cluster has no Services of these names: {names}; left out"));
         }
         doubts
     }

@@ -17,6 +17,7 @@ use crate::datapath::direction::{Direction, Role};
 use crate::datapath::host::syscall;
 use crate::device::link::links;
 use crate::netlink::Netlink;
+use topo_lb_core::flag::TOLERATE_PROGRAMS;
 
 /// A foreign program in front of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,8 +65,10 @@ pub(super) fn first_of<T: fmt::Display>(all: &[T]) -> Option<String> {
 }
 
 /// What to do about them.
-pub const REMEDY: &str =
-    "detach it, or, if it only filters or counts, name it with --tolerate-programs";
+#[must_use]
+pub fn remedy() -> String {
+    format!("detach it, or, if it only filters or counts, name it with {TOLERATE_PROGRAMS}")
+}
 
 /// The foreign programs in front of ours on uplinks, without those that the user declared harmless.
 ///
