@@ -21,6 +21,7 @@ pub mod lint;
 pub mod local;
 pub mod magnitude;
 pub mod metrics;
+pub mod once;
 pub mod plan;
 pub mod rate;
 pub mod reconcile;

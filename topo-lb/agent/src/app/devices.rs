@@ -1,6 +1,5 @@
 //! Follows the devices on which tc translates packets: those of guests, and those of clients outside.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,6 +12,7 @@ use tracing::warn;
 use super::config::{Config, MasqueradeBy};
 use crate::metrics::Figures;
 use topo_lb_core::flag::{EXTERNAL_DEVICES, MASQUERADE};
+use topo_lb_core::once::Once;
 use topo_lb_kernel::datapath::Datapath;
 use topo_lb_kernel::datapath::direction::Role;
 use topo_lb_kernel::device::{self, Changes, Device, Pattern, Unmatched, Uplinks};
@@ -71,7 +71,7 @@ pub(super) struct Devices {
     /// Those of the last listing by which clients outside may come, and that no program serves.
     unserved: Vec<Device>,
     /// The names of such devices that were logged.
-    logged: BTreeSet<String>,
+    logged: Once<String>,
     figures: Arc<Figures>,
 }
 
@@ -97,7 +97,7 @@ impl Devices {
             unmatched: Unmatched::new(&config.devices, Instant::now()),
             has_no_uplink: false,
             unserved: Vec::new(),
-            logged: BTreeSet::new(),
+            logged: Once::new(),
             figures,
         };
         if is_needed {
@@ -159,13 +159,15 @@ impl Devices {
     /// Logs each device once that is not served.
     fn log_unserved(&mut self) {
         self.figures.unserved.store(self.unserved.len() as u64, Relaxed);
-        let is_new = |device: &&Device| !self.logged.contains(&device.name);
+        let is_new = |device: &&Device| !self.logged.has(&device.name);
         let new: Vec<Device> = self.unserved.iter().filter(is_new).cloned().collect();
-        if self.logged.len() < LOGGED
+        if self.logged.count() < LOGGED
             && let Some(sentence) = device::unserved(&new)
         {
             warn!("{sentence}; {}", device::remedy());
-            self.logged.extend(new.into_iter().map(|device| device.name));
+            for device in new {
+                self.logged.begins(device.name);
+            }
         }
     }
 

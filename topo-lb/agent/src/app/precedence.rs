@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tracing::{debug, info, warn};
 
+use topo_lb_core::once::Once;
 use topo_lb_kernel::datapath::hook::ProgramIds;
 use topo_lb_kernel::datapath::inspect::effective::{self, Watch};
 use topo_lb_kernel::datapath::inspect::in_front;
@@ -83,18 +84,18 @@ pub(super) fn watch(
     }
     let mut watch = Watch::new(root.to_owned(), tolerated.to_vec());
     let (mut on_sockets, mut on_devices) = (Told::default(), Told::default());
-    let mut is_unsure = false;
+    let mut unsure = Once::new();
     let (root, pin_dir, tolerated) = (root.to_owned(), pin_dir.to_owned(), tolerated.to_vec());
     let mut look = move || {
         // What one of them does not say must not hide what the other one does.
         let devices = in_front::look(&pin_dir, &tolerated);
-        let (devices, unsure) = match devices {
+        let (devices, error) = match devices {
             Ok(devices) => (devices, None),
             Err(error) => (on_devices.found.clone(), Some(error)),
         };
         match watch.look(&ours) {
             Ok(sockets) => {
-                note(&mut is_unsure, unsure);
+                note(&mut unsure, error);
                 let now = Instant::now();
                 if let Some(change) = on_sockets.observe(&sockets.overrides, now) {
                     let sentence = overridden::sentence(&on_sockets.found);
@@ -115,7 +116,7 @@ pub(super) fn watch(
                     in_front: on_devices.found.clone(),
                 });
             }
-            Err(error) => note(&mut is_unsure, Some(error)),
+            Err(error) => note(&mut unsure, Some(error)),
         }
     };
     look();
@@ -130,10 +131,13 @@ pub(super) fn watch(
 }
 
 /// Logs the first of errors in a row.
-fn note(is_unsure: &mut bool, error: Option<io::Error>) {
-    let was_unsure = std::mem::replace(is_unsure, error.is_some());
-    if let Some(error) = error.filter(|_| !was_unsure) {
-        warn!("the kernel does not say which programs run before topo-lb's: {error}");
+fn note(unsure: &mut Once, error: Option<io::Error>) {
+    match error {
+        Some(error) if unsure.begins(()) => {
+            warn!("the kernel does not say which programs run before topo-lb's: {error}");
+        }
+        Some(_) => {}
+        None => unsure.clear(),
     }
 }
 
