@@ -41,7 +41,7 @@ pub struct Telemetry {
     readiness: watch::Sender<Readiness>,
     ledger: Ledger,
     publisher: EventPublisher,
-    local: local::Told,
+    local: local::LocalLog,
     ignored: IgnoredLog,
     /// `None`: no health checks of load balancers are answered.
     health: Option<health::Checks>,
@@ -84,7 +84,7 @@ impl Telemetry {
             readiness: watch::Sender::default(),
             ledger: Ledger::default(),
             publisher,
-            local: local::Told::default(),
+            local: local::LocalLog::default(),
             ignored: IgnoredLog::new(Instant::now()),
             health: None,
             pending: Vec::new(),

@@ -31,19 +31,19 @@ enum Change {
 
 /// What was logged. Pure.
 #[derive(Debug)]
-struct Told<T> {
+struct Findings<T> {
     found: Vec<T>,
     /// When a look last found some.
     last: Option<Instant>,
 }
 
-impl<T> Default for Told<T> {
+impl<T> Default for Findings<T> {
     fn default() -> Self {
         Self { found: Vec::new(), last: None }
     }
 }
 
-impl<T: Clone + PartialEq> Told<T> {
+impl<T: Clone + PartialEq> Findings<T> {
     /// Takes in the findings of a look. Returns what to log.
     fn observe(&mut self, found: &[T], now: Instant) -> Option<Change> {
         if found.is_empty() {
@@ -83,7 +83,7 @@ pub(super) fn watch(
         warn!("{sentence}");
     }
     let mut watch = Watch::new(root.to_owned(), tolerated.to_vec());
-    let (mut on_sockets, mut on_devices) = (Told::default(), Told::default());
+    let (mut on_sockets, mut on_devices) = (Findings::default(), Findings::default());
     let mut unsure = Once::new();
     let (root, pin_dir, tolerated) = (root.to_owned(), pin_dir.to_owned(), tolerated.to_vec());
     let mut look = move || {
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn it_is_said_once_when_it_begins_and_once_when_it_ends() {
-        let (mut told, start) = (Told::default(), Instant::now());
+        let (mut told, start) = (Findings::default(), Instant::now());
         assert_eq!(told.observe(&[], start), None);
         assert_eq!(told.observe(&one(1), start), Some(Change::Begins));
         assert_eq!(told.observe(&one(1), start + HOLD * 9), None);
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn programs_that_come_and_go_are_one_thing_to_say() {
-        let (mut told, start) = (Told::default(), Instant::now());
+        let (mut told, start) = (Findings::default(), Instant::now());
         assert_eq!(told.observe(&one(1), start), Some(Change::Begins));
         for look in 1..1000 {
             let found = if look % 2 == 0 { one(look) } else { Vec::new() };
