@@ -244,7 +244,7 @@ impl Telemetry {
                 figure.store(lacking.count() as u64, Relaxed);
             }
             let mut news = self.ledger.look(reconciler, recomputed);
-            news.extend(self.ledger.leave_out(reconciler));
+            news.extend(self.ledger.lacking(reconciler));
             self.publisher.tell(news);
         }
         self.change(|readiness| readiness.stuck = None);
