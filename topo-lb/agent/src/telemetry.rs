@@ -12,7 +12,7 @@ use crate::events::ledger::Ledger;
 use crate::events::publish::EventPublisher;
 use crate::health;
 use crate::metrics::{Figures, count};
-use crate::readiness::{Proof, Readiness};
+use crate::readiness::{Readiness, SelfProbe};
 use crate::state_query::{Question, Questions, StateQueryHandle, View, state_query};
 use topo_lb_core::cluster::Freshness;
 use topo_lb_core::cluster::{Change, Family, Update};
@@ -116,9 +116,9 @@ impl Telemetry {
     }
 
     /// A function that records the self-probe's result.
-    pub fn prover(&self) -> impl FnOnce(Proof) + Send + 'static {
+    pub fn prover(&self) -> impl FnOnce(SelfProbe) + Send + 'static {
         let readiness = self.readiness.clone();
-        move |proof| readiness.send_modify(|readiness| readiness.proof = proof)
+        move |result| readiness.send_modify(|readiness| readiness.self_probe = result)
     }
 
     /// Records why connections from outside fail, if they do.

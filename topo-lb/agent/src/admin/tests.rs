@@ -7,7 +7,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use super::*;
-use crate::readiness::Proof;
+use crate::readiness::SelfProbe;
 use crate::state_query::{Question, Questions, View, state_query};
 use topo_lb_core::cluster::{ServiceId, State};
 use topo_lb_core::flag::LISTEN;
@@ -75,7 +75,7 @@ fn admin() -> (Arc<Admin>, watch::Sender<Readiness>, Arc<AtomicUsize>) {
     let scrapes = Arc::<AtomicUsize>::default();
     tokio::spawn(own(questions, Arc::clone(&scrapes)));
     let (readiness, receiver) = watch::channel(Readiness {
-        proof: Proof::Given,
+        self_probe: SelfProbe::Passed,
         listed: true,
         programmed: true,
         ..Readiness::default()
