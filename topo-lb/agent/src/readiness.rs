@@ -48,7 +48,7 @@ pub struct Readiness {
     pub observes: bool,
 }
 
-/// What the condition `connections` says while nobody's new connections are dropped.
+/// What the condition `connections` says while no new connections are dropped.
 const ROOM: &str = "there is room for new connections";
 
 /// One condition of readiness.

@@ -186,7 +186,7 @@ impl Servers {
     }
 
     /// Reports each Service without a listener once. kube-proxy, which has the ports of all Services while
-    /// it runs beside the agent, gives the same answers: this takes one line, and nobody has to act.
+    /// it runs beside the agent, gives the same answers: one line says so, and no action is needed.
     async fn tell(&mut self, now: &Wanted, failed: &BTreeMap<ServiceId, Failure>) {
         let is_new = |(id, _): &(&ServiceId, &Failure)| !self.told.has(id);
         let mut new: Vec<_> = failed.iter().filter(is_new).collect();

@@ -125,7 +125,7 @@ impl Room {
         work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes a place. Beyond the limit, somebody loses his.
+    /// Admits a connection. Beyond the limit, the room closes another one.
     pub(crate) fn take(&self, peer: Peer) -> Admission {
         let (sender, lost) = oneshot::channel();
         let (ticket, out) = self.with(|crowd| crowd.enter(peer, sender));

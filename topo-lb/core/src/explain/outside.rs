@@ -97,7 +97,7 @@ impl fmt::Display for ExposedFrontend {
             None => write!(f, "{} {}", self.kind, self.port)?,
             Some(address) => write!(f, "{} {}", self.kind, SocketAddr::new(address, self.port))?,
         }
-        // Of the agents' flags the command knows nothing, and by default no external IP is served.
+        // The command does not know the agents' flags. By default no external IP is served.
         if self.kind == FrontendKind::ExternalIp.to_string() {
             write!(f, " (if {EXTERNAL_IP_RANGES} has it)")?;
         }

@@ -20,7 +20,7 @@ const END: &str = "# EOF";
 /// An agent's metrics, as OpenMetrics text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scraped {
-    /// The agent's node; `None` if nobody said it.
+    /// The agent's node; `None` if it is not known.
     pub node: Option<Arc<str>>,
     /// Where the text is from, for messages.
     pub place: String,
@@ -31,7 +31,7 @@ pub struct Scraped {
 /// Bytes that an agent has counted of connections to one Service port.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Moved {
-    /// The agent's node; `None` if nobody said it.
+    /// The agent's node; `None` if it is not known.
     pub node: Option<Arc<str>>,
     /// The Service.
     pub service: ServiceId,
@@ -63,7 +63,7 @@ impl Counted {
     }
 }
 
-/// By node; `None`: of nodes that nobody named.
+/// By node; `None`: of unknown nodes.
 pub(super) type ByNode = BTreeMap<Option<Arc<str>>, Counted>;
 
 /// What agents have counted.

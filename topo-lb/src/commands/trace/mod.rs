@@ -96,10 +96,10 @@ pub async fn run(
     let is_stopped = ended.is_none();
     let ended = match ended {
         Some(ended) => ended,
-        // What was decided before the signal. If nobody reads, it is left out.
+        // Shows what was decided before the signal, unless the reader has gone.
         None => timeout(LAST, tracer.finish(&output, errors)).await.unwrap_or(Ok(())),
     };
-    // Before the reader is waited for: the programs tell nobody any more.
+    // Stops the programs' reports before waiting for the reader.
     drop(tracer);
     let limit = async { if is_stopped { sleep(LAST).await } else { stop.await } };
     tokio::select! {
