@@ -99,7 +99,7 @@ impl Bucket {
     }
 }
 
-/// A number that nobody can tell who does not know the seed. The steps are those that end MurmurHash3
+/// A number that cannot be computed without the seed. The steps are those that end MurmurHash3
 /// (fmix64); the seed comes in twice.
 #[inline(always)]
 #[must_use]

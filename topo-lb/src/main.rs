@@ -5,7 +5,7 @@ use std::io::IsTerminal as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use tokio::runtime::{Builder, Runtime};
 use topo_lb::cli::{
     AgentArgs, CheckArgs, CleanupArgs, Command, ExplainArgs, LintArgs, ListArgs, MigrateArgs,
@@ -23,7 +23,7 @@ use topo_lb_core::explain::{self, Asked, ServicePort, Spread};
 use topo_lb_core::lint;
 use topo_lb_core::lint::Rule;
 use topo_lb_core::topology::Scope;
-use topo_lb_core::what_if::{self, Figures, Proxied};
+use topo_lb_core::what_if::{self, Figures, Proxied, SettingError};
 use topo_lb_kernel::datapath::attach::cleanup::cleanup;
 use topo_lb_kube::source::{self, Listing};
 use topo_lb_kube::{crd, heap};
@@ -224,7 +224,10 @@ fn run_plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
         Some(path) => read(format!("--to {}", path.display()), read_manifests(path)?)?,
         None => before.clone(),
     };
-    what_if::apply(&mut after, &args.set).context("--set")?;
+    what_if::apply(&mut after, &args.set).map_err(|error| match error {
+        SettingError::NoService(_) => anyhow!("--set: {error}; create it in a file for --to"),
+        other => anyhow!("--set: {other}"),
+    })?;
     let asked = args.services.iter().map(|name| {
         service_id(name, &after).or_else(|error| service_id(name, &before).map_err(|_| error))
     });

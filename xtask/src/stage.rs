@@ -25,7 +25,7 @@ use crate::plan::object_tools;
 use crate::process::{run_logged, run_visible, to_log};
 use crate::progress::{self, Running};
 use crate::prometheus;
-use crate::release::proof::{self, Dist};
+use crate::release::promises::{self, Dist};
 use crate::shipped;
 use crate::suites;
 use crate::summary::Outcome;
@@ -167,7 +167,7 @@ impl Stage {
         match self {
             Self::Lab => lab(workspace),
             Self::Cluster => on_cluster(workspace, None),
-            Self::Release => on_cluster(workspace, Some(&proof::run(workspace)?)),
+            Self::Release => on_cluster(workspace, Some(&promises::run(workspace)?)),
             Self::ControlPlane => Ok((against_control_plane(workspace)?, Outcome::Passed(None))),
             Self::Fuzz => Ok((vec![fuzz::suite(workspace)?], Outcome::Passed(None))),
             _ => bail!("{} has no suites for lanes", self.title()),

@@ -26,14 +26,14 @@ const COLOURS: [&str; 10] = [
 
 /// Where something is in the picture.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct Area {
     pub(super) x: f64,
     pub(super) y: f64,
     width: f64,
     height: f64,
 }
 
-impl Place {
+impl Area {
     /// From `gridPos`.
     pub(super) fn on_grid(grid: &Value) -> Option<Self> {
         let [x, y, width, height] = ["x", "y", "w", "h"].map(|name| grid[name].as_f64());
@@ -63,7 +63,7 @@ pub(super) fn text(svg: &mut String, (x, y): (f64, f64), how: &str, fill: &str, 
 
 /// A graph in its place: what is drawn is at times and values.
 struct Plot {
-    place: Place,
+    place: Area,
     times: (f64, f64),
     /// The value at the top, and between two lines of the grid.
     top: f64,
@@ -81,7 +81,7 @@ impl Plot {
     }
 
     fn axes(&self, svg: &mut String, unit: &str) {
-        let Place { x, y, .. } = self.place;
+        let Area { x, y, .. } = self.place;
         for number in 0..=(self.top / self.step).round() as u32 {
             let value = f64::from(number) * self.step;
             let up = self.up(value);
@@ -124,7 +124,7 @@ impl Plot {
 
 impl Panel {
     pub(super) fn draw(&self, svg: &mut String, series: &[Series], times: (f64, f64)) {
-        let Place { x, y, width, height } = self.place;
+        let Area { x, y, width, height } = self.place;
         let _ = writeln!(
             svg,
             "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" rx=\"4\" fill=\"#ffffff\" \
@@ -138,7 +138,7 @@ impl Panel {
         let largest = curves.iter().flatten().map(|it| it.upper).fold(0.0, f64::max);
         let step = self.top.map_or_else(|| round_step(largest / 4.0), |top| top / 4.0);
         let plot = Plot {
-            place: Place {
+            place: Area {
                 x: x + 62.0,
                 y: y + 32.0,
                 width: width - 86.0,

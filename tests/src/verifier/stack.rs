@@ -30,12 +30,12 @@ pub struct Chain {
 }
 
 /// The number of a section, and the offset (bytes) of a function in it.
-type Place = (usize, u64);
+type Address = (usize, u64);
 
 struct Function {
     name: String,
     frame: u32,
-    calls: Vec<Place>,
+    calls: Vec<Address>,
 }
 
 /// For each program of an object the chain of calls that takes most.
@@ -71,7 +71,7 @@ fn function(file: &ElfFile64<'_>, symbol: &ElfSymbol64<'_, '_>) -> Result<Functi
     let range = usize::try_from(begin)?..usize::try_from(begin + symbol.size())?;
     let code = section.data()?.get(range).context("a function outside its section")?;
     let (code, _) = code.as_chunks::<INSTRUCTION>();
-    let targets: BTreeMap<u64, Place> = section
+    let targets: BTreeMap<u64, Address> = section
         .relocations()
         .filter_map(|(offset, relocation)| match relocation.target() {
             RelocationTarget::Symbol(target) => Some((offset, file.symbol_by_index(target).ok()?)),
@@ -98,9 +98,9 @@ fn function(file: &ElfFile64<'_>, symbol: &ElfSymbol64<'_, '_>) -> Result<Functi
 
 /// The chain of calls from a function that takes most. `above`: the functions that lead there.
 fn deepest_from(
-    functions: &BTreeMap<Place, Function>,
-    place: Place,
-    above: &mut Vec<Place>,
+    functions: &BTreeMap<Address, Function>,
+    place: Address,
+    above: &mut Vec<Address>,
 ) -> Result<Chain> {
     let function = functions.get(&place).context("a call to no function")?;
     ensure!(!above.contains(&place), "{} calls itself", function.name);

@@ -6,16 +6,17 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 
 use topo_lb_core::cluster::Freshness;
+use topo_lb_core::flag::OBSERVE;
 use topo_lb_core::stale_write_gate::in_words;
 
 /// Whether the hooks work.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Proof {
+pub enum SelfProbe {
     /// Not known yet.
     #[default]
     Pending,
     /// A connection was translated.
-    Given,
+    Passed,
     /// It was not, or the probe failed: why.
     Failed(String),
 }
@@ -24,7 +25,7 @@ pub enum Proof {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Readiness {
     /// The self-probe's result.
-    pub proof: Proof,
+    pub self_probe: SelfProbe,
     /// The foreign programs that run before ours, if any.
     pub overridden: Option<String>,
     /// Why connections of clients outside fail although topo-lb is to serve them, if they do.
@@ -47,7 +48,7 @@ pub struct Readiness {
     pub observes: bool,
 }
 
-/// What the condition `connections` says while nobody's new connections are dropped.
+/// What the condition `connections` says while no new connections are dropped.
 const ROOM: &str = "there is room for new connections";
 
 /// One condition of readiness.
@@ -65,10 +66,10 @@ impl Readiness {
     /// Every condition; the agent is ready when all are met.
     #[must_use]
     pub fn conditions(&self, now: SystemTime) -> Vec<Condition> {
-        let hooks = match &self.proof {
-            Proof::Pending => Err("the self-probe has not answered yet"),
-            Proof::Given => Ok("a self-probe connection was translated, and one refused"),
-            Proof::Failed(why) => Err(why.as_str()),
+        let hooks = match &self.self_probe {
+            SelfProbe::Pending => Err("the self-probe has not answered yet"),
+            SelfProbe::Passed => Ok("a self-probe connection was translated, and one refused"),
+            SelfProbe::Failed(why) => Err(why.as_str()),
         };
         let precedence = match &self.overridden {
             None => Ok("no program of others runs before topo-lb's"),
@@ -95,8 +96,8 @@ impl Readiness {
         // An edge node without its API server must serve; the sentence warns people.
         let old = self.age(now).map(|age| format!("serving the state of {} ago", in_words(age)));
         let fresh = Ok(old.as_deref().unwrap_or("changes are heard of as they happen"));
-        let observes = "topo-lb only observes, and translates nothing (--observe)";
-        let mode = self.observes.then_some(("mode", Ok(observes)));
+        let observes = format!("topo-lb only observes, and translates nothing ({OBSERVE})");
+        let mode = self.observes.then_some(("mode", Ok(&*observes)));
         // A VPN of the node's administrators must not hold up a rollout; the sentence warns people.
         let devices = self.unserved.as_deref().map(|which| ("devices", Ok(which)));
         [
@@ -176,12 +177,17 @@ mod tests {
     }
 
     fn ready() -> Readiness {
-        Readiness { proof: Proof::Given, listed: true, programmed: true, ..Readiness::default() }
+        Readiness {
+            self_probe: SelfProbe::Passed,
+            listed: true,
+            programmed: true,
+            ..Readiness::default()
+        }
     }
 
     #[test]
     fn all_must_be_met_and_what_is_not_says_why() {
-        let failed = Proof::Failed("the hooks do not fire".to_owned());
+        let failed = SelfProbe::Failed("the hooks do not fire".to_owned());
         let overridden = Some("program 42 runs before topo-lb's connect4".to_owned());
         let stuck = Some("no memory".to_owned());
         let now = 1_000_000;
@@ -244,7 +250,7 @@ mod tests {
         ] {
             assert_eq!(said(&readiness, false), (is_ready, text.to_owned()));
         }
-        let (is_ready, text) = said(&Readiness { proof: failed, ..ready() }, true);
+        let (is_ready, text) = said(&Readiness { self_probe: failed, ..ready() }, true);
         assert!(!is_ready);
         assert!(text.contains("[-] hooks: the hooks do not fire\n[+] precedence: "), "{text}");
         assert!(text.ends_with("\nnot ready\n"), "{text}");

@@ -12,7 +12,7 @@ use crate::events::ledger::Ledger;
 use crate::events::publish::EventPublisher;
 use crate::health;
 use crate::metrics::{Figures, count};
-use crate::readiness::{Proof, Readiness};
+use crate::readiness::{Readiness, SelfProbe};
 use crate::state_query::{Question, Questions, StateQueryHandle, View, state_query};
 use topo_lb_core::cluster::Freshness;
 use topo_lb_core::cluster::{Change, Family, Update};
@@ -41,7 +41,7 @@ pub struct Telemetry {
     readiness: watch::Sender<Readiness>,
     ledger: Ledger,
     publisher: EventPublisher,
-    local: local::Told,
+    local: local::LocalLog,
     ignored: IgnoredLog,
     /// `None`: no health checks of load balancers are answered.
     health: Option<health::Checks>,
@@ -84,7 +84,7 @@ impl Telemetry {
             readiness: watch::Sender::default(),
             ledger: Ledger::default(),
             publisher,
-            local: local::Told::default(),
+            local: local::LocalLog::default(),
             ignored: IgnoredLog::new(Instant::now()),
             health: None,
             pending: Vec::new(),
@@ -116,9 +116,9 @@ impl Telemetry {
     }
 
     /// A function that records the self-probe's result.
-    pub fn prover(&self) -> impl FnOnce(Proof) + Send + 'static {
+    pub fn prover(&self) -> impl FnOnce(SelfProbe) + Send + 'static {
         let readiness = self.readiness.clone();
-        move |proof| readiness.send_modify(|readiness| readiness.proof = proof)
+        move |result| readiness.send_modify(|readiness| readiness.self_probe = result)
     }
 
     /// Records why connections from outside fail, if they do.
@@ -244,7 +244,7 @@ impl Telemetry {
                 figure.store(lacking.count() as u64, Relaxed);
             }
             let mut news = self.ledger.look(reconciler, recomputed);
-            news.extend(self.ledger.leave_out(reconciler));
+            news.extend(self.ledger.lacking(reconciler));
             self.publisher.tell(news);
         }
         self.change(|readiness| readiness.stuck = None);

@@ -10,9 +10,9 @@ use crate::cluster::{ServiceId, State};
 
 /// What was logged: local ClusterIPs by Service, with their devices.
 #[derive(Debug, Default)]
-pub struct Told(BTreeMap<ServiceId, BTreeMap<IpAddr, Arc<str>>>);
+pub struct LocalLog(BTreeMap<ServiceId, BTreeMap<IpAddr, Arc<str>>>);
 
-impl Told {
+impl LocalLog {
     /// Logs the news of changed Services.
     pub fn look<'a>(&mut self, state: &State, changed: impl Iterator<Item = &'a ServiceId>) {
         for id in changed {
@@ -71,16 +71,16 @@ mod tests {
         let id = service.id.clone();
         let mut state = State::default();
         let _ = state.apply(Update::Service(Change::Applied(service)), "n");
-        let mut told = Told::default();
-        assert!(told.news(&state, &id).is_empty());
+        let mut log = LocalLog::default();
+        assert!(log.news(&state, &id).is_empty());
         let all = at(address);
         let _ = state.apply(Update::LocalAddresses(all), "n");
-        let news = told.news(&state, &id);
+        let news = log.news(&state, &id);
         assert!(news[0].contains("device nodelocaldns of this node has it"), "{news:?}");
-        assert!(told.news(&state, &id).is_empty(), "once");
+        assert!(log.news(&state, &id).is_empty(), "once");
         let _ = state.apply(Update::LocalAddresses(LocalAddresses::default()), "n");
-        assert_eq!(told.news(&state, &id).len(), 1);
-        assert!(told.news(&state, &id).is_empty());
+        assert_eq!(log.news(&state, &id).len(), 1);
+        assert!(log.news(&state, &id).is_empty());
     }
 
     #[test]
@@ -92,9 +92,9 @@ mod tests {
         let service = service(address);
         let id = service.id.clone();
         let _ = state.apply(Update::Service(Change::Applied(service)), "n");
-        let mut told = Told::default();
-        assert_eq!(told.news(&state, &id).len(), 1);
+        let mut log = LocalLog::default();
+        assert_eq!(log.news(&state, &id).len(), 1);
         let _ = state.apply(Update::Service(Change::Deleted(id.clone())), "n");
-        assert_eq!(told.news(&state, &id), [""; 0]);
+        assert_eq!(log.news(&state, &id), [""; 0]);
     }
 }

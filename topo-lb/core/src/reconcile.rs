@@ -292,7 +292,7 @@ impl Reconciler {
         Decided { reads, routes: Some(Ok(routes)), is_concern }
     }
 
-    /// Takes of the changed Services the next to plan, the smallest first.
+    /// Takes the next changed Services to plan, the smallest first.
     fn take_portion(&mut self) -> Vec<ServiceId> {
         let changed = mem::take(&mut self.changed).into_iter();
         let mut sized: Vec<_> = changed.map(|id| (self.size(&id), id)).collect();

@@ -5,6 +5,7 @@ use std::fs;
 use topo_lb_common::maps::{self, DEFAULT_HALF_OPEN, closed, entries};
 
 use crate::datapath::host::memory_limit;
+use topo_lb_core::flag::{KUBE_PROXY_REPLACEMENT, MAX_CONNECTIONS, TC_DEVICES};
 
 /// Connections per address family of any node. kube-proxy's default for connection tracking is the same
 /// (`conntrack-min`, 131,072).
@@ -146,7 +147,7 @@ impl Host {
             mebibytes(limit)
         );
         let remedy = format!(
-            "raise the memory limit to {}, remove it, or lower --max-connections",
+            "raise the memory limit to {}, remove it, or lower {MAX_CONNECTIONS}",
             mebibytes(needed)
         );
         (limit < needed).then_some((sentence, remedy))
@@ -159,8 +160,8 @@ impl Host {
         let room = self.connections();
         let many = if cpus == 1 { "" } else { "s" };
         format!(
-            "{cpus} CPU{many} and {} of memory: with --tc-devices or --kube-proxy-replacement there is room for {room} \
-             open ones of each address family, unless --max-connections says otherwise; tables take {}, and full \
+            "{cpus} CPU{many} and {} of memory: with {TC_DEVICES} or {KUBE_PROXY_REPLACEMENT} there is room for {room} \
+             open ones of each address family, unless {MAX_CONNECTIONS} says otherwise; tables take {}, and full \
              ones {}",
             mebibytes(memory),
             mebibytes(self.at_the_start(room)),

@@ -1,8 +1,76 @@
 //! What the command line takes and refuses.
 
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
 use clap::CommandFactory as _;
+use topo_lb_core::{flag, metrics};
 
 use super::*;
+
+/// The flags of a command and of its subcommands.
+fn flags(command: &clap::Command) -> BTreeSet<String> {
+    let own = command.get_arguments().filter_map(|arg| Some(format!("--{}", arg.get_long()?)));
+    own.chain(command.get_subcommands().flat_map(flags)).collect()
+}
+
+/// The flags that a text names.
+fn named(text: &str) -> impl Iterator<Item = &str> {
+    let begins = text.match_indices("--").map(|(at, _)| &text[at..]);
+    let begins = begins.filter(|rest| rest[2..].starts_with(|c: char| c.is_ascii_lowercase()));
+    begins.map(|rest| {
+        &rest[..rest.find(|c: char| !c.is_ascii_lowercase() && c != '-').unwrap_or(rest.len())]
+    })
+}
+
+#[test]
+fn sentences_of_the_agent_name_flags_that_exist() {
+    let flags = flags(&Cli::command());
+    for name in flag::ALL {
+        assert!(flags.contains(*name), "{name}");
+    }
+    let texts = metrics::declared::ALL.iter().flat_map(|metric| [metric.help, metric.more]);
+    for name in texts.flat_map(named) {
+        assert!(flags.contains(name), "{name} in docs/metrics.md");
+    }
+}
+
+/// Calls `each` with every file of Rust in a folder.
+fn sources(folder: &Path, each: &mut impl FnMut(&Path, &str)) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, each);
+        } else if path.extension().is_some_and(|it| it == "rs") {
+            each(&path, &fs::read_to_string(&path).unwrap());
+        }
+    }
+}
+
+#[test]
+fn crates_below_the_command_line_name_flags_by_the_constants() {
+    let mut lines = 0;
+    for name in ["core", "kernel", "kube", "agent"] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(name).join("src");
+        sources(&folder, &mut |path, text| {
+            let is_test = path.components().any(|it| it.as_os_str() == "tests");
+            let declares = ["core/src/flag.rs", "metrics/declared.rs"];
+            if is_test || path.ends_with("tests.rs") || declares.iter().any(|it| path.ends_with(it))
+            {
+                return;
+            }
+            let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap().lines();
+            for line in code.filter(|line| !line.trim_start().starts_with("//")) {
+                lines += 1;
+                // Helm's.
+                let flag = named(line).find(|flag| *flag != "--set");
+                assert_eq!(flag, None, "{}: {line}", path.display());
+            }
+        });
+    }
+    assert!(lines > 10_000, "{lines}");
+}
 
 #[test]
 fn the_command_line_is_sound() {

@@ -302,7 +302,7 @@ fn precedence(options: &Options) -> Finding {
     }
     match in_front::look(pin_dir, tolerated).map(|all| in_front::sentence(&all)) {
         Ok(None) => Finding::ok(PRECEDENCE, "no program of others runs before topo-lb's"),
-        Ok(Some(sentence)) => Finding::failed(PRECEDENCE, sentence, in_front::REMEDY),
+        Ok(Some(sentence)) => Finding::failed(PRECEDENCE, sentence, &in_front::remedy()),
         Err(error) => {
             let sentence = format!("the kernel does not say what runs on devices: {error}");
             Finding::failed(PRECEDENCE, sentence, "run it as root on the node")

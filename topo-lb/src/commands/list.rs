@@ -50,7 +50,8 @@ pub enum Listed {
         /// Frontends in the maps.
         services: Vec<ServiceRow>,
         /// Services that lack room in the maps.
-        left_out: Vec<LeftOutRow>,
+        #[serde(rename = "leftOut")]
+        unprogrammed: Vec<UnprogrammedRow>,
     },
     /// `list endpoints`.
     Endpoints {
@@ -75,7 +76,7 @@ pub enum Listed {
 /// One Service that lacks room in the maps.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct LeftOutRow {
+pub struct UnprogrammedRow {
     /// `namespace/name`.
     pub service: Arc<str>,
     /// Which kind of entry is missing: `services` or `endpoints`; or what the Service alone has too many of:
@@ -174,7 +175,7 @@ pub fn list(pin_dir: &Path, what: View) -> Result<Listed, ReadError> {
                 let row = |published| service_row(&counters, &names, published);
                 published.into_iter().map(row).collect::<Result<_, _>>()?
             },
-            left_out: unprogrammed::read(pin_dir)?.into_iter().map(left_out_row).collect(),
+            unprogrammed: unprogrammed::read(pin_dir)?.into_iter().map(unprogrammed_row).collect(),
         },
         View::Endpoints => Listed::Endpoints {
             endpoints: published.iter().flat_map(|p| endpoint_rows(&names, p)).collect(),
@@ -222,9 +223,9 @@ fn service_row(
     })
 }
 
-fn left_out_row((service, lack): (Arc<str>, Lack)) -> LeftOutRow {
+fn unprogrammed_row((service, lack): (Arc<str>, Lack)) -> UnprogrammedRow {
     let Lack { of, meanwhile } = lack;
-    LeftOutRow { service, lacks: of.into(), meanwhile: meanwhile.into(), flag: of.flag() }
+    UnprogrammedRow { service, lacks: of.into(), meanwhile: meanwhile.into(), flag: of.flag() }
 }
 
 fn endpoint_rows(names: &BTreeMap<u32, Arc<str>>, published: &Published) -> Vec<EndpointRow> {
@@ -251,8 +252,8 @@ impl Listed {
     /// The rows as a table for people.
     pub fn table(&self) -> String {
         match self {
-            Self::Services { services, left_out } => {
-                [services_table(services), left_out_table(left_out)].concat()
+            Self::Services { services, unprogrammed } => {
+                [services_table(services), unprogrammed_table(unprogrammed)].concat()
             }
             Self::Endpoints { endpoints: rows } => {
                 let mut table = table(&["SERVICE", "FRONTEND", "ENDPOINT", "LOCALITY", "SHARE"]);
@@ -329,7 +330,7 @@ fn services_table(rows: &[ServiceRow]) -> String {
 }
 
 /// Empty if every Service has room.
-fn left_out_table(rows: &[LeftOutRow]) -> String {
+fn unprogrammed_table(rows: &[UnprogrammedRow]) -> String {
     if rows.is_empty() {
         return String::new();
     }

@@ -110,7 +110,7 @@ fn metrics_that_cannot_be_used_are_named() {
     write(Path::new(path), &METRICS.replace("web", "gone").replace("NEAR", "node"));
     let gone = with(&format!("n9={path}"));
     assert!(text(&gone.stdout).contains("1 of 1 Service port changes"));
-    for doubt in ["no Node has the name n9", "not in --from: default/gone"] {
+    for doubt in ["no Node has the name n9", "no Services of these names: default/gone"] {
         assert!(text(&gone.stderr).contains(doubt), "{doubt}: {}", text(&gone.stderr));
     }
 }

@@ -247,7 +247,7 @@ fn a_ramp_holds_on_more_nodes_as_it_grows_and_never_leaves_one() {
         let within: Vec<_> = names.iter().map(|name| &**name).filter(holds).collect();
         assert!(before.iter().all(|name| within.contains(name)), "{ramp}");
         assert!(within.len().abs_diff(usize::from(ramp) * 15) < 25, "{ramp}: {}", within.len());
-        // Who treats nodes alike keeps both sides apart.
+        // Nodes that are treated as alike are all on the same side.
         let decisions = topology::decide(&state, "", Scope::All, &id("svc"));
         let service = state.service(&id("svc")).unwrap();
         for alike in NodesByLabel::of(&state).alike(service, &decisions, &[]) {

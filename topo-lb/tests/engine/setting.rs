@@ -94,7 +94,7 @@ fn a_setting_prints_as_it_is_read() {
 fn a_setting_of_no_service_is_an_error() {
     assert_eq!(
         set(&["default/b=handle:false"]).unwrap_err().to_string(),
-        "there is no Service default/b to set an annotation of; create it in a file for --to"
+        "there is no Service default/b to set an annotation of"
     );
 }
 

@@ -44,7 +44,7 @@ mod tests {
         assert!(is_current, "{FILE} is out of date: cargo xtask dashboard");
     }
 
-    /// A test of the agent compares the names in docs/metrics.md with the metrics of a scrape.
+    /// docs/metrics.md has every metric: a test of topo-lb-core writes its table.
     #[test]
     fn every_metric_of_the_dashboard_and_of_the_page_on_cost_is_documented() {
         let page = |name| fs::read_to_string(Workspace::find().unwrap().root.join(name)).unwrap();

@@ -67,7 +67,7 @@ pub(super) fn suites(workspace: &Workspace) -> Result<BTreeMap<String, String>> 
         if let Some(name) = first.filter(|_| entry.file_type().is_file()) {
             let text = fs::read_to_string(entry.path())?;
             let suite = all.entry(name.trim_end_matches(".rs").to_owned()).or_default();
-            // Nor does a comma at the end of a list that is broken into lines matter.
+            // A comma at the end of a list that is broken into lines does not matter.
             *suite += &text.split_whitespace().collect::<String>().replace(",)", ")");
         }
     }

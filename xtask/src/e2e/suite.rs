@@ -24,7 +24,7 @@ const REPORT: &str = "junit_01.xml";
 /// Runs the specs in focus. `programs` has e2e.test and kubectl.
 ///
 /// # Errors
-/// The tests cannot run. A spec that fails is none: it is in the results.
+/// The tests cannot run. A spec that fails is no error: it is in the results.
 pub(super) fn run(
     workspace: &Workspace,
     programs: &Path,

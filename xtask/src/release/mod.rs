@@ -1,7 +1,7 @@
 //! `cargo xtask release`: all files of a release, in one folder.
 
 mod krew;
-pub(crate) mod proof;
+pub(crate) mod promises;
 mod provenance;
 mod sbom;
 mod source;

@@ -66,7 +66,7 @@ fn bound(address: SocketAddr, only_ipv6: bool) -> io::Result<UdpSocket> {
     if only_ipv6 {
         socket.set_only_v6(true)?;
     }
-    // A flood that the node lets through waits here, and pushes out nobody's datagram. Without the privilege
+    // A flood that the node lets through waits here, and pushes out no other datagram. Without the privilege
     // for it the socket keeps the kernel's default.
     let _ = set_socket_recv_buffer_size_force(&socket, WAITING);
     socket.bind(&address.into())?;

@@ -36,7 +36,7 @@ pub(super) async fn follow(client: &Client, publish: impl Fn(Directory)) {
             tokio::time::sleep(PAUSE).await;
         }
     };
-    // Neither ends.
+    // Both go on for ever.
     join(kind(0, "Service"), kind(1, "Endpoints")).await;
 }
 

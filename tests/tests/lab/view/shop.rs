@@ -45,7 +45,7 @@ const SERVICES: [Of; 12] = [
 
 /// A node, and where it is.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Site {
     pub(crate) name: String,
     zone: &'static str,
     region: &'static str,
@@ -54,19 +54,19 @@ pub(crate) struct Place {
 }
 
 /// All nodes: `a1` to `a5` in zone `eu-1a`, and so on.
-pub(crate) fn places() -> Vec<Place> {
+pub(crate) fn places() -> Vec<Site> {
     let of_zone = |(zone, region, count): (&'static str, &'static str, usize)| {
         let letter = if region == "edge" { "e" } else { &zone[zone.len() - 1..] };
         let place = move |number| {
             let name = format!("{letter}{}", number + 1);
-            Place { name, zone, region, number }
+            Site { name, zone, region, number }
         };
         (0..count).map(place)
     };
     ZONES.into_iter().flat_map(of_zone).collect()
 }
 
-fn node(Place { name, zone, region, number }: &Place) -> Value {
+fn node(Site { name, zone, region, number }: &Site) -> Value {
     json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {
         "kubernetes.io/hostname": name,
         "topology.kubernetes.io/zone": zone,
@@ -112,7 +112,7 @@ pub(crate) fn objects(address: impl Fn(usize) -> Ipv4Addr) -> Vec<Value> {
     let places = places();
     let mut objects: Vec<_> = places.iter().map(node).collect();
     for (index, (name, keys, on, ..)) in (0..).zip(SERVICES) {
-        let is_on = |(_, place): &(usize, &Place)| on.contains(&&*place.name);
+        let is_on = |(_, place): &(usize, &Site)| on.contains(&&*place.name);
         let endpoints = places.iter().enumerate().filter(is_on);
         let endpoints: Vec<_> = endpoints
             .map(|(at, place)| (place.name.clone(), place.zone.to_owned(), address(at)))
@@ -127,7 +127,7 @@ pub(crate) fn demands() -> Vec<(u8, Demand)> {
     let mut demands = Vec::new();
     for (index, (name, _, _, connections, from, bytes)) in (0..).zip(SERVICES) {
         let (namespace, own) = name.split_once('/').unwrap_or_default();
-        for (at, Place { name: node, .. }) in places().into_iter().enumerate() {
+        for (at, Site { name: node, .. }) in places().into_iter().enumerate() {
             if node.starts_with(|letter| from.contains(letter)) {
                 let share = 0.6 + 0.2 * ((at * 7 + usize::from(index) * 3) % 5) as f64;
                 let service = (namespace.to_owned(), own.to_owned());

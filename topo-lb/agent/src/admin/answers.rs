@@ -166,7 +166,7 @@ pub(super) async fn in_background<T: Send + 'static>(
 /// The answer of `/state`: what the agent knows and has installed.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Told {
+struct StateAnswer {
     version: &'static str,
     node: String,
     scope: &'static str,
@@ -177,7 +177,7 @@ struct Told {
     nodes: usize,
     services: usize,
     frontends: usize,
-    maps: Vec<ToldMap>,
+    maps: Vec<MapAnswer>,
     /// Unprogrammed Services, as `namespace/name`.
     #[serde(rename = "leftOut")]
     unprogrammed: Vec<String>,
@@ -186,7 +186,7 @@ struct Told {
 }
 
 #[derive(Debug, Serialize)]
-struct ToldMap {
+struct MapAnswer {
     name: &'static str,
     used: u64,
     capacity: u64,
@@ -205,7 +205,7 @@ pub(super) async fn state(State(admin): State<Arc<Admin>>, RawQuery(query): RawQ
         },
         false => None,
     };
-    json(&told(&admin, view))
+    json(&answer(&admin, view))
 }
 
 /// Answers with a value as indented JSON.
@@ -216,13 +216,13 @@ pub(super) fn json(value: &impl Serialize) -> Response {
     }
 }
 
-fn told(admin: &Admin, view: Option<View>) -> Told {
+fn answer(admin: &Admin, view: Option<View>) -> StateAnswer {
     let sources = &admin.sources;
     let readiness = sources.readiness.borrow().clone();
     let now = SystemTime::now();
     let conditions = readiness.conditions(now);
     let uses = PLANNED.iter().zip(&sources.figures.uses);
-    Told {
+    StateAnswer {
         version: env!("CARGO_PKG_VERSION"),
         node: sources.node.to_string(),
         scope: match sources.scope {
@@ -239,7 +239,7 @@ fn told(admin: &Admin, view: Option<View>) -> Told {
             .map(|(&name, one)| {
                 let [used, capacity] = [&one.used, &one.capacity]
                     .map(|value| value.load(std::sync::atomic::Ordering::Relaxed));
-                ToldMap { name, used, capacity }
+                MapAnswer { name, used, capacity }
             })
             .collect(),
         unprogrammed: view

@@ -35,6 +35,7 @@ use crate::state_query::StateQueryHandle;
 use crate::{
     serve::Listen, serve::descriptors, serve::door, serve::listen, serve::run, serve::waiting,
 };
+use topo_lb_core::flag::{LISTEN, METRICS_LISTEN};
 use topo_lb_core::topology::Scope;
 use topo_lb_kernel::observe::Observed;
 
@@ -105,15 +106,15 @@ pub fn start(options: &Options, sources: Sources) -> std::io::Result<SocketFile>
     let mut metrics_listen = options.metrics_listen;
     if options.listen.excludes(metrics_listen) {
         warn!(
-            "--metrics-listen {metrics_listen} is not served: --listen {} has that port; give \
-             --metrics-listen another port",
+            "{METRICS_LISTEN} {metrics_listen} is not served: {LISTEN} {} has that port; give \
+             {METRICS_LISTEN} another port",
             options.listen
         );
         metrics_listen = Listen::Off;
     }
     let listeners = [
-        ("http", "--listen", options.listen, PATHS),
-        ("metrics", "--metrics-listen", metrics_listen, METRICS),
+        ("http", LISTEN, options.listen, PATHS),
+        ("metrics", METRICS_LISTEN, metrics_listen, METRICS),
     ];
     for (name, flag, listen, paths) in listeners {
         let Listen::On(address) = listen else { continue };

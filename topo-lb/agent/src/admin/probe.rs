@@ -8,6 +8,7 @@ use clap::ValueEnum;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
+use topo_lb_core::flag::PROBE_SOCKET;
 
 /// A healthy agent answers within milliseconds. Less than the kubelet's limit in deploy/, so that
 /// the error is printed; kubelets before 1.20 have no limit.
@@ -38,7 +39,7 @@ pub struct Answer {
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
     /// No process listens on the socket.
-    #[error("no agent listens on {}: it does not run, or has another --probe-socket", .0.display())]
+    #[error("no agent listens on {}: it does not run, or has another {PROBE_SOCKET}", .0.display())]
     Nobody(PathBuf),
     /// The agent does not answer in time.
     #[error("the agent did not answer within {} s", PATIENCE.as_secs())]

@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::net::{UnixListener, UnixStream};
 
 use crate::serve::listen::retried;
+use topo_lb_core::flag::PROBE_SOCKET;
 
 /// The socket's file, once this process has created it. [`remove`](Self::remove) deletes it.
 #[derive(Clone, Debug, Default)]
@@ -27,8 +28,8 @@ impl SocketFile {
 
 /// Listens at the path and stores it in `file`; retries until that succeeds.
 pub(super) async fn bind(path: &Path, file: &SocketFile) -> UnixListener {
-    let advice = "until then probes fail; --probe-socket chooses another path";
-    let listener = retried("", path.display(), advice, || listen(path)).await;
+    let advice = format!("until then probes fail; {PROBE_SOCKET} chooses another path");
+    let listener = retried("", path.display(), &advice, || listen(path)).await;
     let _ = file.0.set(path.to_owned());
     listener
 }

@@ -7,9 +7,10 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use super::*;
-use crate::readiness::Proof;
+use crate::readiness::SelfProbe;
 use crate::state_query::{Question, Questions, View, state_query};
 use topo_lb_core::cluster::{ServiceId, State};
+use topo_lb_core::flag::LISTEN;
 use topo_lb_core::plan::{Lack, Meanwhile, Shortage};
 use topo_lb_kube::source::file;
 
@@ -74,7 +75,7 @@ fn admin() -> (Arc<Admin>, watch::Sender<Readiness>, Arc<AtomicUsize>) {
     let scrapes = Arc::<AtomicUsize>::default();
     tokio::spawn(own(questions, Arc::clone(&scrapes)));
     let (readiness, receiver) = watch::channel(Readiness {
-        proof: Proof::Given,
+        self_probe: SelfProbe::Passed,
         listed: true,
         programmed: true,
         ..Readiness::default()
@@ -99,7 +100,7 @@ fn admin() -> (Arc<Admin>, watch::Sender<Readiness>, Arc<AtomicUsize>) {
 async fn served_at(paths: &'static [&str]) -> Served {
     let (admin, readiness, _) = admin();
     let router = router(&admin, paths);
-    let listener = listen::bind(([127, 0, 0, 1], 0).into(), "--listen").await;
+    let listener = listen::bind(([127, 0, 0, 1], 0).into(), LISTEN).await;
     let address = listener.local_addr().unwrap();
     tokio::spawn(door::serve(listener, router, door::Rooms::new(64)));
     Served { address, readiness }

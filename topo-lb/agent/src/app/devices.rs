@@ -1,6 +1,5 @@
 //! Follows the devices on which tc translates packets: those of guests, and those of clients outside.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,6 +11,8 @@ use tracing::warn;
 
 use super::config::{Config, MasqueradeBy};
 use crate::metrics::Figures;
+use topo_lb_core::flag::{EXTERNAL_DEVICES, MASQUERADE};
+use topo_lb_core::once::Once;
 use topo_lb_kernel::datapath::Datapath;
 use topo_lb_kernel::datapath::direction::Role;
 use topo_lb_kernel::device::{self, Changes, Device, Pattern, Unmatched, Uplinks};
@@ -70,7 +71,7 @@ pub(super) struct Devices {
     /// Those of the last listing by which clients outside may come, and that no program serves.
     unserved: Vec<Device>,
     /// The names of such devices that were logged.
-    logged: BTreeSet<String>,
+    logged: Once<String>,
     figures: Arc<Figures>,
 }
 
@@ -96,7 +97,7 @@ impl Devices {
             unmatched: Unmatched::new(&config.devices, Instant::now()),
             has_no_uplink: false,
             unserved: Vec::new(),
-            logged: BTreeSet::new(),
+            logged: Once::new(),
             figures,
         };
         if is_needed {
@@ -158,13 +159,15 @@ impl Devices {
     /// Logs each device once that is not served.
     fn log_unserved(&mut self) {
         self.figures.unserved.store(self.unserved.len() as u64, Relaxed);
-        let is_new = |device: &&Device| !self.logged.contains(&device.name);
+        let is_new = |device: &&Device| !self.logged.has(&device.name);
         let new: Vec<Device> = self.unserved.iter().filter(is_new).cloned().collect();
-        if self.logged.len() < LOGGED
+        if self.logged.count() < LOGGED
             && let Some(sentence) = device::unserved(&new)
         {
-            warn!("{sentence}; {}", device::REMEDY);
-            self.logged.extend(new.into_iter().map(|device| device.name));
+            warn!("{sentence}; {}", device::remedy());
+            for device in new {
+                self.logged.begins(device.name);
+            }
         }
     }
 
@@ -184,15 +187,17 @@ impl Devices {
         }
         let sole = match self.masquerade {
             MasqueradeBy::Auto => device::sole_uplink(&uplinks, &datapath.source_addresses()),
-            MasqueradeBy::Nftables => Ok(Err("--masquerade nftables".to_owned())),
+            MasqueradeBy::Nftables => Ok(Err(format!("{MASQUERADE} nftables"))),
         };
         datapath.choose_source(sole.unwrap_or_else(|error| Err(error.to_string())));
     }
 
     fn no_uplink(&self) -> String {
         let lacks = match self.external.as_deref() {
-            None | Some([]) => "has an address of the host: name them by --external-devices",
-            Some(_) => "matches --external-devices: `ip -br link` shows all",
+            None | Some([]) => {
+                format!("has an address of the host: name them by {EXTERNAL_DEVICES}")
+            }
+            Some(_) => format!("matches {EXTERNAL_DEVICES}: `ip -br link` shows all"),
         };
         format!("clients outside of this node are not served, as no Ethernet device {lacks}")
     }

@@ -10,6 +10,7 @@ use tracing::{debug, info, warn};
 
 use crate::agent_state::AgentState;
 use topo_lb_core::cluster::{Frontend, ServiceId};
+use topo_lb_core::flag::MAX_SERVICES;
 use topo_lb_core::plan::appeared;
 use topo_lb_core::plan::commit::{commit, take_over};
 use topo_lb_core::plan::sources::{self, SourcePlan, SourceStep};
@@ -41,7 +42,7 @@ pub(super) struct Kernel {
     lacking: BTreeSet<Frontend>,
     /// Services, as `namespace/name`, that the last agent left unprogrammed.
     pub(super) unprogrammed_before: Vec<(Arc<str>, Lack)>,
-    told: Told,
+    lacks: LackLog,
     /// Endpoints that stopped serving, until [`take_gone`](Self::take_gone). A set, as a plan that
     /// fails repeatedly names them each time.
     gone: BTreeSet<Gone>,
@@ -51,7 +52,7 @@ pub(super) struct Kernel {
 
 /// Which Services lack room, as listed and as logged. Pure: the caller passes the time.
 #[derive(Debug)]
-struct Told {
+struct LackLog {
     /// As `topo-lb list` shows it; `None` before the first plan.
     listed: Option<BTreeMap<ServiceId, Lack>>,
     /// As last logged.
@@ -59,7 +60,7 @@ struct Told {
     rate: Rate,
 }
 
-impl Told {
+impl LackLog {
     fn new(now: Instant) -> Self {
         let (burst, interval) = LOGGED;
         Self { listed: None, logged: BTreeMap::new(), rate: Rate::new(burst, interval, now) }
@@ -103,7 +104,7 @@ impl Kernel {
             settled_ranges: None,
             lacking: BTreeSet::new(),
             unprogrammed_before,
-            told: Told::new(Instant::now()),
+            lacks: LackLog::new(Instant::now()),
             gone: BTreeSet::new(),
         })
     }
@@ -190,7 +191,7 @@ impl Kernel {
                 warn!(
                     count = plan.lacking.len(),
                     "the map of source ranges is full: some sources that may dial {first} are denied; \
-                     start the agent with a larger --max-services"
+                     start the agent with a larger {MAX_SERVICES}"
                 );
             }
             self.lacking.clone_from(&plan.lacking);
@@ -210,12 +211,12 @@ impl Kernel {
 
     /// Lists and logs which Services lack room, if that has changed.
     fn tell(&mut self, unprogrammed: &BTreeMap<ServiceId, Lack>) {
-        if self.told.list(unprogrammed)
+        if self.lacks.list(unprogrammed)
             && let Err(error) = self.unprogrammed.write(unprogrammed)
         {
             warn!("`topo-lb list` does not show which Services lack room: {error}");
         }
-        if !self.told.log(unprogrammed, Instant::now()) {
+        if !self.lacks.log(unprogrammed, Instant::now()) {
             return;
         }
         if unprogrammed.is_empty() {
@@ -274,19 +275,19 @@ mod tests {
     #[test]
     fn a_service_that_flips_for_an_hour_does_not_fill_the_log() {
         let (start, mut lines) = (Instant::now(), 0);
-        let mut told = Told::new(start);
+        let mut log = LackLog::new(start);
         let id = ServiceId { namespace: "storm".into(), name: "web".into() };
         let lack = Lack { of: Shortage::Endpoints, meanwhile: Meanwhile::KubeProxy };
         let (none, one) = (BTreeMap::new(), BTreeMap::from([(id, lack)]));
-        assert!(!told.log(&none, start), "that all have room at first goes without saying");
+        assert!(!log.log(&none, start), "that all have room at first goes without saying");
         for flip in 0..360_000_u64 {
             let unprogrammed = if flip % 2 == 0 { &one } else { &none };
-            assert!(told.list(unprogrammed), "the list is always right");
-            lines += u32::from(told.log(unprogrammed, start + Duration::from_millis(10 * flip)));
+            assert!(log.list(unprogrammed), "the list is always right");
+            lines += u32::from(log.log(unprogrammed, start + Duration::from_millis(10 * flip)));
         }
         assert!((60..=130).contains(&lines), "{lines} lines in an hour");
         let later = start + Duration::from_secs(7_200);
-        let said = [told.log(&one, later), told.log(&none, later)];
+        let said = [log.log(&one, later), log.log(&none, later)];
         assert!(said.contains(&true), "what comes at last is said");
     }
 }

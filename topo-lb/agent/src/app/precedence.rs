@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tracing::{debug, info, warn};
 
+use topo_lb_core::once::Once;
 use topo_lb_kernel::datapath::hook::ProgramIds;
 use topo_lb_kernel::datapath::inspect::effective::{self, Watch};
 use topo_lb_kernel::datapath::inspect::in_front;
@@ -30,19 +31,19 @@ enum Change {
 
 /// What was logged. Pure.
 #[derive(Debug)]
-struct Told<T> {
+struct Findings<T> {
     found: Vec<T>,
     /// When a look last found some.
     last: Option<Instant>,
 }
 
-impl<T> Default for Told<T> {
+impl<T> Default for Findings<T> {
     fn default() -> Self {
         Self { found: Vec::new(), last: None }
     }
 }
 
-impl<T: Clone + PartialEq> Told<T> {
+impl<T: Clone + PartialEq> Findings<T> {
     /// Takes in the findings of a look. Returns what to log.
     fn observe(&mut self, found: &[T], now: Instant) -> Option<Change> {
         if found.is_empty() {
@@ -82,19 +83,19 @@ pub(super) fn watch(
         warn!("{sentence}");
     }
     let mut watch = Watch::new(root.to_owned(), tolerated.to_vec());
-    let (mut on_sockets, mut on_devices) = (Told::default(), Told::default());
-    let mut is_unsure = false;
+    let (mut on_sockets, mut on_devices) = (Findings::default(), Findings::default());
+    let mut unsure = Once::new();
     let (root, pin_dir, tolerated) = (root.to_owned(), pin_dir.to_owned(), tolerated.to_vec());
     let mut look = move || {
         // What one of them does not say must not hide what the other one does.
         let devices = in_front::look(&pin_dir, &tolerated);
-        let (devices, unsure) = match devices {
+        let (devices, error) = match devices {
             Ok(devices) => (devices, None),
             Err(error) => (on_devices.found.clone(), Some(error)),
         };
         match watch.look(&ours) {
             Ok(sockets) => {
-                note(&mut is_unsure, unsure);
+                note(&mut unsure, error);
                 let now = Instant::now();
                 if let Some(change) = on_sockets.observe(&sockets.overrides, now) {
                     let sentence = overridden::sentence(&on_sockets.found);
@@ -107,7 +108,7 @@ pub(super) fn watch(
                 }
                 if let Some(change) = on_devices.observe(&devices, now) {
                     let sentence = in_front::sentence(&on_devices.found);
-                    say(&change, sentence, || in_front::REMEDY.to_owned(), DEVICES);
+                    say(&change, sentence, in_front::remedy, DEVICES);
                 }
                 tell(&Precedence {
                     overrides: on_sockets.found.clone(),
@@ -115,7 +116,7 @@ pub(super) fn watch(
                     in_front: on_devices.found.clone(),
                 });
             }
-            Err(error) => note(&mut is_unsure, Some(error)),
+            Err(error) => note(&mut unsure, Some(error)),
         }
     };
     look();
@@ -130,10 +131,13 @@ pub(super) fn watch(
 }
 
 /// Logs the first of errors in a row.
-fn note(is_unsure: &mut bool, error: Option<io::Error>) {
-    let was_unsure = std::mem::replace(is_unsure, error.is_some());
-    if let Some(error) = error.filter(|_| !was_unsure) {
-        warn!("the kernel does not say which programs run before topo-lb's: {error}");
+fn note(unsure: &mut Once, error: Option<io::Error>) {
+    match error {
+        Some(error) if unsure.begins(()) => {
+            warn!("the kernel does not say which programs run before topo-lb's: {error}");
+        }
+        Some(_) => {}
+        None => unsure.clear(),
     }
 }
 
@@ -162,7 +166,7 @@ mod tests {
 
     #[test]
     fn it_is_said_once_when_it_begins_and_once_when_it_ends() {
-        let (mut told, start) = (Told::default(), Instant::now());
+        let (mut told, start) = (Findings::default(), Instant::now());
         assert_eq!(told.observe(&[], start), None);
         assert_eq!(told.observe(&one(1), start), Some(Change::Begins));
         assert_eq!(told.observe(&one(1), start + HOLD * 9), None);
@@ -176,7 +180,7 @@ mod tests {
 
     #[test]
     fn programs_that_come_and_go_are_one_thing_to_say() {
-        let (mut told, start) = (Told::default(), Instant::now());
+        let (mut told, start) = (Findings::default(), Instant::now());
         assert_eq!(told.observe(&one(1), start), Some(Change::Begins));
         for look in 1..1000 {
             let found = if look % 2 == 0 { one(look) } else { Vec::new() };

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use tokio::task::JoinHandle;
 
-use crate::readiness::Proof;
+use crate::readiness::SelfProbe;
 use crate::telemetry::Telemetry;
 use topo_lb_kernel::datapath::inspect::self_probe::{self, ProbeError};
 
@@ -14,11 +14,11 @@ pub(super) fn prove(telemetry: &Telemetry, cgroup_root: &Path) -> JoinHandle<Opt
     let (say, cgroup_root) = (telemetry.prover(), cgroup_root.to_owned());
     tokio::task::spawn_blocking(move || match self_probe::run(&cgroup_root) {
         Ok(()) => {
-            say(Proof::Given);
+            say(SelfProbe::Passed);
             None
         }
         Err(error) => {
-            say(Proof::Failed(error.to_string()));
+            say(SelfProbe::Failed(error.to_string()));
             Some(error)
         }
     })

@@ -15,6 +15,8 @@ use crate::metrics::Figures;
 use topo_lb_core::cluster::{LocalAddresses, Protocol, ServiceId};
 use topo_lb_core::dns::lead::{self, Listeners};
 use topo_lb_core::dns::names::{SharedNames, Upstreams};
+use topo_lb_core::flag::{DNS, DNS_SERVICE};
+use topo_lb_core::once::Once;
 use topo_lb_core::reconcile::Reconciler;
 use topo_lb_core::topology::{self, named};
 use topo_lb_kernel::datapath::maps::lease::Lease;
@@ -27,8 +29,8 @@ pub(super) struct Resolver {
     /// Services whose names this node answers.
     named: BTreeSet<ServiceId>,
     running: Option<Running>,
-    /// The last problem, as logged.
-    said: String,
+    /// Why it does not run, as logged.
+    lacks: Once<String>,
     figures: Arc<Figures>,
 }
 
@@ -48,7 +50,7 @@ impl Resolver {
             names: SharedNames::default(),
             named: BTreeSet::new(),
             running: None,
-            said: String::new(),
+            lacks: Once::new(),
             figures,
         };
         let all: Vec<_> = state.reconciler.state().services().cloned().collect();
@@ -106,18 +108,17 @@ impl Resolver {
             local.primary.iter().map(|&ip| SocketAddr::new(ip, self.options.port)).collect();
         match self.serve(&addresses, &local) {
             Ok(server) => {
-                self.said.clear();
+                self.lacks.clear();
                 info!(at = ?addresses, service = %self.options.service, "DNS is served");
                 self.running = Some(Running { server, own: own(&local) });
             }
             Err(error) => {
                 addresses.clear();
-                if self.said != error {
+                if self.lacks.begins(error.clone()) {
                     warn!(
-                        "the cluster DNS answers everything, as without --dns: {error}; the agent \
+                        "the cluster DNS answers everything, as without {DNS}: {error}; the agent \
                          retries every second"
                     );
-                    self.said = error;
                 }
             }
         }
@@ -131,7 +132,7 @@ impl Resolver {
         }
         if self.names.read(|names| !names.has_upstream()) {
             return Err(format!(
-                "Service {} has no ClusterIP and endpoint for DNS here; --dns-service names the cluster \
+                "Service {} has no ClusterIP and endpoint for DNS here; {DNS_SERVICE} names the cluster \
                  DNS",
                 self.options.service
             ));

@@ -23,7 +23,7 @@ use super::source::Events;
 use super::wanted::WantedNodes;
 use crate::admin::SocketFile;
 use crate::agent_state::AgentState;
-use crate::readiness::Proof;
+use crate::readiness::SelfProbe;
 use topo_lb_kernel::datapath::Datapath;
 use topo_lb_kernel::datapath::maps::{share, usage};
 use topo_lb_kernel::socket::terminator::SocketTerminator;
@@ -119,7 +119,7 @@ impl Running {
         self.state.telemetry.lacks_outside(repairs.outside.as_ref());
         match guard.take(repairs, Instant::now()) {
             Finding::Quiet => {}
-            Finding::Disturbed(why) => self.state.telemetry.prover()(Proof::Failed(why)),
+            Finding::Disturbed(why) => self.state.telemetry.prover()(SelfProbe::Failed(why)),
             // Only now: a probe without our programs attached would prove nothing.
             Finding::Over => drop(prove(&self.state.telemetry, &self.cgroup_root)),
         }

@@ -19,6 +19,7 @@ use super::running::{INSPECTION, Running};
 use super::{exclusions, precedence, serve, source};
 use crate::agent_state::AgentState;
 use crate::metrics::Figures;
+use topo_lb_core::flag::{NODE_NAME, OBSERVE};
 use topo_lb_core::plan::Capacity;
 use topo_lb_core::reconcile::Reconciler;
 use topo_lb_kernel::connection_room::Host;
@@ -48,14 +49,15 @@ pub(super) async fn start(
     let observed = config.datapath.observe.then(Arc::<Observed>::default);
     let (telemetry, socket_file) = serve::serve(&config, observed.clone())?;
     let cgroup_root = config.datapath.cgroup_root.clone();
-    let proof = prove(&telemetry, &cgroup_root);
+    let self_probe = prove(&telemetry, &cgroup_root);
     let figures = Arc::clone(&telemetry.figures);
     let mut state = AgentState::new(reconciler, saver, telemetry);
 
     let begun = async {
         let pin_dir = &config.datapath.pin_dir;
         let listing = first_listing(&mut events, &mut state, &mut wanted, pin_dir);
-        let ((), prepared) = tokio::try_join!(listing, prepare(proof, config.datapath.clone()))?;
+        let ((), prepared) =
+            tokio::try_join!(listing, prepare(self_probe, config.datapath.clone()))?;
         anyhow::Ok(prepared)
     };
     let (unready, mut datapath) = tokio::select! {
@@ -94,7 +96,7 @@ pub(super) async fn start(
     let observer = Observer::start(&config, observed, &figures);
     datapath.guard_node_ports();
     let unseen = match config.datapath.observe {
-        true => Some("the agent only observes (--observe)".to_owned()),
+        true => Some(format!("the agent only observes ({OBSERVE})")),
         false => None,
     };
     let uncounted = account(&mut datapath);
@@ -170,14 +172,14 @@ fn say_shortage(options: &Options) {
 /// Loads the programs and creates the maps while the cluster is still being listed: the verifier
 /// takes a quarter of a second. Returns also the error of the self-probe.
 async fn prepare(
-    proof: JoinHandle<Option<ProbeError>>,
+    self_probe: JoinHandle<Option<ProbeError>>,
     options: Options,
 ) -> anyhow::Result<(Option<ProbeError>, Datapath)> {
     // The probe comes first: if its child and the maps needed memory at once, a limit that is too
     // small would make the kernel kill the agent before it can report that.
-    let proof = tokio::time::timeout(UNREMARKED, proof).await;
+    let self_probe = tokio::time::timeout(UNREMARKED, self_probe).await;
     let datapath = tokio::task::spawn_blocking(move || Datapath::open(options)).await??;
-    Ok((proof.ok().and_then(Result::ok).flatten(), datapath))
+    Ok((self_probe.ok().and_then(Result::ok).flatten(), datapath))
 }
 
 /// Starts to account TCP connections, or says and returns why not.
@@ -218,7 +220,7 @@ fn check_node(reconciler: &Reconciler) -> anyhow::Result<()> {
         }
     };
     bail!(
-        "no Node is named {:?}: {known}; name this node with --node-name or NODE_NAME",
+        "no Node is named {:?}: {known}; name this node with {NODE_NAME} or NODE_NAME",
         reconciler.node()
     )
 }

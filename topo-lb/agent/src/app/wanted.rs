@@ -10,19 +10,19 @@ use topo_lb_core::reconcile::Reconciler;
 #[derive(Debug)]
 pub(super) struct WantedNodes {
     sender: watch::Sender<KnownNodes>,
-    told: Told,
+    log: AllNodesLog,
 }
 
 /// What was logged. Pure.
 #[derive(Debug, Default)]
-struct Told {
+struct AllNodesLog {
     /// That all Nodes are watched.
     all: bool,
     /// Whether all Nodes were known since then.
     were_known: bool,
 }
 
-impl Told {
+impl AllNodesLog {
     /// Takes in which Nodes are wanted and which are known. Returns whether to log that all are
     /// wanted: once, until only one Node is watched again. A Service that changes a hundred times a
     /// second must not fill the log.
@@ -38,7 +38,7 @@ impl Told {
 
 impl Default for WantedNodes {
     fn default() -> Self {
-        Self { sender: watch::Sender::new(KnownNodes::Own), told: Told::default() }
+        Self { sender: watch::Sender::new(KnownNodes::Own), log: AllNodesLog::default() }
     }
 }
 
@@ -58,7 +58,7 @@ impl WantedNodes {
         let nodes = if reads.is_some() { KnownNodes::All } else { KnownNodes::Own };
         let changed =
             self.sender.send_if_modified(|before| std::mem::replace(before, nodes) != nodes);
-        let is_news = self.told.observe(nodes, reconciler.state().known_nodes());
+        let is_news = self.log.observe(nodes, reconciler.state().known_nodes());
         match reads {
             Some((service, label)) if is_news => info!(
                 "watching all Nodes: Service {service} reads their label {label}, which its \
@@ -81,16 +81,16 @@ mod tests {
 
     #[test]
     fn a_service_that_comes_and_goes_is_told_of_once() {
-        let mut told = Told::default();
+        let mut log = AllNodesLog::default();
         let mut said = 0;
         for _ in 0..100 {
-            said += u32::from(told.observe(All, Own)) + u32::from(told.observe(Own, Own));
+            said += u32::from(log.observe(All, Own)) + u32::from(log.observe(Own, Own));
         }
         for _ in 0..100 {
-            said += u32::from(told.observe(All, All)) + u32::from(told.observe(Own, All));
+            said += u32::from(log.observe(All, All)) + u32::from(log.observe(Own, All));
         }
         assert_eq!(said, 1);
-        assert!(!told.observe(Own, Own));
-        assert!(told.observe(All, Own), "the next time is news again");
+        assert!(!log.observe(Own, Own));
+        assert!(log.observe(All, Own), "the next time is news again");
     }
 }

@@ -65,7 +65,7 @@ pub fn answer(
     let none = Vec::new();
     let groups = match (named.of(family), &named.v4, &named.v6) {
         (Some(groups), ..) => groups,
-        // An endpoint of the other family: ours to say that there is none of this one.
+        // It has endpoints of the other family only, so the answer is empty.
         (None, Some(_), _) | (None, _, Some(_)) => &none,
         (None, None, None) => return None,
     };

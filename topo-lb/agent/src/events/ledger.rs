@@ -25,7 +25,7 @@ fn uid(reconciler: &Reconciler, id: &ServiceId) -> Option<Uuid> {
 }
 
 impl Ledger {
-    /// Sets which Services (`namespace/name`) the last agent left out and reported.
+    /// Sets which Services (`namespace/name`) the last agent reported as unprogrammed.
     pub fn begin<'a>(&mut self, unprogrammed: impl IntoIterator<Item = (&'a str, Meanwhile)>) {
         let told = unprogrammed.into_iter().filter_map(|(name, meanwhile)| {
             let (namespace, name) = name.split_once('/')?;
@@ -63,7 +63,7 @@ impl Ledger {
     }
 
     /// Records which Services lack room, and returns the news.
-    pub fn leave_out(&mut self, reconciler: &Reconciler) -> Vec<News> {
+    pub fn lacking(&mut self, reconciler: &Reconciler) -> Vec<News> {
         let unprogrammed = reconciler.unprogrammed();
         let new = unprogrammed
             .iter()

@@ -16,6 +16,7 @@ use tracing::{debug, warn};
 use super::object::{series, warning};
 use crate::metrics::{Figures, count};
 use crate::readiness::Readiness;
+use topo_lb_core::once::Once;
 use topo_lb_kube::source::kube::{KubeTarget, connect};
 
 /// What an Event is about.
@@ -84,13 +85,13 @@ async fn follow(
     figures: Arc<Figures>,
     mut tell: impl AsyncFnMut(&str) -> Result<(), String>,
 ) {
-    let mut has_warned = false;
+    let mut failing = Once::new();
     loop {
         let Some(sentence) = next(concern, &mut readiness).await else { return };
         match tell(&sentence).await {
             Ok(()) => {
                 count(&figures.events_sent);
-                has_warned = false;
+                failing.clear();
                 if readiness.wait_for(|readiness| (concern.of)(readiness).is_none()).await.is_err()
                 {
                     return;
@@ -98,10 +99,10 @@ async fn follow(
             }
             Err(reason) => {
                 count(&figures.events_failed);
-                if std::mem::replace(&mut has_warned, true) {
-                    debug!("the Event {} of this Node cannot be told: {reason}", concern.reason);
-                } else {
+                if failing.begins(()) {
                     warn!("the Event {} of this Node cannot be told: {reason}", concern.reason);
+                } else {
+                    debug!("the Event {} of this Node cannot be told: {reason}", concern.reason);
                 }
             }
         }

@@ -17,6 +17,7 @@ use super::object::{series, warning};
 use super::outbox::{Message, Outbox};
 use super::written::{Request, Written};
 use crate::metrics::{Figures, count};
+use topo_lb_core::once::Once;
 use topo_lb_kube::source::kube::{KubeTarget, connect};
 
 /// Batches of news that may wait for the task to queue them, which is quick.
@@ -55,7 +56,7 @@ impl EventPublisher {
             client: None,
             rest: None,
             pause: FIRST_PAUSE,
-            has_warned: false,
+            failing: Once::new(),
         };
         tokio::spawn(herald.tell_all(news));
         Self { sender: Some(sender), figures }
@@ -96,7 +97,7 @@ struct Herald {
     rest: Option<Instant>,
     pause: Duration,
     /// Failures after the first are logged at debug level, until a success.
-    has_warned: bool,
+    failing: Once,
 }
 
 impl Herald {
@@ -154,7 +155,8 @@ impl Herald {
             Ok(answer) => answer,
             Err(failure) => return self.failed(message, failure),
         };
-        (self.pause, self.has_warned) = (FIRST_PAUSE, false);
+        self.pause = FIRST_PAUSE;
+        self.failing.clear();
         match (answer, request) {
             (Answer::Done, Request::Nothing) => count(&self.figures.events_repeated),
             (Answer::Done, request) => {
@@ -176,10 +178,10 @@ impl Herald {
         count(&self.figures.events_failed);
         let (service, topic) = (&message.news.service, message.news.topic);
         let retries = if is_passing { "; the agent retries" } else { "" };
-        if std::mem::replace(&mut self.has_warned, true) {
-            debug!(%service, %topic, "an Event cannot be told: {reason}{retries}");
-        } else {
+        if self.failing.begins(()) {
             warn!("the Event {topic} of Service {service} cannot be told: {reason}{retries}");
+        } else {
+            debug!(%service, %topic, "an Event cannot be told: {reason}{retries}");
         }
         if !is_passing {
             return;

@@ -31,6 +31,8 @@ use crate::{
     serve::listen::retried,
 };
 use topo_lb_core::cluster::ServiceId;
+use topo_lb_core::flag::HEALTHZ_BIND_ADDRESS;
+use topo_lb_core::once::Once;
 use topo_lb_core::rate::Rate;
 use topo_lb_kernel::kube_proxy;
 
@@ -61,14 +63,16 @@ impl Common {
 
     /// Answers `/healthz` and `/livez` at this address.
     pub(super) async fn serve_node(self, address: SocketAddr) {
-        let advice = "load balancers get no answer about this node from topo-lb; kube-proxy has that \
-                      port while it runs; --healthz-bind-address chooses another address";
+        let advice = format!(
+            "load balancers get no answer about this node from topo-lb; kube-proxy has that port while it runs; \
+             {HEALTHZ_BIND_ADDRESS} chooses another address"
+        );
         let once = || {
             let listener = listen_as_go(address);
             self.count_unanswered(NODE, usize::from(listener.is_err()));
             ready(listener.map_err(|error| reason(&error)))
         };
-        let listener = retried("http://", address, advice, once).await;
+        let listener = retried("http://", address, &advice, once).await;
         door::serve(listener, of_node(&self.proxy), self.rooms).await;
     }
 }
@@ -97,10 +101,10 @@ pub(super) struct Servers {
     most: usize,
     open: BTreeMap<Socket, JoinHandle<()>>,
     /// Services without a listener, as reported.
-    told: BTreeSet<ServiceId>,
+    told: Once<ServiceId>,
     rate: Rate,
-    /// Whether the log says that kube-proxy has the ports.
-    beside: bool,
+    /// That kube-proxy has the ports.
+    beside: Once,
 }
 
 /// Why a Service has no listener.
@@ -114,7 +118,7 @@ impl Servers {
     pub(super) fn new(common: Common, most: usize) -> Self {
         let (burst, interval) = TOLD;
         let rate = Rate::new(burst, interval, Instant::now());
-        Self { common, most, open: BTreeMap::new(), told: BTreeSet::new(), rate, beside: false }
+        Self { common, most, open: BTreeMap::new(), told: Once::new(), rate, beside: Once::new() }
     }
 
     /// Listens where it is wanted, until the agent ends.
@@ -158,7 +162,7 @@ impl Servers {
             }
         }
         self.common.count_unanswered(SERVICES, failed.len());
-        for id in self.told.extract_if(.., |id| !failed.contains_key(id)) {
+        for id in self.told.end_those(|id| !failed.contains_key(id)) {
             if let Some(check) = now.checks.get(&id) {
                 info!("the health check of Service {id} is answered at port {}", check.port);
             }
@@ -182,9 +186,9 @@ impl Servers {
     }
 
     /// Reports each Service without a listener once. kube-proxy, which has the ports of all Services while
-    /// it runs beside the agent, gives the same answers: this takes one line, and nobody has to act.
+    /// it runs beside the agent, gives the same answers: one line says so, and no action is needed.
     async fn tell(&mut self, now: &Wanted, failed: &BTreeMap<ServiceId, Failure>) {
-        let is_new = |(id, _): &(&ServiceId, &Failure)| !self.told.contains(*id);
+        let is_new = |(id, _): &(&ServiceId, &Failure)| !self.told.has(id);
         let mut new: Vec<_> = failed.iter().filter(is_new).collect();
         let taken = new.iter().filter(|(_, failure)| failure.is_taken).count();
         let ask = || kube_proxy::mode(kube_proxy::METRICS);
@@ -194,14 +198,16 @@ impl Servers {
         };
         if let Some(mode) = &mode {
             new.retain(|(_, failure)| !failure.is_taken);
-            if !self.beside {
+            if self.beside.begins(()) {
                 info!(
                     "kube-proxy runs in mode {mode}, and has the ports of {taken} health checks \
                      of Services until it is stopped"
                 );
             }
         }
-        self.beside = mode.is_some();
+        if mode.is_none() {
+            self.beside.clear();
+        }
         let mut news = Vec::new();
         for (id, Failure { address, why, .. }) in new {
             if !self.rate.take(Instant::now()) {
@@ -216,7 +222,7 @@ impl Servers {
             warn!("Service {id}: {sentence}");
             let uid = now.checks.get(id).and_then(|check| check.uid);
             news.push(health_check(id, uid, &self.common.node, &sentence));
-            self.told.insert(id.clone());
+            self.told.begins(id.clone());
         }
         self.common.publisher.tell(news);
     }

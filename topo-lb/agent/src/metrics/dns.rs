@@ -3,11 +3,10 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use prometheus_client::encoding::DescriptorEncoder;
-use prometheus_client::metrics::MetricType;
 use strum::VariantArray as _;
 
-use super::sample::counter;
+use super::families::Families;
+use topo_lb_core::metrics::declared;
 
 /// What became of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr, strum::VariantArray)]
@@ -34,15 +33,8 @@ pub struct DnsFigures {
     pub queries: [AtomicU64; DnsOutcome::VARIANTS.len()],
 }
 
-pub(super) fn encode(figures: &DnsFigures, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let help = "Names of headless Services that the resolver of this node answers";
-    encoder
-        .encode_descriptor("dns_names", help, None, MetricType::Gauge)?
-        .encode_gauge(&figures.names.load(Relaxed))?;
-    let help = "Queries to the resolver of this node, by what became of them";
-    let mut family = encoder.encode_descriptor("dns_queries", help, None, MetricType::Counter)?;
-    for (outcome, value) in DnsOutcome::VARIANTS.iter().zip(&figures.queries) {
-        counter(&mut family, &[("outcome", <&str>::from(outcome))], value.load(Relaxed))?;
-    }
-    Ok(())
+pub(super) fn encode(figures: &DnsFigures, families: &mut Families<'_, '_>) -> fmt::Result {
+    families.one(&declared::DNS_NAMES, figures.names.load(Relaxed))?;
+    let outcomes = DnsOutcome::VARIANTS.iter().map(<&str>::from);
+    families.by(&declared::DNS_QUERIES, outcomes.zip(&figures.queries))
 }

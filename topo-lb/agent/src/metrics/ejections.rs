@@ -3,12 +3,11 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use prometheus_client::encoding::DescriptorEncoder;
-use prometheus_client::metrics::MetricType;
 use topo_lb_common::totals::Failure;
 
-use super::sample::counter;
+use super::families::Families;
 use topo_lb_core::ejection::Probed;
+use topo_lb_core::metrics::declared;
 
 /// What the agent counts of ejections.
 #[derive(Debug, Default)]
@@ -21,24 +20,10 @@ pub struct EjectionFigures {
     pub probes: [AtomicU64; 3],
 }
 
-pub(super) fn encode(
-    figures: &EjectionFigures,
-    encoder: &mut DescriptorEncoder<'_>,
-) -> fmt::Result {
-    let help = "Endpoints that this node leaves out, because its connects to them failed";
-    encoder
-        .encode_descriptor("ejected_endpoints", help, None, MetricType::Gauge)?
-        .encode_gauge(&figures.ejected.load(Relaxed))?;
-    let help = "Times that an endpoint was left out, by how the last connect to it failed";
-    let mut family = encoder.encode_descriptor("ejections", help, None, MetricType::Counter)?;
-    for (failure, value) in Failure::ALL.iter().zip(&figures.ejections) {
-        counter(&mut family, &[("reason", failure.name())], value.load(Relaxed))?;
-    }
-    let help = "Probes of endpoints that were left out, by what they have shown";
-    let mut family =
-        encoder.encode_descriptor("ejection_probes", help, None, MetricType::Counter)?;
-    for (probed, value) in Probed::ALL.iter().zip(&figures.probes) {
-        counter(&mut family, &[("outcome", probed.name())], value.load(Relaxed))?;
-    }
-    Ok(())
+pub(super) fn encode(figures: &EjectionFigures, families: &mut Families<'_, '_>) -> fmt::Result {
+    families.one(&declared::EJECTED_ENDPOINTS, figures.ejected.load(Relaxed))?;
+    let failures = Failure::ALL.map(Failure::name).into_iter();
+    families.by(&declared::EJECTIONS, failures.zip(&figures.ejections))?;
+    let outcomes = Probed::ALL.iter().map(|probed| probed.name());
+    families.by(&declared::EJECTION_PROBES, outcomes.zip(&figures.probes))
 }

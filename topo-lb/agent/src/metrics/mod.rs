@@ -5,9 +5,9 @@
 //! | `bounded` | which Service ports have series of their own |
 //! | `dns` | figures of the resolver |
 //! | `ejections` | figures of endpoints that are left out |
+//! | `families` | how they are written, by declaration |
 //! | `figures` | what the agent's tasks count |
 //! | `refusals` | why connections were refused |
-//! | `sample` | one sample of a family |
 //! | `services` | connections to Service ports |
 //! | `tcp` | what TCP connections moved |
 //! | `zones` | what they moved to each zone |
@@ -16,9 +16,9 @@
 pub mod bounded;
 pub mod dns;
 pub mod ejections;
+mod families;
 pub mod figures;
 pub mod refusals;
-mod sample;
 pub mod scrape;
 pub mod services;
 mod tcp;

@@ -1,28 +1,27 @@
 //! One scrape: what the agent and the kernel have counted, as OpenMetrics text.
 //!
-//! `docs/metrics.md` lists every name; a test compares.
+//! `topo_lb_core::metrics::declared` has every name.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
 
 use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, EncodeMetric, NoLabelSet};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::Registry;
 use topo_lb_common::packets::{Outcome, Packets};
 
 use super::bounded::{Bounded, Counts, Shown};
-use super::figures::{Figures, PLANNED};
+use super::families::Families;
+use super::figures::{Figures, PLANNED, Times};
 use super::refusals::Refusals;
-use super::sample::counter;
 use super::zones::{self, FarEndpoints, Matrix};
 use super::{dns, ejections, services, tcp};
+use topo_lb_core::metrics::declared;
 use topo_lb_core::refusal::Refusal;
 use topo_lb_kernel::datapath::attach::walk;
 use topo_lb_kernel::datapath::direction::Direction;
@@ -140,7 +139,7 @@ impl Scrape {
     /// # Errors
     /// None is known: writing to a string does not fail.
     pub fn text(self) -> Result<String, fmt::Error> {
-        let mut registry = Registry::with_prefix("topo_lb");
+        let mut registry = Registry::default();
         registry.register_collector(Box::new(self));
         let mut text = String::new();
         encode(&mut text, &registry)?;
@@ -148,273 +147,103 @@ impl Scrape {
     }
 }
 
-/// Writes families, each with its name and help.
-struct Families<'a, 'e>(&'a mut DescriptorEncoder<'e>);
-
-impl Families<'_, '_> {
-    fn counter(&mut self, name: &str, help: &str, value: &AtomicU64) -> fmt::Result {
-        self.0
-            .encode_descriptor(name, help, None, MetricType::Counter)?
-            .encode_counter::<NoLabelSet, u64, f64>(&value.load(Relaxed), None)
-    }
-
-    fn gauge(
-        &mut self,
-        name: &str,
-        help: &str,
-        unit: Option<&Unit>,
-        value: &impl EncodeGaugeValue,
-    ) -> fmt::Result {
-        self.0.encode_descriptor(name, help, unit, MetricType::Gauge)?.encode_gauge(value)
-    }
-
-    fn level(&mut self, name: &str, help: &str, value: &AtomicU64) -> fmt::Result {
-        self.gauge(name, help, None, &value.load(Relaxed))
-    }
-
-    fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) -> fmt::Result {
-        let unit = Some(&Unit::Seconds);
-        histogram.encode(self.0.encode_descriptor(name, help, unit, histogram.metric_type())?)
-    }
-}
-
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        services::encode(&self.services, &self.refusing, self.observes, &mut encoder)?;
-        self.programs(&mut encoder)?;
-        tcp::encode(&self.services, &mut encoder)?;
-        zones::encode(&self.matrix, &mut encoder)?;
-        self.maps(&mut encoder)?;
-        self.health_checks(&mut encoder)?;
-        dns::encode(&self.figures.dns, &mut encoder)?;
-        ejections::encode(&self.figures.ejections, &mut encoder)?;
-        self.agent(&mut Families(&mut encoder))
+        let families = &mut Families(&mut encoder);
+        services::encode(&self.services, &self.refusing, self.observes, families)?;
+        self.programs(families)?;
+        tcp::encode(&self.services, families)?;
+        zones::encode(&self.matrix, families)?;
+        self.maps(families)?;
+        let of = ["service", "node"].into_iter().zip(&self.figures.unanswered_health_checks);
+        families.by(&declared::UNANSWERED_HEALTH_CHECKS, of)?;
+        dns::encode(&self.figures.dns, families)?;
+        ejections::encode(&self.figures.ejections, families)?;
+        self.agent(families)
     }
 }
 
 impl Scrape {
-    fn programs(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let help = "Whether the agent only observes: it translates nothing (--observe)";
-        encoder
-            .encode_descriptor("observing", help, None, MetricType::Gauge)?
-            .encode_gauge(&u64::from(self.observes))?;
+    fn programs(&self, families: &mut Families<'_, '_>) -> fmt::Result {
+        families.one(&declared::OBSERVING, u64::from(self.observes))?;
         if self.observes {
-            let help = "New connections that the agent could not observe, and times that the kernel \
-                        dropped some";
-            let overruns = &self.figures.observer_overruns;
-            Families(encoder).counter("observer_overruns", help, overruns)?;
+            let overruns = self.figures.observer_overruns.load(Relaxed);
+            families.one(&declared::OBSERVER_OVERRUNS, overruns)?;
         }
-        let help = "Connections and datagrams that were refused because the Service's value was \
-                    being replaced in each of three attempts to read it";
-        encoder
-            .encode_descriptor("torn_reads", help, None, MetricType::Counter)?
-            .encode_counter::<NoLabelSet, u64, f64>(&self.torn, None)?;
-        let help = "Packets on the devices of guests and of clients outside by what became of them";
-        let mut family = encoder.encode_descriptor("packets", help, None, MetricType::Counter)?;
+        families.one(&declared::TORN_READS, self.torn)?;
+        let mut family = families.begin(&declared::PACKETS)?;
         for (direction, packets) in &self.packets {
             for outcome in Outcome::ALL {
-                let labels = [("direction", direction.into()), ("outcome", outcome.label())];
-                counter(&mut family, &labels, packets.of(outcome))?;
+                family.sample(&[direction.into(), outcome.label()], packets.of(outcome))?;
             }
         }
-        self.tables(encoder)
-    }
-
-    fn tables(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let Some(tables) = &self.tables else { return Ok(()) };
-        let families = || ["IPv4", "IPv6"].into_iter().zip(tables);
-        let help =
-            "Connections of guests and of clients outside that are open, or not established yet";
-        let mut family =
-            encoder.encode_descriptor("tracked_connections", help, None, MetricType::Gauge)?;
-        for (name, table) in families() {
-            for (state, value) in [("open", table.open), ("half-open", table.half_open)] {
-                let labels = [("family", name), ("state", state)];
-                family.encode_family(&labels)?.encode_gauge(&value)?;
-            }
+        let tables = || ["IPv4", "IPv6"].into_iter().zip(tables);
+        let mut family = families.begin(&declared::TRACKED_CONNECTIONS)?;
+        for (name, table) in tables() {
+            family.sample(&[name, "open"], table.open)?;
+            family.sample(&[name, "half-open"], table.half_open)?;
         }
-        let help = "Open connections of guests and of clients outside that there is room for";
-        let mut family = encoder.encode_descriptor(
-            "tracked_connections_limit",
-            help,
-            None,
-            MetricType::Gauge,
-        )?;
-        for (name, table) in families() {
-            family.encode_family(&[("family", name)])?.encode_gauge(&table.room)?;
-        }
-        Ok(())
+        let mut family = families.begin(&declared::TRACKED_CONNECTIONS_LIMIT)?;
+        tables().try_for_each(|(name, table)| family.sample(&[name], table.room))
     }
 
-    fn maps(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        for (name, help) in [
-            ("map_used_entries", "Entries of a map that are in use"),
-            ("map_capacity_entries", "Entries that a map has room for"),
-        ] {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            for (map, one) in PLANNED.iter().zip(&self.figures.uses) {
-                let value = if name == "map_used_entries" { &one.used } else { &one.capacity };
-                family.encode_family(&[("map", *map)])?.encode_gauge(&value.load(Relaxed))?;
-            }
-        }
-        Ok(())
-    }
-
-    fn health_checks(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let help = "Health checks of load balancers that the agent should answer and cannot, as \
-                    their port is taken: of Services, or of the node";
-        let mut family =
-            encoder.encode_descriptor("unanswered_health_checks", help, None, MetricType::Gauge)?;
-        for (of, value) in ["service", "node"].iter().zip(&self.figures.unanswered_health_checks) {
-            family.encode_family(&[("of", *of)])?.encode_gauge(&value.load(Relaxed))?;
-        }
-        Ok(())
+    fn maps(&self, families: &mut Families<'_, '_>) -> fmt::Result {
+        let uses = || PLANNED.into_iter().zip(&self.figures.uses);
+        families.by(&declared::MAP_USED_ENTRIES, uses().map(|(map, it)| (map, &it.used)))?;
+        families.by(&declared::MAP_CAPACITY_ENTRIES, uses().map(|(map, it)| (map, &it.capacity)))
     }
 
     fn agent(&self, families: &mut Families<'_, '_>) -> fmt::Result {
         let figures = &self.figures;
-        families.histogram(
-            "programming_duration",
-            "From the arrival of a change to the end of the writes that it led to",
-            &figures.times.programming,
-        )?;
-        families.histogram(
-            "network_programming_duration",
-            "From endpoints.kubernetes.io/last-change-trigger-time of an EndpointSlice to the end \
-             of the writes that it led to; changes from before the start are left out",
-            &figures.times.network_programming,
-        )?;
-        families.counter("map_writes", "Steps of plans that were carried out", &figures.writes)?;
-        families.counter(
-            "failed_plans",
-            "Plans that could not be carried out, and were made anew",
-            &figures.failed_plans,
-        )?;
-        families.gauge(
-            "last_programmed_timestamp",
-            "When the last plan was carried out, since 1970; zero before the first",
-            Some(&Unit::Seconds),
-            &figures.last_programmed.load(Relaxed),
-        )?;
-        families.gauge(
-            "state_age",
-            "How old the cluster's state is that is served; zero while changes are heard of as \
-             they happen",
-            Some(&Unit::Seconds),
-            &self.age.unwrap_or_default().as_secs_f64(),
-        )?;
-        families.gauge("ready", "Whether /readyz says ready", None, &u64::from(self.ready))?;
-        families.level(
-            "overridden_hooks",
-            "Hooks, of connect4, connect6, sendmsg4 and sendmsg6, where a program of others runs \
-             before topo-lb's in some cgroup and may decide first",
-            &figures.overridden_hooks,
-        )?;
-        let help = "Devices with tc programs: of guests, and of clients outside";
-        let mut family = families.0.encode_descriptor("devices", help, None, MetricType::Gauge)?;
-        for (role, value) in ["guest", "external"].iter().zip(&figures.devices) {
-            family.encode_family(&[("role", *role)])?.encode_gauge(&value.load(Relaxed))?;
+        let Times { started, programming, network_programming, .. } = &figures.times;
+        families.histogram(&declared::PROGRAMMING_DURATION, programming)?;
+        families.histogram(&declared::NETWORK_PROGRAMMING_DURATION, network_programming)?;
+        for (metric, figure) in [
+            (&declared::MAP_WRITES, &figures.writes),
+            (&declared::FAILED_PLANS, &figures.failed_plans),
+            (&declared::LAST_PROGRAMMED_TIMESTAMP, &figures.last_programmed),
+        ] {
+            families.one(metric, figure.load(Relaxed))?;
         }
-        let help = "Who gives connections from outside to endpoints of other nodes their source";
-        let mut family =
-            families.0.encode_descriptor("source_nat", help, None, MetricType::Gauge)?;
-        for (by, value) in ["tc", "nftables"].iter().zip(&figures.source_nat) {
-            family.encode_family(&[("by", *by)])?.encode_gauge(&value.load(Relaxed))?;
+        families.one(&declared::STATE_AGE, self.age.unwrap_or_default().as_secs_f64())?;
+        families.one(&declared::READY, u64::from(self.ready))?;
+        families.one(&declared::OVERRIDDEN_HOOKS, figures.overridden_hooks.load(Relaxed))?;
+        families.by(&declared::DEVICES, ["guest", "external"].into_iter().zip(&figures.devices))?;
+        let by = ["tc", "nftables"].into_iter().zip(&figures.source_nat);
+        families.by(&declared::SOURCE_NAT, by)?;
+        let [left_out, narrowed, stale, refused] = &figures.unprogrammed;
+        for (metric, figure) in [
+            (&declared::UNSERVED_DEVICES, &figures.unserved),
+            (&declared::PROGRAMS_IN_FRONT, &figures.in_front),
+            (&declared::UNASKED_CGROUPS, &figures.unasked_cgroups),
+            (&declared::SERVICES, &figures.services),
+            (&declared::WAITING_SERVICES, &figures.waiting),
+            (&declared::LEFT_OUT_SERVICES, left_out),
+            (&declared::NARROWED_SERVICES, narrowed),
+            (&declared::STALE_SERVICES, stale),
+            (&declared::NO_ROOM_REFUSED_SERVICES, refused),
+            (&declared::EXCLUDED_PODS, &figures.excluded_pods),
+            (&declared::UNEXCLUDED_PODS, &figures.unexcluded_pods),
+            (&declared::SOURCE_TROUBLES, &figures.troubles),
+        ] {
+            families.one(metric, figure.load(Relaxed))?;
         }
-        families.level(
-            "unserved_devices",
-            "Devices without Ethernet headers by which clients outside may come: they are not served",
-            &figures.unserved,
-        )?;
-        families.level(
-            "programs_in_front",
-            "Programs of others that see packets of clients outside before topo-lb's",
-            &figures.in_front,
-        )?;
-        families.level(
-            "unasked_cgroups",
-            "Cgroups that wait to be asked which programs run there",
-            &figures.unasked_cgroups,
-        )?;
-        families.level("services", "Services that there are", &figures.services)?;
-        families.level(
-            "waiting_services",
-            "Services that wait for the labels of other Nodes: the maps keep what they have for them",
-            &figures.waiting,
-        )?;
-        let words = [
-            (
-                "left_out_services",
-                "Services that have no room in the maps, and are left to kube-proxy, \
-                 or served by nobody where there is none",
-            ),
-            (
-                "narrowed_services",
-                "Services that use at most 6 of their endpoints, as the maps are full",
-            ),
-            ("stale_services", "Services whose endpoints may be out of date, as the maps are full"),
-            ("no_room_refused_services", "Strict Services that are refused, as the maps are full"),
-        ];
-        for ((name, help), count) in words.into_iter().zip(&figures.unprogrammed) {
-            families.gauge(name, help, None, &count.load(Relaxed))?;
-        }
-        families.level(
-            "excluded_pods",
-            "Pods of this node whose connections are left alone",
-            &figures.excluded_pods,
-        )?;
-        families.level(
-            "unexcluded_pods",
-            "Pods of this node that are to be left alone, and for which there is no room",
-            &figures.unexcluded_pods,
-        )?;
-        families.counter(
-            "source_troubles",
-            "Sentences about something wrong with the API server, the manifests or an object",
-            &figures.troubles,
-        )?;
-        let help = "Listings of all objects of a kind: at start, and after what could not be \
-                    bridged by a watch";
-        let mut family =
-            families.0.encode_descriptor("source_listings", help, None, MetricType::Counter)?;
-        for (kind, value) in ["services", "endpointslices", "nodes"].iter().zip(&figures.listings) {
-            counter(&mut family, &[("kind", *kind)], value.load(Relaxed))?;
-        }
-        let help = "Kubernetes Events by what became of them";
-        let mut family =
-            families.0.encode_descriptor("kubernetes_events", help, None, MetricType::Counter)?;
-        for (outcome, value) in [
+        let kinds = ["services", "endpointslices", "nodes"].into_iter();
+        families.by(&declared::SOURCE_LISTINGS, kinds.zip(&figures.listings))?;
+        let events = [
             ("sent", &figures.events_sent),
             ("repeated", &figures.events_repeated),
             ("failed", &figures.events_failed),
             ("dropped", &figures.events_dropped),
-        ] {
-            counter(&mut family, &[("outcome", outcome)], value.load(Relaxed))?;
-        }
-        let help = "Connected sockets of applications that were ended because their endpoint serves \
-                    no more, or because they connected before their Service was served";
-        let mut family =
-            families.0.encode_descriptor("ended_sockets", help, None, MetricType::Counter)?;
-        for (protocol, value) in ["udp", "tcp"].iter().zip(&figures.sockets.ended) {
-            counter(&mut family, &[("protocol", *protocol)], value.load(Relaxed))?;
-        }
-        families.counter(
-            "unended_sockets",
-            "Times that sockets of a network namespace could not be looked for or ended, and times \
-             that endpoints went faster than that",
-            &figures.sockets.failures,
-        )?;
-        let started =
-            figures.times.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        families.gauge(
-            "start_timestamp",
-            "When the agent started, since 1970",
-            Some(&Unit::Seconds),
-            &started.as_secs_f64(),
-        )?;
-        let help = "The version of the agent";
-        let mut family = families.0.encode_descriptor("build", help, None, MetricType::Info)?;
-        family.encode_info(&[("version", env!("CARGO_PKG_VERSION"))])
+        ];
+        families.by(&declared::KUBERNETES_EVENTS, events)?;
+        let protocols = ["udp", "tcp"].into_iter().zip(&figures.sockets.ended);
+        families.by(&declared::ENDED_SOCKETS, protocols)?;
+        families.one(&declared::UNENDED_SOCKETS, figures.sockets.failures.load(Relaxed))?;
+        let started = started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        families.one(&declared::START_TIMESTAMP, started.as_secs_f64())?;
+        families.begin(&declared::BUILD)?.info(&[env!("CARGO_PKG_VERSION")])
     }
 }
 

@@ -3,11 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use prometheus_client::encoding::DescriptorEncoder;
-use prometheus_client::metrics::MetricType;
-
 use super::bounded::Shown;
-use super::sample::counter;
+use super::families::Families;
+use topo_lb_core::metrics::declared::{self, Metric};
 use topo_lb_core::refusal::Refusal;
 
 /// Encodes all of them. `refusing`: Service ports that refuse now; `observes`: the programs count only.
@@ -15,16 +13,14 @@ pub(super) fn encode(
     shown: &Shown,
     refusing: &BTreeMap<Refusal, u64>,
     observes: bool,
-    encoder: &mut DescriptorEncoder<'_>,
+    families: &mut Families<'_, '_>,
 ) -> fmt::Result {
     // What would have been must not have the name of what has been.
-    let name = |own: &'static str, would_be: &'static str| if observes { would_be } else { own };
-    let help = "Connections of this node to a Service port by where they went (while observing: would \
-                have gone): an endpoint on the same node, in its zone, its region, or elsewhere. Only \
-                Service ports that had any";
-    let own = name("connections", "would_be_connections");
-    let mut family = encoder.encode_descriptor(own, help, None, MetricType::Counter)?;
+    let name = |own: &'static Metric, would_be| if observes { would_be } else { own };
+    let metric = name(&declared::CONNECTIONS, &declared::WOULD_BE_CONNECTIONS);
+    let mut family = families.begin(metric)?;
     for (name, counters) in &shown.connections {
+        let [namespace, service, port] = shown_parts(name.as_deref());
         for (locality, value) in [
             ("node", counters.same_node),
             ("zone", counters.same_zone),
@@ -32,46 +28,31 @@ pub(super) fn encode(
             ("elsewhere", counters.elsewhere),
         ] {
             if value > 0 {
-                counter(&mut family, &labels(name.as_deref(), "locality", locality), value)?;
+                family.sample(&[namespace, service, port, locality], value)?;
             }
         }
     }
-    let help = "Connections of this node to a Service port that were refused (while observing: would \
-                have been), by the reason at the time of the scrape that first saw them";
-    let own = name("refused_connections", "would_be_refused_connections");
-    let mut family = encoder.encode_descriptor(own, help, None, MetricType::Counter)?;
+    let metric = name(&declared::REFUSED_CONNECTIONS, &declared::WOULD_BE_REFUSED_CONNECTIONS);
+    let mut family = families.begin(metric)?;
     for ((name, reason), value) in &shown.refused {
-        counter(&mut family, &labels(name.as_deref(), "reason", reason.into()), *value)?;
+        let [namespace, service, port] = shown_parts(name.as_deref());
+        family.sample(&[namespace, service, port, reason.into()], *value)?;
     }
-    let help = "Service ports that refuse (while observing: would refuse) connections of this node \
-                now, by reason";
-    let own = name("refusing_service_ports", "would_be_refusing_service_ports");
-    let mut family = encoder.encode_descriptor(own, help, None, MetricType::Gauge)?;
+    let metric =
+        name(&declared::REFUSING_SERVICE_PORTS, &declared::WOULD_BE_REFUSING_SERVICE_PORTS);
+    let mut family = families.begin(metric)?;
     for reason in Refusal::ALL.into_iter().filter(|reason| *reason != Refusal::Past) {
-        let value = refusing.get(&reason).copied().unwrap_or_default();
-        family.encode_family(&[("reason", <&str>::from(reason))])?.encode_gauge(&value)?;
+        family.sample(&[reason.into()], refusing.get(&reason).copied().unwrap_or_default())?;
     }
     if !observes {
         return Ok(());
     }
-    let help = "Connections of this node to a Service port by where another proxy sent them, while \
-                topo-lb observes";
-    let mut family =
-        encoder.encode_descriptor("observed_connections", help, None, MetricType::Counter)?;
+    let mut family = families.begin(&declared::OBSERVED_CONNECTIONS)?;
     for ((name, locality), value) in &shown.observed {
-        counter(&mut family, &labels(name.as_deref(), "locality", locality.name()), *value)?;
+        let [namespace, service, port] = shown_parts(name.as_deref());
+        family.sample(&[namespace, service, port, locality.name()], *value)?;
     }
     Ok(())
-}
-
-/// The labels of a Service port, and one more.
-fn labels<'a>(
-    name: Option<&'a str>,
-    key: &'static str,
-    value: &'static str,
-) -> [(&'static str, &'a str); 4] {
-    let [namespace, service, port] = shown_parts(name);
-    [("namespace", namespace), ("service", service), ("port", port), (key, value)]
 }
 
 /// `namespace`, `service` and `port` of all Service ports without series of their own. No name in

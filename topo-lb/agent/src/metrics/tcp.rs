@@ -2,67 +2,44 @@
 
 use std::fmt;
 
-use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::Unit;
 use topo_lb_common::backend::Locality;
 use topo_lb_common::totals::{Failure, RTT_LIMITS, Totals};
 
 use super::bounded::Shown;
-use super::sample::counter;
+use super::families::{Families, Family};
 use super::services::shown_parts;
+use topo_lb_core::metrics::declared::{self, Metric};
 use topo_lb_kernel::datapath::maps::totals::{Group, ended};
 
 const MICROS: f64 = 1_000_000.0;
 
 /// Encodes all of them.
-pub(super) fn encode(shown: &Shown, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+pub(super) fn encode(shown: &Shown, families: &mut Families<'_, '_>) -> fmt::Result {
     type Value = fn(&Totals) -> u64;
-    let moved: [(&str, &str, Value); 4] = [
-        (
-            "tcp_sent_bytes",
-            "Bytes that clients of this node sent to a Service port over TCP, without headers and \
-             retransmissions, by locality of the endpoint and tier in force",
-            |totals| totals.sent,
-        ),
-        (
-            "tcp_received_bytes",
-            "Bytes that clients of this node received from a Service port, likewise",
-            |totals| totals.received,
-        ),
-        (
-            "tcp_retransmitted_segments",
-            "TCP segments that clients of this node sent again to a Service port, with SYNs",
-            |totals| totals.retransmitted,
-        ),
-        (
-            "tcp_ended_connections",
-            "TCP connections of this node to a Service port that were established and have ended",
-            ended,
-        ),
+    let moved: [(&Metric, Value); 4] = [
+        (&declared::TCP_SENT_BYTES, |totals| totals.sent),
+        (&declared::TCP_RECEIVED_BYTES, |totals| totals.received),
+        (&declared::TCP_RETRANSMITTED_SEGMENTS, |totals| totals.retransmitted),
+        (&declared::TCP_ENDED_CONNECTIONS, ended),
     ];
-    for (name, help, value) in moved {
-        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for (metric, value) in moved {
+        let mut family = families.begin(metric)?;
         for (group, totals) in &shown.tcp {
             each(&mut family, group, None, value(totals))?;
         }
     }
-    let help = "TCP connections of this node to a Service port that were never established, without \
-                those that topo-lb refused: answered with a RST, timed out, given up by the client \
-                after a retransmitted SYN, or answered as unreachable";
-    let mut family =
-        encoder.encode_descriptor("connect_failures", help, None, MetricType::Counter)?;
+    let mut family = families.begin(&declared::CONNECT_FAILURES)?;
     for (group, totals) in &shown.tcp {
         for failure in Failure::ALL {
             each(&mut family, group, Some(failure), totals.failures[failure as usize])?;
         }
     }
-    round_trips(shown, encoder)
+    round_trips(shown, families)
 }
 
 /// A counter of a group, unless it is zero.
 fn each(
-    family: &mut MetricEncoder<'_>,
+    family: &mut Family<'_>,
     group: &Group,
     reason: Option<Failure>,
     value: u64,
@@ -72,34 +49,19 @@ fn each(
     }
     let [namespace, service, port] = shown_parts(group.service.as_deref());
     let tier = group.tier.map_or_else(|| "none".to_owned(), |tier| tier.to_string());
-    let mut labels = vec![
-        ("namespace", namespace),
-        ("service", service),
-        ("port", port),
-        ("locality", group.locality.name()),
-        ("tier", &tier),
-    ];
-    labels.extend(reason.map(|reason| ("reason", reason.name())));
-    counter(family, &labels, value)
+    let mut labels = vec![namespace, service, port, group.locality.name(), &tier];
+    labels.extend(reason.map(Failure::name));
+    family.sample(&labels, value)
 }
 
-fn round_trips(shown: &Shown, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let help = "Last smoothed round trips of TCP connections of this node to Services that ended, by \
-                locality of the endpoint";
-    let unit = Some(&Unit::Seconds);
-    let mut family = encoder.encode_descriptor("tcp_rtt", help, unit, MetricType::Histogram)?;
+fn round_trips(shown: &Shown, families: &mut Families<'_, '_>) -> fmt::Result {
+    let mut family = families.begin(&declared::TCP_RTT)?;
     let limits: Vec<f64> = RTT_LIMITS.iter().map(|limit| f64::from(*limit) / MICROS).collect();
     for locality in Locality::ALL {
         let Some(totals) = shown.by_locality.get(&locality) else { continue };
-        let places = limits.iter().copied().chain([f64::INFINITY]).zip(totals.rtt);
-        let places: Vec<(f64, u64)> = places.collect();
-        let count = ended(totals);
-        family.encode_family(&[("locality", locality.name())])?.encode_histogram::<NoLabelSet>(
-            totals.rtt_micros as f64 / MICROS,
-            count,
-            &places,
-            None,
-        )?;
+        let sizes = limits.iter().copied().chain([f64::INFINITY]).zip(totals.rtt);
+        let sizes: Vec<(f64, u64)> = sizes.collect();
+        family.sizes(&[locality.name()], totals.rtt_micros as f64 / MICROS, &sizes)?;
     }
     Ok(())
 }

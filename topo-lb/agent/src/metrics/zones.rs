@@ -6,15 +6,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use prometheus_client::encoding::DescriptorEncoder;
-use prometheus_client::metrics::MetricType;
 use topo_lb_common::backend::Locality;
 use topo_lb_common::counters::sum;
 use topo_lb_common::far_endpoints::Moved;
 use topo_lb_common::totals::Totals;
 
 use super::bounded::grown;
-use super::sample::counter;
+use super::families::Families;
+use topo_lb_core::metrics::declared::{self, Metric};
 
 /// A zone without a name. No label's value has parentheses.
 const UNKNOWN: &str = "(unknown)";
@@ -124,26 +123,16 @@ pub fn named(zone: Option<&str>) -> &str {
     zone.unwrap_or(UNKNOWN)
 }
 
-pub(super) fn encode(matrix: &Matrix, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+pub(super) fn encode(matrix: &Matrix, families: &mut Families<'_, '_>) -> fmt::Result {
     type Value = fn(&Moved) -> u64;
-    let moved: [(&str, &str, Value); 2] = [
-        (
-            "zone_sent_bytes",
-            "Bytes that clients of this node sent to Services over TCP, by this node's zone and the \
-             endpoint's",
-            |moved| moved.sent,
-        ),
-        (
-            "zone_received_bytes",
-            "Bytes that clients of this node received from Services, likewise",
-            |moved| moved.received,
-        ),
+    let moved: [(&Metric, Value); 2] = [
+        (&declared::ZONE_SENT_BYTES, |moved| moved.sent),
+        (&declared::ZONE_RECEIVED_BYTES, |moved| moved.received),
     ];
-    for (name, help, value) in moved {
-        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for (metric, value) in moved {
+        let mut family = families.begin(metric)?;
         for (zone, moved) in &matrix.to {
-            let labels = [("source_zone", &*matrix.from), ("destination_zone", &**zone)];
-            counter(&mut family, &labels, value(moved))?;
+            family.sample(&[&*matrix.from, &**zone], value(moved))?;
         }
     }
     Ok(())

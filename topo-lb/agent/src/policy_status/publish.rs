@@ -14,6 +14,7 @@ use tracing::{debug, warn};
 use super::statuses;
 use crate::state_query::StateQueryHandle;
 use topo_lb_core::cluster::PolicyId;
+use topo_lb_core::once::Once;
 use topo_lb_kube::crd::{ClusterTopologyPolicy, PolicyStatus, TopologyPolicy};
 use topo_lb_kube::source::kube::{KubeTarget, connect};
 
@@ -27,7 +28,7 @@ pub fn start(target: KubeTarget, node: Arc<str>, state_query: StateQueryHandle) 
     tokio::spawn(async move {
         let mut writer = Writer { target, client: None };
         let (mut computed, mut waiting) = ((None, BTreeMap::new()), Waiting::default());
-        let mut has_warned = false;
+        let mut failing = Once::new();
         loop {
             tokio::time::sleep(INTERVAL).await;
             let Ok(view) = state_query.view().await else { continue };
@@ -43,11 +44,11 @@ pub fn start(target: KubeTarget, node: Arc<str>, state_query: StateQueryHandle) 
             drop(view);
             for (id, status) in due {
                 match writer.write(&id, &status).await {
-                    Ok(()) => has_warned = false,
-                    Err(reason) if std::mem::replace(&mut has_warned, true) => {
-                        debug!("the status of {id} cannot be written: {reason}");
+                    Ok(()) => failing.clear(),
+                    Err(reason) if failing.begins(()) => {
+                        warn!("the status of {id} cannot be written: {reason}");
                     }
-                    Err(reason) => warn!("the status of {id} cannot be written: {reason}"),
+                    Err(reason) => debug!("the status of {id} cannot be written: {reason}"),
                 }
             }
         }

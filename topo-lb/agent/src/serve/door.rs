@@ -125,12 +125,12 @@ impl Room {
         work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes a place. Beyond the limit, somebody loses his.
-    pub(crate) fn take(&self, peer: Peer) -> Place {
+    /// Admits a connection. Beyond the limit, the room closes another one.
+    pub(crate) fn take(&self, peer: Peer) -> Admission {
         let (sender, lost) = oneshot::channel();
         let (ticket, out) = self.with(|crowd| crowd.enter(peer, sender));
         drop(out);
-        Place { room: self.clone(), ticket, lost }
+        Admission { room: self.clone(), ticket, lost }
     }
 
     fn make_way(&self) {
@@ -138,33 +138,33 @@ impl Room {
     }
 }
 
-/// A place in a room, until it is dropped.
-pub(crate) struct Place {
+/// The admission of a connection to a room, until it is dropped.
+pub(crate) struct Admission {
     room: Room,
     ticket: Ticket,
     lost: oneshot::Receiver<()>,
 }
 
-impl Place {
+impl Admission {
     /// Deadline for the head: 5 to 10 s, spread by ticket number.
     fn patience(&self) -> Duration {
         HEAD + HEAD * u32::from(self.ticket.low_byte()) / 256
     }
 
-    /// Ends when the place is given to another connection.
+    /// Ends when the room closes this connection in favour of another one.
     pub(crate) async fn lost(&mut self) {
         // Nothing is ever sent: the sender is dropped.
         let _ = (&mut self.lost).await;
     }
 }
 
-impl Drop for Place {
+impl Drop for Admission {
     fn drop(&mut self) {
         drop(self.room.with(|crowd| crowd.leave(&self.ticket)));
     }
 }
 
-async fn attend<S>(mut stream: S, peer: Peer, mut waiting: Place, rooms: Rooms, router: Router)
+async fn attend<S>(mut stream: S, peer: Peer, mut waiting: Admission, rooms: Rooms, router: Router)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::sockopt::set_ipv6_v6only;
 use tokio::net::{TcpListener, TcpSocket};
+use topo_lb_core::once::Once;
 use tracing::{info, warn};
 
 /// Pause before retrying to bind an address.
@@ -86,17 +87,17 @@ pub(crate) async fn retried<L, R>(
 where
     R: Future<Output = Result<L, String>>,
 {
-    let mut has_warned = false;
+    let mut failing = Once::new();
     loop {
         match listen().await {
             Ok(listener) => {
-                if has_warned {
+                if failing.ends(&()) {
                     info!("listening on {scheme}{place}");
                 }
                 return listener;
             }
             Err(reason) => {
-                if !std::mem::replace(&mut has_warned, true) {
+                if failing.begins(()) {
                     let seconds = PAUSE.as_secs();
                     warn!(
                         "cannot listen on {place}: {reason}; retrying every {seconds} s; {advice}"
@@ -181,7 +182,7 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         let logs = tracing_subscriber::fmt().with_writer(file.try_clone().unwrap()).finish();
         let _logs = tracing::subscriber::set_default(logs);
-        tokio::join!(bind(address, "--listen"), async {
+        tokio::join!(bind(address, topo_lb_core::flag::LISTEN), async {
             tokio::time::sleep(PAUSE / 2).await;
             drop(taken);
         });

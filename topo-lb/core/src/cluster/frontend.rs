@@ -33,8 +33,8 @@ impl Family {
 }
 
 /// What kind of address a frontend has, in the order of their claims: of two Services that claim one
-/// frontend, the one with the lower kind gets it. So an external IP takes nobody's ClusterIP
-/// (CVE-2020-8554).
+/// frontend, the one with the lower kind gets it. So an external IP never takes the ClusterIP of another
+/// Service (CVE-2020-8554).
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, strum::Display, strum::IntoStaticStr,
 )]

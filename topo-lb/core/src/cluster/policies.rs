@@ -197,7 +197,7 @@ mod tests {
         let gone = Change::Deleted(policy("shop", 5, 0).id);
         assert!(apply(&mut state, Update::TopologyPolicy(gone)));
         assert_eq!(names(&state)[1..], [of(0..5), of(6..64)].concat());
-        // Those of the cluster all count; who may write them is no tenant.
+        // There is no limit for policies of the cluster: tenants may not write them.
         for at in 0..100 {
             let policy = ClusterTopologyPolicy(policy("", at, 0));
             apply(&mut state, Update::ClusterTopologyPolicy(Change::Applied(policy)));

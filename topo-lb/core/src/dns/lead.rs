@@ -21,8 +21,8 @@ pub struct Listeners {
 
 impl Listeners {
     /// Has a route of the cluster DNS lead to the resolver, with the route's own endpoints in place of it
-    /// when its lease has ended. Any other route stays, and so does one without an endpoint: a resolver
-    /// that has nobody to ask serves nobody.
+    /// when its lease has ended. Any other route stays. So does one without an endpoint: the resolver
+    /// could forward no query.
     pub fn lead(&self, routes: &mut [Route]) {
         for route in routes.iter_mut().filter(|route| leads_to_dns(route)) {
             let family = route.frontends.first().map(|(_, frontend)| frontend.family());

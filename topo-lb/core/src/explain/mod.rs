@@ -18,6 +18,7 @@ use serde::Serialize;
 use topo_lb_common::backend::Locality;
 
 use crate::cluster::{self, Clients, Service, ServiceId, State};
+use crate::flag::DNS;
 use crate::plan::Lack;
 use crate::topology::cause::Cause;
 use crate::topology::claim;
@@ -259,7 +260,7 @@ fn skipped(state: &State, this_node: &str, scope: Scope, service: &Service) -> C
         Some(format!("{family} {all}"))
     };
     let all: Vec<_> = cluster::Family::BOTH.into_iter().filter_map(of_family).collect();
-    Cow::Owned(format!("headless; with `--dns` its name is answered here: {}", all.join(" | ")))
+    Cow::Owned(format!("headless; with `{DNS}` its name is answered here: {}", all.join(" | ")))
 }
 
 fn service_port(

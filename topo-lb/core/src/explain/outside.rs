@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::contest::Own;
 use super::{Outcome, outcome};
 use crate::cluster::{Family, FrontendKind};
+use crate::flag::EXTERNAL_IP_RANGES;
 use crate::topology::Decision;
 
 /// The verdict where refused connections get no answer.
@@ -96,9 +97,9 @@ impl fmt::Display for ExposedFrontend {
             None => write!(f, "{} {}", self.kind, self.port)?,
             Some(address) => write!(f, "{} {}", self.kind, SocketAddr::new(address, self.port))?,
         }
-        // Of the agents' flags the command knows nothing, and by default no external IP is served.
+        // The command does not know the agents' flags. By default no external IP is served.
         if self.kind == FrontendKind::ExternalIp.to_string() {
-            f.write_str(" (if --external-ip-ranges has it)")?;
+            write!(f, " (if {EXTERNAL_IP_RANGES} has it)")?;
         }
         match self.sources.as_deref() {
             None => {}

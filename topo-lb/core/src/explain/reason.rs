@@ -2,6 +2,7 @@
 
 use super::quoted::{key_name, label, shown};
 use crate::cluster::Family;
+use crate::flag::SCOPE;
 use crate::topology::candidate::Stock;
 use crate::topology::cause::{Cause, HintsOff, Missing};
 use crate::topology::crowding::Crowding;
@@ -113,9 +114,10 @@ fn weights(choice: &Choice<'_>, weighs: &Weighs<'_>) -> String {
 fn left_alone(bypass: Bypass<'_>) -> String {
     match bypass {
         Bypass::OutOfScope => {
-            "left to kube-proxy: it carries no topology policy, and only Services \
-                               that do are handled (--scope opt-in)"
-                .to_owned()
+            format!(
+                "left to kube-proxy: it carries no topology policy, and only Services that do are \
+                 handled ({SCOPE} opt-in)"
+            )
         }
         Bypass::Annotation => {
             "left to kube-proxy: annotation topo-lb.io/handle says `false`".to_owned()

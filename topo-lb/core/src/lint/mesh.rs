@@ -6,6 +6,7 @@ use super::pod::PODS;
 use super::{Finding, Rule};
 use crate::cluster::mesh::Meshed;
 use crate::explain::{shown, some};
+use crate::flag::{EXCLUDE_ANNOTATED_PODS, EXCLUDE_NAMESPACES};
 
 /// A finding for each namespace that is in a mesh or has Pods in one, except `excluded` namespaces.
 #[must_use]
@@ -38,8 +39,8 @@ pub fn meshed(all: &[Meshed], excluded: &[String]) -> Vec<Finding> {
 fn finding(namespace: &str, what: &str) -> Finding {
     let message = format!(
         "{what}; its proxy sees the address of an endpoint instead of the Service's, and loses the \
-         mesh's routes: start the agents with --exclude-namespaces {}, or start them with \
-         --exclude-annotated-pods and annotate the Pods with topo-lb.io/exclude: \"true\"",
+         mesh's routes: start the agents with {EXCLUDE_NAMESPACES} {}, or start them with \
+         {EXCLUDE_ANNOTATED_PODS} and annotate the Pods with topo-lb.io/exclude: \"true\"",
         shown(namespace)
     );
     Finding::of("", namespace, Rule::Meshed, message)

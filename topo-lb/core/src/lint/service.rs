@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use super::{Finding, Rule, Severity, unmatched, unread, weights};
 use crate::cluster::{Annotation, Family, Port, Service, ServiceId, State};
 use crate::explain::shown;
+use crate::flag::KUBE_PROXY_REPLACEMENT;
 use crate::topology::cause::{Cause, HintsOff};
 use crate::topology::decision::{Choice, Status};
 use crate::topology::label::{DESIRED_NODEPOOL, HOSTNAME, NODEPOOL, ZONE};
@@ -174,7 +175,7 @@ fn exposed(service: &Service, sightings: &mut Sightings) {
             continue;
         }
         let message = format!(
-            "the policy is strict, but on nodes without --kube-proxy-replacement clients from outside get \
+            "the policy is strict, but on nodes without {KUBE_PROXY_REPLACEMENT} clients from outside get \
              in by {}, to any endpoint; that flag binds them to {bound_to}",
             ways.join(", ")
         );

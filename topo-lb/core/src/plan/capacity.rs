@@ -7,6 +7,7 @@ use topo_lb_common::record::SPARE;
 
 use super::desired::Desired;
 use crate::cluster::ServiceId;
+use crate::flag;
 use crate::topology::size::{Excess, Most};
 
 /// A Service with so many endpoints of all its ports is planned, however small the maps are.
@@ -55,8 +56,8 @@ impl Shortage {
     #[must_use]
     pub const fn flag(self) -> &'static str {
         match self {
-            Self::Services | Self::TooManyFrontends => "--max-services",
-            Self::Endpoints | Self::TooManyEndpoints => "--max-endpoints",
+            Self::Services | Self::TooManyFrontends => flag::MAX_SERVICES,
+            Self::Endpoints | Self::TooManyEndpoints => flag::MAX_ENDPOINTS,
         }
     }
 

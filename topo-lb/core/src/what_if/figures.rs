@@ -14,7 +14,7 @@ const MOST_BYTES: f64 = u64::MAX as f64;
 /// Bytes that an agent has counted of connections to one Service port.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Moved {
-    /// The agent's node; `None` if nobody said it.
+    /// The agent's node; `None` if it is not known.
     pub node: Option<Arc<str>>,
     /// The Service.
     pub service: ServiceId,
@@ -41,7 +41,7 @@ impl Counted {
     }
 }
 
-/// By node; `None`: of nodes that nobody named.
+/// By node; `None`: of unknown nodes.
 pub(super) type ByNode = BTreeMap<Option<Arc<str>>, Counted>;
 
 /// What agents have counted.
@@ -115,7 +115,7 @@ impl Figures {
         let gone: Vec<String> = gone.map(shown_id).collect();
         if !gone.is_empty() {
             let names = some(gone.iter().map(String::as_str), NAMED);
-            doubts.push(format!("these Services are not in --from: {names}; left out"));
+            doubts.push(format!("the cluster has no Services of these names: {names}; left out"));
         }
         doubts
     }

@@ -45,7 +45,7 @@ pub enum SettingError {
     #[error("plan does not know the annotation {0}; it knows {known}", known = names())]
     Annotation(String),
     /// There is no such Service.
-    #[error("there is no Service {0} to set an annotation of; create it in a file for --to")]
+    #[error("there is no Service {0} to set an annotation of")]
     NoService(String),
     /// The Service has no ClusterIP to translate, so its annotations have no effect.
     #[error("an annotation of Service {service} has no effect: {why}")]

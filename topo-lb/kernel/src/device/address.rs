@@ -16,6 +16,7 @@ use tracing::warn;
 
 use super::follow::Changes;
 use topo_lb_core::cluster::LocalAddresses;
+use topo_lb_core::once::Once;
 
 /// Devices whose addresses do not mean that a process serves there: kube-proxy's IPVS mode and
 /// kube-router give them every ClusterIP, so that the kernel accepts the packets.
@@ -37,7 +38,7 @@ struct Follower {
     changes: Option<Changes>,
     /// The last addresses returned.
     said: Option<LocalAddresses>,
-    warned: bool,
+    failing: Once,
 }
 
 impl Follower {
@@ -45,7 +46,7 @@ impl Follower {
         loop {
             match self.look().await {
                 Ok(all) => {
-                    self.warned = false;
+                    self.failing.clear();
                     if self.said.as_ref() != Some(&all) {
                         self.said = Some(all.clone());
                         return all;
@@ -53,7 +54,7 @@ impl Follower {
                 }
                 Err(error) => {
                     self.changes = None;
-                    if !std::mem::replace(&mut self.warned, true) {
+                    if self.failing.begins(()) {
                         warn!(
                             "the addresses of this host cannot be listed ({error}): a ClusterIP that \
                              a device of this host has may be handled; the agent retries every {} s",

@@ -14,4 +14,4 @@ pub use list::{Device, chosen, name};
 pub use pattern::{Pattern, PatternError};
 pub use sole::{SoleUplink, sole_uplink};
 pub use unmatched::Unmatched;
-pub use uplink::{REMEDY, Uplinks, unserved, uplinks};
+pub use uplink::{Uplinks, remedy, unserved, uplinks};

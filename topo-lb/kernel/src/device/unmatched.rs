@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::Pattern;
+use topo_lb_core::flag::TC_DEVICES;
 
 /// Time until a pattern without a match is reported.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -35,7 +36,7 @@ impl Unmatched {
         }
         let names: Vec<String> = self.patterns.drain(..).map(|it| it.to_string()).collect();
         Some(format!(
-            "--tc-devices {} has matched no Ethernet device of the host within {} s. Taps of KubeVirt and \
+            "{TC_DEVICES} {} has matched no Ethernet device of the host within {} s. Taps of KubeVirt and \
              Kata are in the Pods' network namespaces, where topo-lb does not look: name the host's \
              ends of the Pods' veth pairs (veth*, cali*, lxc*; `ip -br link` shows them)",
             names.join(","),

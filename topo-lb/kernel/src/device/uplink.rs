@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use super::address::{each, is_link_local, primary};
 use super::link::{Link, links};
 use super::{Device, Pattern};
+use topo_lb_core::flag::EXTERNAL_DEVICES;
 
 /// Kinds of devices that hosts make for guests, with an address of the guests' network. They are
 /// uplinks only with the host's own address, as in a node that is a container or whose uplink is part
@@ -67,9 +68,13 @@ pub fn uplinks(patterns: &[Pattern]) -> io::Result<Uplinks> {
 }
 
 /// What to do about [`Uplinks::unserved`].
-pub const REMEDY: &str = "let them dial an address behind another device or another node, or let kube-proxy \
-    serve this node; if they are no clients of Services, name the devices of those that are with \
-    --external-devices";
+#[must_use]
+pub fn remedy() -> String {
+    format!(
+        "let them dial an address behind another device or another node, or let kube-proxy serve this node; \
+         if they are no clients of Services, name the devices of those that are with {EXTERNAL_DEVICES}"
+    )
+}
 
 /// One sentence about [`Uplinks::unserved`]; `None` if there are none.
 #[must_use]

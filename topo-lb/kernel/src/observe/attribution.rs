@@ -10,7 +10,7 @@ use super::Connection;
 use topo_lb_core::cluster::{ServiceId, State};
 use topo_lb_core::topology::{Scope, Verdict, decide, locality, port_name};
 
-/// Counts `connections` by Service port and by locality as seen from `node`. Left out are those that dialled
+/// Counts `connections` by Service port and by locality as seen from `node`. Skips those that dialled
 /// no ClusterIP, and those to Services that topo-lb leaves alone. An endpoint that is gone is elsewhere.
 #[must_use]
 pub fn attribute(

@@ -16,6 +16,7 @@ use tracing::warn;
 
 use super::Connection;
 use crate::netlink::{self, Netlink};
+use topo_lb_core::once::Once;
 
 /// Whether connection tracking tells of new connections; it is not there without the module.
 const EVENTS: &str = "/proc/sys/net/netfilter/nf_conntrack_events";
@@ -85,7 +86,7 @@ impl Listener {
     }
 
     fn hear(&self, socket: &OwnedFd, overruns: &AtomicU64) {
-        let mut is_told = false;
+        let mut overrun = Once::new();
         let mut buffer = vec![0; BUFFER];
         loop {
             match recv(socket, &mut buffer[..], RecvFlags::empty()) {
@@ -106,7 +107,7 @@ impl Listener {
                 Err(Errno::INTR) => {}
                 Err(Errno::NOBUFS) => {
                     overruns.fetch_add(1, Relaxed);
-                    if !mem::replace(&mut is_told, true) {
+                    if overrun.begins(()) {
                         warn!(
                             "there were more new connections than the agent could read: some are \
                              not observed (topo_lb_observer_overruns_total)"

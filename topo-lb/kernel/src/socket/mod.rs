@@ -1,4 +1,4 @@
-//! Ends connected sockets to endpoints that are gone, and such as connected too early.
+//! Ends connected sockets to endpoints that are gone, and sockets that connected too early.
 //!
 //! An application with a connected UDP socket to a Service (above all a DNS client) does not notice
 //! that its endpoint is gone: its datagrams are lost for as long as it keeps the socket. So the
@@ -18,7 +18,7 @@
 //! | `stale` | selects the sockets to be ended: pure |
 //! | `terminator` | the thread that ends sockets |
 //!
-//! Of the first kind, the agent ends a socket only if its programs translated it from one of the Service's frontends
+//! The agent ends a socket to an endpoint that is gone only if its programs translated it from one of the Service's frontends
 //! to the endpoint, it is still connected to that endpoint, and some process holds it. The socket's
 //! own storage (`connected4`, `connected6`) shows the translation. It is read through a descriptor
 //! borrowed from the socket's process (`pidfd_getfd`): sock_diag shows the storage of TCP sockets,

@@ -25,6 +25,7 @@ use crate::datapath::maps::members::Members;
 use crate::datapath::maps::socket_storage::Connected;
 use crate::kube_proxy::Traces;
 use topo_lb_core::cluster::{Family, Frontend, Protocol};
+use topo_lb_core::once::Once;
 use topo_lb_core::plan::Gone;
 
 /// Which sockets are ended.
@@ -190,13 +191,8 @@ struct Worker {
     figures: Arc<EndedSockets>,
     switcher: NetnsSwitcher,
     /// Each problem is logged once.
-    reported: ReportedProblems,
-}
-
-#[derive(Default)]
-struct ReportedProblems {
-    forbidden: bool,
-    hidden: bool,
+    /// Obstacles that were logged.
+    logged: Once<&'static str>,
 }
 
 struct Search<'a> {
@@ -216,7 +212,7 @@ impl Worker {
                 return None;
             }
         };
-        let mut worker = Self { options, figures, switcher, reported: ReportedProblems::default() };
+        let mut worker = Self { options, figures, switcher, logged: Once::new() };
         // Problems are reported now, not when a socket must be ended.
         let found = worker.find();
         for (inode, processes) in &found.namespaces {
@@ -264,8 +260,7 @@ impl Worker {
 
     fn find(&mut self) -> Found {
         let found = Found::in_cgroup(&self.options.cgroup_root);
-        if found.unseen() > 0 && !self.reported.hidden {
-            self.reported.hidden = true;
+        if found.unseen() > 0 && self.logged.begins("hidden") {
             let obstacle = Obstacle::Hidden(found.unseen());
             let what = "sockets to endpoints that are gone stay where they cannot be found";
             // Without hostPID and --terminate-tcp it is intended: the chart's endSockets is off.
@@ -327,7 +322,7 @@ impl Worker {
     /// Logs a problem of one namespace.
     fn tell(&mut self, error: &io::Error) {
         let forbidden = error.kind() == io::ErrorKind::PermissionDenied;
-        if forbidden && !std::mem::replace(&mut self.reported.forbidden, true) {
+        if forbidden && self.logged.begins("forbidden") {
             let obstacle = Obstacle::Forbidden;
             warn!(
                 "sockets to endpoints that are gone stay where this process may not look: {obstacle}"

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use prometheus_parse::{Sample, Scrape, Value};
 use topo_lb_core::cluster::ServiceId;
 use topo_lb_core::explain::shown;
+use topo_lb_core::metrics::declared::{PREFIX, TCP_RECEIVED_BYTES, TCP_SENT_BYTES};
 use topo_lb_core::what_if::{Figures, Moved, is_near};
 
 /// How an agent's metrics end, as OpenMetrics has it.
@@ -14,7 +15,7 @@ const END: &str = "# EOF";
 /// An agent's metrics, as OpenMetrics text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scraped {
-    /// The agent's node; `None` if nobody said it.
+    /// The agent's node; `None` if it is not known.
     pub node: Option<Arc<str>>,
     /// Where the text is from, for messages.
     pub place: String,
@@ -46,7 +47,7 @@ pub fn figures(all: &[Scraped]) -> Result<Figures, NoMetrics> {
         }
         let scrape = Scrape::parse(text.lines().map(|line| Ok(line.to_owned())))
             .map_err(|_| wrong("this is no text of metrics".to_owned()))?;
-        if !scrape.samples.iter().any(|sample| sample.metric.starts_with("topo_lb_")) {
+        if !scrape.samples.iter().any(|sample| sample.metric.starts_with(PREFIX)) {
             return Err(wrong("it has no metric of topo-lb: is it of an agent?".to_owned()));
         }
         if !text.trim_end().ends_with(END) {
@@ -59,9 +60,7 @@ pub fn figures(all: &[Scraped]) -> Result<Figures, NoMetrics> {
 
 /// What a sample says; `None` for samples of other metrics.
 fn moved(node: &Option<Arc<str>>, sample: &Sample) -> Option<Moved> {
-    if !["topo_lb_tcp_sent_bytes_total", "topo_lb_tcp_received_bytes_total"]
-        .contains(&sample.metric.as_str())
-    {
+    if ![TCP_SENT_BYTES.name, TCP_RECEIVED_BYTES.name].contains(&sample.metric.as_str()) {
         return None;
     }
     let label = |name| sample.labels.get(name);

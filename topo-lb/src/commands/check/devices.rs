@@ -16,7 +16,7 @@ pub(super) fn finding(patterns: &[Pattern]) -> Finding {
         }
     };
     if let Some(sentence) = device::unserved(&uplinks.unserved) {
-        return Finding::failed(DEVICES, sentence, device::REMEDY);
+        return Finding::failed(DEVICES, sentence, &device::remedy());
     }
     let names: Vec<_> = uplinks.served.into_iter().map(|device| device.name).collect();
     if names.is_empty() {

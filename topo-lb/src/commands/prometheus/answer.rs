@@ -10,7 +10,7 @@ use super::{PrometheusError, RENAMED};
 use topo_lb_core::cluster::ServiceId;
 use topo_lb_core::what_if::is_near;
 
-/// Most characters of somebody's message in one of ours.
+/// Most characters that are quoted of a server's message.
 const QUOTED: usize = 300;
 
 /// What it says.

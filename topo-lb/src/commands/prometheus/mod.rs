@@ -23,6 +23,7 @@ use answer::{Answer, Sample};
 pub use error::PrometheusError;
 use topo_lb_core::cluster::State;
 use topo_lb_core::explain::some;
+use topo_lb_core::metrics::declared;
 use topo_lb_core::what_if::{Figures, Moved};
 
 /// How much one answer may take.
@@ -38,9 +39,9 @@ const LIMITS: Limits = Limits { time: Duration::from_secs(30), size: 256 << 20 }
 /// Most names in a sentence.
 const NAMED: usize = 5;
 /// Every agent has this metric, whether it accounts or not.
-const PRESENT: &str = "topo_lb_ready";
+const PRESENT: &str = declared::READY.name;
 /// What is summed.
-const BYTES: [&str; 2] = ["topo_lb_tcp_sent_bytes_total", "topo_lb_tcp_received_bytes_total"];
+const BYTES: [&str; 2] = [declared::TCP_SENT_BYTES.name, declared::TCP_RECEIVED_BYTES.name];
 /// A job without `honor_labels` renames labels of the agent that the target has, too.
 const RENAMED: &str = "exported_";
 

@@ -107,7 +107,7 @@ async fn both_directions_are_summed_and_what_is_missing_is_told() {
     assert_eq!(figures, Figures::over("90m".into(), all));
     let [odd, gone, nodes, late] = &doubts[..] else { panic!("{doubts:?}") };
     assert!(odd.ends_with("no counts of bytes, and left out: shop/web"), "{odd}");
-    assert!(gone.contains("not in --from: shop/web"), "{gone}");
+    assert!(gone.contains("no Services of these names: shop/web"), "{gone}");
     assert!(nodes.ends_with("these nodes in the last 90m: n3"), "{nodes}");
     assert!(late.ends_with("a shorter time: n2"), "{late}");
 }

@@ -7,9 +7,13 @@ use topo_lb_common::backend::Locality;
 
 use super::moment::{Counter, RoundTrips, Series, Tier, Totals, Traffic, Zones};
 use super::round_trips::limit;
+use topo_lb_core::metrics::declared::{self, Metric};
 
 /// Most lines of an agent's metrics: those of some 5,000 Service ports with series of their own.
 const MOST_LINES: usize = 100_000;
+
+const TCP_RTT: &str = declared::TCP_RTT.name;
+const OBSERVING: &str = declared::OBSERVING.name;
 
 /// What an agent has counted.
 #[derive(Debug, Default, PartialEq)]
@@ -38,9 +42,12 @@ pub(super) fn answer(text: &str) -> Result<Scraped, String> {
     let Scraped { mut traffic, mut round_trips, mut zones, mut observes } = Scraped::default();
     let mut is_agent = false;
     for sample in scrape.samples {
-        let Some(name) = sample.metric.strip_prefix("topo_lb_") else { continue };
+        let name = &*sample.metric;
+        if !name.starts_with(declared::PREFIX) {
+            continue;
+        }
         is_agent = true;
-        if let ("tcp_rtt_seconds", Value::Histogram(places), Some(locality)) =
+        if let (TCP_RTT, Value::Histogram(places), Some(locality)) =
             (name, &sample.value, locality(&sample))
         {
             // Each counts what is up to its limit.
@@ -51,11 +58,11 @@ pub(super) fn answer(text: &str) -> Result<Scraped, String> {
                 up_to - std::mem::replace(&mut below, up_to)
             });
         }
-        if let ("observing", Value::Gauge(value)) = (name, &sample.value) {
+        if let (OBSERVING, Value::Gauge(value)) = (name, &sample.value) {
             observes = *value > 0.0;
         }
         let Some(value) = count(&sample.value) else { continue };
-        if ["zone_sent_bytes_total", "zone_received_bytes_total"].contains(&name) {
+        if [declared::ZONE_SENT_BYTES.name, declared::ZONE_RECEIVED_BYTES.name].contains(&name) {
             add_to_zone(&mut zones, &sample, value);
         }
         let (Some(service), Some(counter)) = (service(&sample), counter(name, &sample)) else {
@@ -76,16 +83,24 @@ pub(super) fn answer(text: &str) -> Result<Scraped, String> {
 
 /// What a series of a Service counts.
 fn counter(name: &str, sample: &Sample) -> Option<Counter> {
-    Some(match name {
-        "connections_total" | "would_be_connections_total" => {
-            Counter::Connections(locality(sample)?)
-        }
-        "refused_connections_total" | "would_be_refused_connections_total" => Counter::Refused,
-        "connect_failures_total" => Counter::Failed,
-        "tcp_ended_connections_total" => Counter::Ended,
-        "tcp_sent_bytes_total" | "tcp_received_bytes_total" => Counter::Bytes(locality(sample)?),
-        _ => return None,
-    })
+    use declared::{
+        CONNECT_FAILURES, CONNECTIONS, REFUSED_CONNECTIONS, TCP_ENDED_CONNECTIONS,
+        TCP_RECEIVED_BYTES, TCP_SENT_BYTES, WOULD_BE_CONNECTIONS, WOULD_BE_REFUSED_CONNECTIONS,
+    };
+    let is = |metrics: &[Metric]| metrics.iter().any(|metric| metric.name == name);
+    if is(&[CONNECTIONS, WOULD_BE_CONNECTIONS]) {
+        Some(Counter::Connections(locality(sample)?))
+    } else if is(&[REFUSED_CONNECTIONS, WOULD_BE_REFUSED_CONNECTIONS]) {
+        Some(Counter::Refused)
+    } else if is(&[CONNECT_FAILURES]) {
+        Some(Counter::Failed)
+    } else if is(&[TCP_ENDED_CONNECTIONS]) {
+        Some(Counter::Ended)
+    } else if is(&[TCP_SENT_BYTES, TCP_RECEIVED_BYTES]) {
+        Some(Counter::Bytes(locality(sample)?))
+    } else {
+        None
+    }
 }
 
 fn add_to_zone(zones: &mut Option<Zones>, sample: &Sample, value: f64) {

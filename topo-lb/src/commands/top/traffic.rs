@@ -8,8 +8,8 @@ use topo_lb_common::backend::Locality;
 
 use super::moment::{ByLocality, Counter, Doubts, Moment, Tier, Totals};
 
-/// A node cannot have more connections a second than this for one Service, nor more bytes, than this
-/// many times as much: who says so is wrong.
+/// Most connections per second that a node can have for one Service. A rate above it, or above
+/// [`MOST_BYTES`], is an error of the node's counters.
 pub(super) const MOST_CONNECTIONS: f64 = 1e8;
 const MOST_BYTES: f64 = 1e13;
 

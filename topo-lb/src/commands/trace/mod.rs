@@ -14,7 +14,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use aya::maps::{Map, MapInfo};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
@@ -33,7 +33,7 @@ use table::Columns;
 use topo_lb_kernel::datapath::attach::mode::observes;
 use topo_lb_kernel::datapath::maps::encode::read_text;
 use topo_lb_kernel::datapath::maps::pinned::{Hash, Raw, found, open};
-use topo_lb_kernel::datapath::maps::trace::Ring;
+use topo_lb_kernel::datapath::maps::trace::{Ring, TraceError};
 use topo_lb_kernel::device;
 
 /// The time between two looks at the ring buffer.
@@ -96,10 +96,10 @@ pub async fn run(
     let is_stopped = ended.is_none();
     let ended = match ended {
         Some(ended) => ended,
-        // What was decided before the signal. If nobody reads, it is left out.
+        // Shows what was decided before the signal, unless the reader has gone.
         None => timeout(LAST, tracer.finish(&output, errors)).await.unwrap_or(Ok(())),
     };
-    // Before the reader is waited for: the programs tell nobody any more.
+    // Stops the programs' reports before waiting for the reader.
     drop(tracer);
     let limit = async { if is_stopped { sleep(LAST).await } else { stop.await } };
     tokio::select! {
@@ -142,7 +142,10 @@ impl Tracer {
         }
         let pods = Pods::new(cgroup_root, pod_logs)
             .with_context(|| format!("cannot look into {}", cgroup_root.display()))?;
-        let ring = Ring::open(pin_dir, options.buffer)?;
+        let ring = Ring::open(pin_dir, options.buffer).map_err(|error| match error {
+            TraceError::Ring(..) => anyhow!("{error}; try another --buffer, as root"),
+            other => other.into(),
+        })?;
         let names = Names::open(pin_dir)?;
         let (clock, columns) = (Clock::read(), Columns::new());
         Ok(Self { options, ring, names, is_observed: false, pods, clock, columns, shown: 0 })

@@ -1,4 +1,4 @@
-//! Rows as lines that align. Nobody knows the later rows, so a column grows when it has to.
+//! Rows as lines that align. Later rows are not known yet, so a column grows when it has to.
 
 use std::fmt::Display;
 

@@ -50,8 +50,8 @@ impl Histories {
         }
     }
 
-    /// Gives the Service a time line from now on. Beyond [`KEPT`], the one that nobody has wanted for longest
-    /// goes.
+    /// Gives the Service a time line from now on. Beyond [`KEPT`], the one that was not asked for
+    /// for the longest time goes.
     pub(super) fn want(&mut self, service: &Arc<str>) {
         let looks = self.looks;
         self.of.entry(Arc::clone(service)).or_default().wanted = looks;

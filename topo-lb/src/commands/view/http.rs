@@ -157,9 +157,9 @@ fn events(viewer: Arc<Viewer>, asked: Asked) -> impl Stream<Item = Event> {
     })
 }
 
-/// Makes a picture where it delays nobody.
+/// Makes a picture on a thread of its own, so that no other request waits for it.
 async fn make(viewer: Arc<Viewer>, asked: Asked, mut sent: Sent) -> Option<(String, Sent)> {
-    // Who is gone before it begins costs nothing.
+    // A client that is gone by now costs nothing.
     let permit = Arc::clone(&viewer.making).acquire_owned().await.ok()?;
     let made = spawn_blocking(move || {
         let _making = permit;

@@ -47,7 +47,7 @@ pub(super) struct Lens {
 
 /// The groups, as the page gets them once.
 #[derive(Debug, Serialize)]
-pub(super) struct Told<'a> {
+pub(super) struct PageGroups<'a> {
     label: &'a str,
     labels: Vec<super::groups::Label>,
     groups: &'a [super::groups::Group],
@@ -78,8 +78,8 @@ impl Lens {
     }
 
     /// The groups, for who asked for `label`; `ungrouped` says why it is not that of this lens.
-    pub(super) fn told<'a>(&'a self, label: &'a str, ungrouped: Option<&'a str>) -> Told<'a> {
-        Told {
+    pub(super) fn page<'a>(&'a self, label: &'a str, ungrouped: Option<&'a str>) -> PageGroups<'a> {
+        PageGroups {
             label,
             labels: labels(&self.cluster.state),
             groups: &self.groups.all,

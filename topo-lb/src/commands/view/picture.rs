@@ -11,7 +11,7 @@ use tokio::sync::{Semaphore, watch};
 use super::cluster::Cluster;
 use super::groups::ungrouped;
 use super::history::Point;
-use super::lens::{self, Flows, Lens, Told};
+use super::lens::{self, Flows, Lens, PageGroups};
 use super::look::{Looks, Newest};
 use super::waterfall::Waterfall;
 use crate::{commands::top::Column, commands::top::Rate, commands::top::Row, commands::top::order};
@@ -57,7 +57,7 @@ pub(super) struct Sent {
 struct Picture<'a> {
     /// Only if they have changed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    cluster: Option<Told<'a>>,
+    cluster: Option<PageGroups<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     service: Option<Waterfall>,
     now: Now<'a>,
@@ -193,7 +193,7 @@ impl Viewer {
         let troubles = newest.troubles.iter().take(TROUBLES);
         let troubles = troubles.map(|(node, why)| format!("node {node}: {why}"));
         let picture = Picture {
-            cluster: (!is_same).then(|| shown.lens.told(label, ungrouped.as_deref())),
+            cluster: (!is_same).then(|| shown.lens.page(label, ungrouped.as_deref())),
             service: service.map(|id| Waterfall::of(state, label, self.scope, &id)),
             now: Now {
                 look: newest.look,

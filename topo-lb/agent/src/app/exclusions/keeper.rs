@@ -16,6 +16,7 @@ use tracing::{debug, info, warn};
 
 use crate::metrics::Figures;
 use topo_lb_core::exclusion::{Books, PodReport, Rules};
+use topo_lb_core::once::Once;
 use topo_lb_kernel::datapath::maps::excluded::ExcludedMap;
 use topo_lb_kernel::pod_cgroups::{Found, Tree};
 
@@ -40,7 +41,7 @@ pub(super) struct Keeper {
     without_room: usize,
     kubepods: Kubepods,
     /// Whether a failed write was logged.
-    has_failed: bool,
+    failing: Once,
 }
 
 impl Keeper {
@@ -72,7 +73,7 @@ impl Keeper {
             moved,
             without_room: 0,
             kubepods: Kubepods::default(),
-            has_failed: false,
+            failing: Once::new(),
         })
     }
 
@@ -135,12 +136,12 @@ impl Keeper {
         self.books.see(found.folders);
         let wanted = self.books.wanted(self.map.has(), self.map.room());
         match self.map.write(&wanted.cgroups, wanted.levels) {
-            Ok(()) => self.has_failed = false,
-            Err(error) if std::mem::replace(&mut self.has_failed, true) => debug!("{error}"),
-            Err(error) => warn!(
+            Ok(()) => self.failing.clear(),
+            Err(error) if self.failing.begins(()) => warn!(
                 "{error}: some Pods that are to be excluded are not; the agent retries every {} s",
                 LOOK_AGAIN.as_secs()
             ),
+            Err(error) => debug!("{error}"),
         }
         self.figures.excluded_pods.store(self.map.has().len() as u64, Relaxed);
         self.figures.unexcluded_pods.store(wanted.without_room as u64, Relaxed);

@@ -6,9 +6,9 @@ use tokio::time::Instant;
 use super::*;
 
 /// A listener; the test sends its connections.
-struct Told(mpsc::UnboundedReceiver<io::Result<(DuplexStream, Peer)>>, Arc<Mutex<usize>>);
+struct FakeListener(mpsc::UnboundedReceiver<io::Result<(DuplexStream, Peer)>>, Arc<Mutex<usize>>);
 
-impl Accept for Told {
+impl Accept for FakeListener {
     type Stream = DuplexStream;
 
     async fn accept(&mut self) -> io::Result<(DuplexStream, Peer)> {
@@ -33,7 +33,7 @@ fn open(waiting: usize) -> Gate {
     let asked = Arc::new(Mutex::new(0));
     let router =
         Router::new().route("/", get(async || "ok")).route("/big", get(async || vec![b'x'; BIG]));
-    tokio::spawn(serve(Told(receiver, Arc::clone(&asked)), router, Rooms::new(waiting)));
+    tokio::spawn(serve(FakeListener(receiver, Arc::clone(&asked)), router, Rooms::new(waiting)));
     Gate { sender, asked }
 }
 

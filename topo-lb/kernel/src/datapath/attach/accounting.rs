@@ -24,6 +24,7 @@ use crate::datapath::maps::far_endpoints::FarEndpointsMap;
 use crate::datapath::maps::totals::TotalsMap;
 use crate::datapath::programs::load::refused;
 use crate::datapath::programs::object::TcpPeer;
+use topo_lb_core::flag::{ACCOUNTING, TCP_PEER};
 
 /// Name of the program and of its pinned link.
 pub(crate) const NAME: &str = "accounting";
@@ -36,10 +37,10 @@ pub(crate) const ATTACH_TYPE: bpf_attach_type = BPF_CGROUP_SOCK_OPS;
 #[derive(Debug, Error)]
 pub enum AccountingError {
     /// The flag says so.
-    #[error("--accounting off")]
+    #[error("{ACCOUNTING} off")]
     Off,
     /// No socket has what it dialled.
-    #[error("with --tcp-peer endpoint, sockets do not keep which Service they dialled")]
+    #[error("with {TCP_PEER} endpoint, sockets do not keep which Service they dialled")]
     NoStorage,
     /// Where the kernel counts is not known.
     #[error(transparent)]

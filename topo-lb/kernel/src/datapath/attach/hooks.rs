@@ -7,7 +7,7 @@ use std::path::Path;
 
 use tracing::{debug, info, warn};
 
-use super::place::{self, Place};
+use super::place::{self, Position};
 use crate::datapath::Datapath;
 use crate::datapath::error::AttachError;
 use crate::datapath::hook::{Hook, ProgramIds};
@@ -110,7 +110,7 @@ impl Datapath {
                 cgroup: root.clone(),
                 reason: error.to_string(),
             })?;
-        place::attach(hook, program.as_fd(), cgroup.as_fd(), Place::First).map_err(|error| {
+        place::attach(hook, program.as_fd(), cgroup.as_fd(), Position::First).map_err(|error| {
             let (hook, cgroup) = (hook.name(), root.clone());
             match error.raw_os_error() {
                 // cgroup_bpf_attach, kernel/bpf/cgroup.c: hierarchy_allows_attach, or other flags.

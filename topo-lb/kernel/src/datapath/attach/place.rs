@@ -12,16 +12,16 @@ use crate::datapath::hook::Hook;
 use crate::datapath::host::feature;
 use crate::datapath::host::syscall::{self, BPF_F_BEFORE, BPF_F_PREORDER};
 
-/// The requested place at a hook that decides.
+/// The requested position at a hook that decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Position {
     /// Before all others, as far as the kernel supports it.
     First,
     /// Among those that run first, after the existing ones.
     Behind,
 }
 
-impl Place {
+impl Position {
     /// The flags to try, best first; every kernel accepts the last. EINVAL: an unknown flag.
     const fn flags(self, hook: Hook) -> &'static [u32] {
         match self {
@@ -38,10 +38,10 @@ pub(crate) fn attach(
     hook: Hook,
     program: BorrowedFd<'_>,
     cgroup: BorrowedFd<'_>,
-    place: Place,
+    position: Position,
 ) -> io::Result<OwnedFd> {
     let mut result = Err(io::ErrorKind::InvalidInput.into());
-    for flags in place.flags(hook) {
+    for flags in position.flags(hook) {
         result = syscall::link_cgroup(program, cgroup, hook.attach_type(), *flags);
         match &result {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn only_hooks_that_decide_take_the_first_place() {
         for hook in Hook::ALL {
-            let first = Place::First.flags(hook);
+            let first = Position::First.flags(hook);
             let wanted = if hook.decides() { BPF_F_PREORDER | BPF_F_BEFORE } else { 0 };
             assert_eq!(first.first(), Some(&wanted), "{}", hook.name());
             assert_eq!(first.last(), Some(&0), "{}: an old kernel takes no flag", hook.name());

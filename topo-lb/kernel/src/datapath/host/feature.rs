@@ -204,7 +204,7 @@ pub const GROUPS: [FeatureGroup; 9] = [
         name: "guards",
         features: &[Feature::READS_SOCKETS],
         without: Some(
-            "with --kube-proxy-replacement, a socket of IPv6 alone cannot bind a node port of IPv4",
+            "while node ports are served, a socket of IPv6 alone cannot bind a node port of IPv4",
         ),
     },
 ];

@@ -7,13 +7,14 @@ use std::thread;
 use std::time::Duration;
 
 use thiserror::Error;
+use topo_lb_core::flag::PIN_DIR;
 
 /// Why a pin directory cannot be locked.
 #[derive(Debug, Error)]
 pub enum LockError {
     /// An agent runs on it.
     #[error(
-        "another agent holds {}: stop it first, or give this one its own --pin-dir", .0.display()
+        "another agent holds {}: stop it first, or give this one its own {PIN_DIR}", .0.display()
     )]
     Held(PathBuf),
     /// It cannot be opened or locked.

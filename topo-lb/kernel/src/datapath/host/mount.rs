@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FsWord, statfs};
 use rustix::io::Errno;
 use thiserror::Error;
+use topo_lb_core::flag::{CGROUP_ROOT, PIN_DIR};
 
 /// `BPF_FS_MAGIC`, include/uapi/linux/magic.h.
 const BPF_FS: FsWord = 0xcafe_4a11;
@@ -18,7 +19,7 @@ pub enum MountError {
     /// The pin directory is, or would be, on another file system.
     #[error(
         "the pin directory {} is not on a BPF file system: mount one with `mount -t bpf bpf \
-         /sys/fs/bpf`, or give another --pin-dir", .0.display()
+         /sys/fs/bpf`, or give another {PIN_DIR}", .0.display()
     )]
     NotBpffs(PathBuf),
     /// The cgroup root is on another file system.
@@ -45,7 +46,7 @@ fn advice(path: &Path, found: Option<&Path>) -> String {
                 .to_owned()
         }
         Some(found) => {
-            format!("cgroup v2 is mounted at {0}, so use `--cgroup-root {0}`", found.display())
+            format!("cgroup v2 is mounted at {0}, so use `{CGROUP_ROOT} {0}`", found.display())
         }
         None => "mount it with `mount -t cgroup2 none /sys/fs/cgroup`, or boot with \
                  `systemd.unified_cgroup_hierarchy=1`"

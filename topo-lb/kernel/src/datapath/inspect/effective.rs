@@ -21,7 +21,7 @@ use super::overridden::{Override, Precedence, before, own};
 use super::pace::Pace;
 use super::tolerated::{Tolerated, is_tolerated};
 use super::trial;
-use crate::datapath::attach::place::{self, Place};
+use crate::datapath::attach::place::{self, Position};
 use crate::datapath::hook::{Hook, ProgramIds};
 use crate::datapath::host::feature;
 use crate::datapath::host::mount::cgroup2_root;
@@ -82,7 +82,7 @@ pub fn look(root: &Path, pin_dir: &Path, tolerated: &[Tolerated]) -> io::Result<
         if let Entry::Vacant(missing) = ours.entry(hook) {
             let program = feature::empty(hook)?;
             missing.insert(syscall::program_head(program.as_fd())?.id);
-            links.push(place::attach(hook, program.as_fd(), cgroup.as_fd(), Place::First)?);
+            links.push(place::attach(hook, program.as_fd(), cgroup.as_fd(), Position::First)?);
         }
     }
     let mut watch = Watch::new(root.to_owned(), tolerated.to_vec());

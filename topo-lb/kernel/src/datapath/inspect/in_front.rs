@@ -17,6 +17,7 @@ use crate::datapath::host::syscall;
 use crate::datapath::pin::AttachMode;
 use crate::device::link::links;
 use crate::netlink::Netlink;
+use topo_lb_core::flag::TOLERATE_PROGRAMS;
 
 /// A foreign program in front of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,22 +27,22 @@ pub struct InFront {
     /// The name of the device.
     device: String,
     /// Where it runs.
-    place: Place,
+    layer: Layer,
 }
 
 /// Where a program sees packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Layer {
     Xdp,
     Tc(Direction),
 }
 
 impl fmt::Display for InFront {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { program, device, place } = self;
-        match place {
-            Place::Xdp => write!(f, "{program} at XDP of {device} runs before topo-lb's"),
-            Place::Tc(direction) => {
+        let Self { program, device, layer } = self;
+        match layer {
+            Layer::Xdp => write!(f, "{program} at XDP of {device} runs before topo-lb's"),
+            Layer::Tc(direction) => {
                 write!(f, "{program} runs before topo-lb's at tc {direction} of {device}")
             }
         }
@@ -64,8 +65,10 @@ pub(super) fn first_of<T: fmt::Display>(all: &[T]) -> Option<String> {
 }
 
 /// What to do about them.
-pub const REMEDY: &str =
-    "detach it, or, if it only filters or counts, name it with --tolerate-programs";
+#[must_use]
+pub fn remedy() -> String {
+    format!("detach it, or, if it only filters or counts, name it with {TOLERATE_PROGRAMS}")
+}
 
 /// The foreign programs in front of ours on uplinks, without those that the user declared harmless.
 ///
@@ -82,18 +85,18 @@ pub fn look(pin_dir: &Path, tolerated: &[Tolerated]) -> io::Result<Vec<InFront>>
     for link in links()? {
         let is_ours = ours.iter().filter(ingress).any(|on| on.index == link.device.index);
         if let Some(id) = link.xdp.filter(|_| is_ours) {
-            all.extend(program(id, tolerated).map(|it| (it, link.device.name, Place::Xdp)));
+            all.extend(program(id, tolerated).map(|it| (it, link.device.name, Layer::Xdp)));
         }
     }
     let netlink = Netlink::open(None)?;
     for on in ours {
         let Some(device) = &on.name else { continue };
-        let place = Place::Tc(on.direction);
+        let layer = Layer::Tc(on.direction);
         let found = tcx(device, &on).into_iter().filter_map(|id| program(id, tolerated));
         let found = found.chain(clsact(&netlink, &on, tolerated));
-        all.extend(found.map(|program| (program, device.clone(), place)));
+        all.extend(found.map(|program| (program, device.clone(), layer)));
     }
-    let in_front = |(program, device, place)| InFront { program, device, place };
+    let in_front = |(program, device, layer)| InFront { program, device, layer };
     Ok(all.into_iter().map(in_front).collect())
 }
 
@@ -142,10 +145,10 @@ mod tests {
         let xdp = InFront {
             program: "program 7 (wall)".to_owned(),
             device: "eth0".to_owned(),
-            place: Place::Xdp,
+            layer: Layer::Xdp,
         };
-        let place = Place::Tc(Direction::Ingress);
-        let tc = InFront { place, ..xdp.clone() };
+        let layer = Layer::Tc(Direction::Ingress);
+        let tc = InFront { layer, ..xdp.clone() };
         assert_eq!(sentence(&[]), None);
         let told = sentence(&[xdp, tc.clone()]).expect("a sentence");
         assert!(

@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::in_front::{InFront, first_of};
 use crate::datapath::hook::Hook;
+use topo_lb_core::flag::{CGROUP_ROOT, TOLERATE_PROGRAMS};
 
 /// A foreign program that runs before ours.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -89,19 +90,19 @@ pub fn remedy(root: &Path, overrides: &[Override]) -> String {
     let before = match above.min_by_key(|path| path.components().count()) {
         // By BPF_F_BEFORE (Linux 6.17), ours overtakes programs of its own cgroup only.
         Some(above) => format!(
-            "give --cgroup-root {}, where the program is attached (before Linux 6.17: a cgroup above \
+            "give {CGROUP_ROOT} {}, where the program is attached (before Linux 6.17: a cgroup above \
              that); restarting the agent alone does not help",
             above.display()
         ),
         None => format!(
-            "restart the agent where the kernel orders programs (Linux 6.17), or give --cgroup-root a \
+            "restart the agent where the kernel orders programs (Linux 6.17), or give {CGROUP_ROOT} a \
              cgroup below {}",
             root.display()
         ),
     };
     format!(
         "switch the other load balancer off for sockets, or attach topo-lb before it: {before}; if the \
-         program only filters, name it with --tolerate-programs"
+         program only filters, name it with {TOLERATE_PROGRAMS}"
     )
 }
 

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use crate::device::{Pattern, PatternError};
+use topo_lb_core::flag::TOLERATE_PROGRAMS;
 
 /// Foreign programs that the user declared harmless.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +58,7 @@ pub fn without_effect(tolerated: &[Tolerated]) -> Option<String> {
     let names: Vec<_> = names.collect();
     (!names.is_empty()).then(|| {
         format!(
-            "--tolerate-programs {} has no effect: the kernel tells the names of programs only to a \
+            "{TOLERATE_PROGRAMS} {} has no effect: the kernel tells the names of programs only to a \
              process with CAP_SYS_ADMIN, and this one does not have it; name programs by their ids, \
              as id:N, or all of them by *",
             names.join(",")

@@ -17,7 +17,7 @@ use topo_lb_common::maps;
 use topo_lb_common::range::Range;
 use topo_lb_common::record::Record4;
 
-use crate::datapath::attach::place::{self, Place};
+use crate::datapath::attach::place::{self, Position};
 use crate::datapath::error::{LoadError, causes};
 use crate::datapath::hook::Hook;
 use crate::datapath::maps::pinned::Raw;
@@ -164,7 +164,7 @@ impl Trial {
             let failed = |reason| TrialError::Attach { hook: hook.name(), reason };
             let program = program(&mut self.ebpf, hook)?;
             let program = program.fd().map_err(|error| failed(error.to_string()))?;
-            let link = place::attach(hook, program.as_fd(), directory.as_fd(), Place::Behind)
+            let link = place::attach(hook, program.as_fd(), directory.as_fd(), Position::Behind)
                 .map_err(|error| failed(error.to_string()))?;
             self.links.push(link);
         }

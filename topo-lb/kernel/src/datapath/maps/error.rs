@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use topo_lb_core::flag::{MAX_ENDPOINTS, MAX_SERVICES, PIN_DIR};
 
 /// A failed write or read.
 #[derive(Debug, thiserror::Error)]
@@ -36,24 +37,30 @@ impl StoreError {
 }
 
 /// What to do, as the end of the error's text; empty if a retry is enough.
-const fn advice(errno: Option<i32>) -> &'static str {
+fn advice(errno: Option<i32>) -> String {
     match errno {
-        Some(libc::EAGAIN | libc::EBUSY | libc::EINTR) => "",
+        Some(libc::EAGAIN | libc::EBUSY | libc::EINTR) => String::new(),
         Some(libc::ENOMEM) => {
-            "; if this lasts, raise the container's memory limit, or lower --max-services and \
-             --max-endpoints"
+            format!(
+                "; if this lasts, raise the container's memory limit, or lower {MAX_SERVICES} and \
+                 {MAX_ENDPOINTS}"
+            )
         }
         Some(libc::E2BIG | libc::ENOSPC) => {
-            "; the map is full although the agent counted room in it, so somebody else writes to it: \
-             stop that, and restart the agent, or start it with a larger --max-services or \
-             --max-endpoints"
+            format!(
+                "; the map is full although the agent counted room in it, so somebody else writes to it: \
+                 stop that, and restart the agent, or start it with a larger {MAX_SERVICES} or \
+                 {MAX_ENDPOINTS}"
+            )
         }
         Some(libc::EPERM | libc::EACCES) => {
             "; this process may not use the map any more: compare its capabilities and security \
              profile with `topo-lb check`, and restart it"
+                .to_owned()
         }
         _ => {
             "; a retry does not help: restart the agent, and run `topo-lb check` if it comes again"
+                .to_owned()
         }
     }
 }
@@ -63,7 +70,7 @@ const fn advice(errno: Option<i32>) -> &'static str {
 pub enum OpenError {
     /// There is no such pin.
     #[error(
-        "nothing is installed at {0}: no agent ran with this --pin-dir, or `topo-lb cleanup` removed it"
+        "nothing is installed at {0}: no agent ran with this {PIN_DIR}, or `topo-lb cleanup` removed it"
     )]
     Absent(String),
     /// The pin exists, but is not the expected map.

@@ -10,6 +10,7 @@ use super::error::ReadError;
 use super::pinned::{Hash, entries, open};
 use super::usage::TableUse;
 use crate::device;
+use topo_lb_core::flag::MAX_CONNECTIONS;
 
 /// What to say while one has its share of the room. As for a full table, it has until a sixteenth of that is
 /// free. Reads `devices` only if there are so many connections at all.
@@ -50,7 +51,7 @@ fn sentence(key: u32, name: Option<String>, has: u64, most: u64) -> String {
     format!(
         "{who} has used its quarter of the table of connections: {has} of {most} are open, and its new ones \
          are dropped (`topo-lb list connections` says whose they are); if a proxy or NAT hides many clients \
-         there, raise --max-connections"
+         there, raise {MAX_CONNECTIONS}"
     )
 }
 

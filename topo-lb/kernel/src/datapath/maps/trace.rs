@@ -31,7 +31,7 @@ pub enum TraceError {
     #[error(transparent)]
     Lock(LockError),
     /// The ring buffer cannot be made.
-    #[error("a ring buffer of {0} bytes cannot be made: {1}; try another --buffer, as root")]
+    #[error("a ring buffer of {0} bytes cannot be made: {1}")]
     Ring(u32, String),
     /// A map cannot be written or read.
     #[error(transparent)]

@@ -9,6 +9,7 @@ use topo_lb_common::usage::Usage;
 
 use super::error::ReadError;
 use super::pinned::{Raw, failed, open};
+use topo_lb_core::flag::MAX_CONNECTIONS;
 
 /// How full the table of an address family is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,7 +55,7 @@ pub fn full(uses: &[TableUse; 2], was_full: bool) -> Option<String> {
     let full = uses.iter().find(is_full)?;
     Some(format!(
         "the table of connections of guests and clients outside is full: {} of {} are open, and new \
-         ones are dropped; raise --max-connections",
+         ones are dropped; raise {MAX_CONNECTIONS}",
         full.open, full.room
     ))
 }

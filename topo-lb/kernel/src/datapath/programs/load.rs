@@ -12,6 +12,7 @@ use crate::datapath::direction::{Direction, Role};
 use crate::datapath::error::{LoadError, causes};
 use crate::datapath::hook::Hook;
 use crate::datapath::maps::spec::MapSpec;
+use topo_lb_core::flag::{MAX_CONNECTIONS, MAX_ENDPOINTS, MAX_FLOWS, MAX_SERVICES};
 
 /// Loads maps and programs; pins the maps in `pin_dir` if given.
 pub(crate) fn load(
@@ -80,9 +81,12 @@ fn first_word(line: &str) -> &str {
     line.split_ascii_whitespace().next().unwrap_or_default()
 }
 
-const NO_MEMORY: &str = "the kernel has no memory for a map of its size: raise the memory limit of \
-    the agent's container, or take smaller maps (--max-services, --max-endpoints, --max-flows, \
-    --max-connections)";
+fn no_memory() -> String {
+    format!(
+        "the kernel has no memory for a map of its size: raise the memory limit of the agent's container, \
+         or take smaller maps ({MAX_SERVICES}, {MAX_ENDPOINTS}, {MAX_FLOWS}, {MAX_CONNECTIONS})"
+    )
+}
 
 fn explain(error: EbpfError) -> LoadError {
     match error {
@@ -94,7 +98,7 @@ fn explain(error: EbpfError) -> LoadError {
         EbpfError::MapError(MapError::CreateError { name, io_error })
             if io_error.raw_os_error() == Some(libc::ENOMEM) =>
         {
-            LoadError::Map { name, reason: NO_MEMORY.into() }
+            LoadError::Map { name, reason: no_memory() }
         }
         EbpfError::MapError(MapError::CreateError { name, io_error }) => {
             LoadError::Map { name, reason: io_error.to_string() }

@@ -155,8 +155,8 @@ impl Constants {
         }
     }
 
-    /// The number by which clients outside share entries of `devices`. Another one each time: nobody can
-    /// tell with whom a client shares one.
+    /// The number by which clients outside share entries of `devices`. Another one each time, so that nobody can
+    /// choose addresses that share an entry with a given client.
     #[must_use]
     pub const fn seed(&self) -> u64 {
         self.seed

@@ -12,11 +12,11 @@ use crate::source::object::{
 use topo_lb_core::cluster::unread::Unread;
 
 /// An object or its error, and a way to tell what of it nobody reads.
-pub(super) type Told<'a> = (Result<Object, ObjectError>, &'a dyn Fn() -> Vec<Unread>);
+pub(super) type ReadObject<'a> = (Result<Object, ObjectError>, &'a dyn Fn() -> Vec<Unread>);
 
 /// Takes each object, with the number of its document (from 1) and its index in a list.
 pub(super) type Found<'a> =
-    &'a mut dyn FnMut(usize, Option<usize>, Told<'_>) -> Result<(), FileError>;
+    &'a mut dyn FnMut(usize, Option<usize>, ReadObject<'_>) -> Result<(), FileError>;
 
 enum Syntax {
     Json,

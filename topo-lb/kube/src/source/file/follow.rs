@@ -21,6 +21,7 @@ use super::listing::{self, Folder, Looks};
 use super::reading::Reading;
 use crate::source::Event;
 use crate::source::object::Names;
+use topo_lb_core::once::Once;
 
 /// Intervals. Tests use others, so that each effect has only one possible cause.
 #[derive(Clone, Copy, Debug)]
@@ -124,7 +125,7 @@ pub(super) fn follow_at(path: PathBuf, pace: Pace) -> Result<Following, FileErro
         events: sender,
         names: Names::default(),
         seen: None,
-        said: BTreeSet::new(),
+        troubles: Once::new(),
         untold: false,
         synced: false,
         had_pods: false,
@@ -181,9 +182,9 @@ struct Follower {
     /// Metadata of the files at the last reading.
     seen: Option<Looks>,
     /// Current problems that were reported.
-    said: BTreeSet<String>,
-    /// Whether the lack of inotify was reported.
-    untold: bool,
+    troubles: Once<String>,
+    /// The lack of inotify, if it was reported.
+    unwatched: Once,
     synced: bool,
     had_pods: bool,
 }
@@ -247,7 +248,7 @@ impl Follower {
             }
         }
         if let Err(error) = &self.watcher
-            && !std::mem::replace(&mut self.untold, true)
+            && self.unwatched.begins(())
         {
             let trouble = format!(
                 "the system cannot say when {} changes ({error}), so it is looked at every {} ms: \
@@ -307,7 +308,6 @@ impl Follower {
         if std::mem::replace(&mut self.had_pods, has_pods) || has_pods {
             self.say(Event::Pods(pods))?;
         }
-        let mut said = std::mem::take(&mut self.said);
         let mut warnings: Vec<String> =
             reading.faults.iter().map(|fault| fault.sentence.clone()).collect();
         if is_empty {
@@ -320,13 +320,11 @@ impl Follower {
         if !std::mem::replace(&mut self.synced, true) {
             self.say(Event::Synced)?;
         }
+        let over = self.troubles.end_those(|trouble| !warnings.contains(trouble));
         for warning in warnings {
-            if said.take(&warning).is_none() {
-                self.say(Event::Trouble(warning.clone()))?;
-            }
-            self.said.insert(warning);
+            self.trouble(warning)?;
         }
-        for over in said {
+        for over in over {
             self.say(Event::Mended(over))?;
         }
         Ok(())
@@ -334,7 +332,7 @@ impl Follower {
 
     /// Reports a problem once until the next good reading.
     fn trouble(&mut self, trouble: String) -> Result<(), Stopped> {
-        if !self.said.insert(trouble.clone()) {
+        if !self.troubles.begins(trouble.clone()) {
             return Ok(());
         }
         self.say(Event::Trouble(trouble))

@@ -12,7 +12,7 @@ pub use follow::{Following, follow};
 
 use super::Listing;
 use super::object::{Names, ObjectError};
-use reading::{Place, Reading};
+use reading::{Location, Reading};
 
 /// Why manifests could not be read. `Display` is one sentence.
 #[derive(Debug, thiserror::Error)]
@@ -56,7 +56,7 @@ pub enum FileError {
     #[error("{place}: {error}")]
     Object {
         /// Which document of which file.
-        place: Place,
+        place: Location,
         /// The field and the cause.
         error: Box<ObjectError>,
     },

@@ -21,7 +21,7 @@ use topo_lb_core::exclusion::Pod;
 
 /// A place in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Location {
     /// Which file.
     pub path: Arc<Path>,
     /// Which document, from 1; empty ones do not count.
@@ -30,7 +30,7 @@ pub struct Place {
     pub item: Option<usize>,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, document {}", self.path.display(), self.document)?;
         match self.item {
@@ -130,7 +130,7 @@ fn text<'a>(path: &Path, bytes: &'a [u8]) -> Result<&'a str, FileError> {
 
 #[derive(Default)]
 struct Collector {
-    seen: HashMap<Identity, Place>,
+    seen: HashMap<Identity, Location>,
     with_unread: bool,
     all: Reading,
 }
@@ -142,12 +142,12 @@ impl Collector {
             if self.with_unread {
                 self.all.unread_parts.append(&mut unread());
             }
-            self.found(Place { path: Arc::clone(&shared), document, item }, object)
+            self.found(Location { path: Arc::clone(&shared), document, item }, object)
         })
     }
 
     /// Whether this is the first object of that identity. The second becomes a fault.
-    fn is_first(&mut self, object: Identity, place: &Place) -> bool {
+    fn is_first(&mut self, object: Identity, place: &Location) -> bool {
         let first = match self.seen.entry(object.clone()) {
             Entry::Vacant(free) => {
                 free.insert(place.clone());
@@ -165,7 +165,7 @@ impl Collector {
 
     fn found(
         &mut self,
-        place: Place,
+        place: Location,
         object: Result<Object, ObjectError>,
     ) -> Result<(), FileError> {
         let object = match object {

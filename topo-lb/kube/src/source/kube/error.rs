@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use ::kube::core::Status;
 use http::StatusCode;
+use topo_lb_core::flag::{API_SERVER, KUBECONFIG, MANIFESTS};
 
 /// Why an API server does not serve. May be temporary, except in [`connect`](super::connect()).
 #[derive(Debug, thiserror::Error)]
@@ -20,13 +21,13 @@ pub enum KubeError {
     /// The ServiceAccount's files and variables in a Pod are unusable.
     #[error(
         "cannot use this Pod's ServiceAccount ({0}): set automountServiceAccountToken, or name \
-         another way to the API server with --kubeconfig or --api-server"
+         another way to the API server with {KUBECONFIG} or {API_SERVER}"
     )]
     InCluster(String),
     /// Not in a Pod, and no cluster is named.
     #[error(
-        "this is no Pod, and no cluster is named: name one with --kubeconfig, --api-server or \
-         KUBECONFIG, or files with --manifests"
+        "this is no Pod, and no cluster is named: name one with {KUBECONFIG}, {API_SERVER} or \
+         KUBECONFIG, or files with {MANIFESTS}"
     )]
     Nowhere,
     /// Not a URL.

@@ -1,6 +1,5 @@
 //! The metadata of one node's Pods, watched only if Pods can be excluded.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures::stream::{self, BoxStream};
@@ -14,6 +13,7 @@ use super::resource::{Kept as _, Watched};
 use super::watch::watch_seconds;
 use super::{KubeError, Server};
 use topo_lb_core::exclusion::{Pod, PodReport};
+use topo_lb_core::once::Once;
 
 /// A failure this long after the last pause is the first in a row. Exceeds the longest pause.
 const QUIET: Duration = Duration::from_secs(60);
@@ -37,13 +37,13 @@ struct Watch {
     /// Earliest time of the next attempt.
     rest: Option<Instant>,
     /// Troubles reported since the last listing.
-    told: BTreeSet<String>,
+    troubles: Once<String>,
 }
 
 impl Watch {
     fn new(server: Server, node: String) -> Self {
         let (changes, listed) = (follow(&server, &node), Vec::new());
-        Self { server, node, changes, listed, failures: 0, rest: None, told: BTreeSet::new() }
+        Self { server, node, changes, listed, failures: 0, rest: None, troubles: Once::new() }
     }
 
     async fn next(&mut self) -> PodReport {
@@ -78,7 +78,7 @@ impl Watch {
             Change::Listed(object) => self.listed.extend(pod(object)),
             Change::Complete => {
                 self.failures = 0;
-                self.told.clear();
+                self.troubles.clear();
                 return Some(PodReport::All(std::mem::take(&mut self.listed)));
             }
             Change::Applied(object) => return pod(object).map(PodReport::Pod),
@@ -110,7 +110,7 @@ impl Watch {
         let sentence = format!("{error}; until then Pods that come are not excluded");
         // An overloaded server's messages vary, but mean the same.
         let same = overload(request).map_or_else(|| sentence.clone(), |_| "overload".to_owned());
-        self.told.insert(same).then_some(sentence)
+        self.troubles.begins(same).then_some(sentence)
     }
 }
 

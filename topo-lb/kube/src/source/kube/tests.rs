@@ -109,7 +109,7 @@ async fn policies_are_followed_and_outlive_their_kind() {
     fake.change(CLUSTER_POLICIES, "DELETED", policy("b", "*"));
     assert_eq!(next_policy(&mut events).await, "a rack");
     assert_eq!(next_policy(&mut events).await, "all: a");
-    // Who deletes the CustomResourceDefinition deletes all objects.
+    // Deleting the CustomResourceDefinition deletes all objects.
     fake.change(CLUSTER_POLICIES, "DELETED", policy("a", "rack"));
     fake.state().refuse.insert(CLUSTER_POLICIES, (404, "the server could not find it"));
     fake.hang_up();

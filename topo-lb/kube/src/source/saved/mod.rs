@@ -20,6 +20,7 @@ pub use start::before;
 use crate::source::kube::Identity;
 use format::Whole;
 use topo_lb_core::cluster::{Change, KnownNodes, State, Update};
+use topo_lb_core::flag::STATE_DIR;
 
 const FILE: &str = "cluster.state";
 
@@ -29,7 +30,7 @@ pub enum StateError {
     /// The file cannot be read.
     #[error(
         "the saved state {path} cannot be read ({reason}): the agent starts without it; check the \
-         folder that --state-dir names"
+         folder that {STATE_DIR} names"
     )]
     Unreadable {
         /// Which file.

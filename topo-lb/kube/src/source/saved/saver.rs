@@ -12,6 +12,7 @@ use super::{Folder, StateError, format};
 use crate::heap;
 use topo_lb_core::cluster::Freshness;
 use topo_lb_core::cluster::State;
+use topo_lb_core::once::Once;
 
 /// Pause between a change and the save, because changes come together.
 const SOON: Duration = Duration::from_secs(1);
@@ -32,8 +33,8 @@ pub struct Saver {
     phase: Phase,
     /// Digest of the last saved state.
     saved_digest: Option<u32>,
-    /// The last failure was logged, and no save has succeeded since.
-    failure_logged: bool,
+    /// A failure was logged, and no save has succeeded since.
+    failing: Once,
 }
 
 #[derive(Debug)]
@@ -68,7 +69,7 @@ impl Saver {
             freshness: Freshness::Live,
             phase: Phase::Idle,
             saved_digest: None,
-            failure_logged: false,
+            failing: Once::new(),
         }
     }
 
@@ -168,13 +169,12 @@ impl Saver {
             Some(Ok((digest, size))) => {
                 self.saved_digest = Some(digest);
                 next = next.max(now + Duration::from_secs(size.unwrap_or_default() / RATE));
-                std::mem::take(&mut self.failure_logged).then_some(Notice::Recovered)
+                self.failing.ends(&()).then_some(Notice::Recovered)
             }
             Some(Err(error)) => {
                 // The change must still be saved.
                 due.get_or_insert(now);
-                (!std::mem::replace(&mut self.failure_logged, true))
-                    .then_some(Notice::Failed(error))
+                self.failing.begins(()).then_some(Notice::Failed(error))
             }
             // The task panicked, which was logged.
             None => None,

@@ -1,0 +1,236 @@
+//! Every metric: declared here, and nowhere else. The agent registers these, and a unit test writes the table of
+//! docs/metrics.md.
+
+/// What every name begins with.
+pub const PREFIX: &str = "topo_lb_";
+
+/// A metric.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Metric {
+    /// As queries name it, with prefix, unit and suffix.
+    pub name: &'static str,
+    /// Its type.
+    pub kind: Kind,
+    /// The names of its labels, in the order in which a sample has their values.
+    pub labels: &'static [&'static str],
+    /// Its help text: one sentence without a full stop.
+    pub help: &'static str,
+    /// What docs/metrics.md says beyond the help, in Markdown; empty if there is no more to say.
+    pub more: &'static str,
+}
+
+/// The types of OpenMetrics that the agent uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
+pub enum Kind {
+    /// Grows, or begins again at zero.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// Values by size.
+    Histogram,
+    /// Labels with a value that is always 1.
+    Info,
+}
+
+impl Metric {
+    /// The name without what OpenMetrics appends by type.
+    #[must_use]
+    pub fn family(&self) -> &'static str {
+        let suffix = match self.kind {
+            Kind::Counter => "_total",
+            Kind::Info => "_info",
+            Kind::Gauge | Kind::Histogram => "",
+        };
+        self.name.strip_suffix(suffix).unwrap_or(self.name)
+    }
+}
+
+macro_rules! metrics {
+    ($($constant:ident: $kind:ident $name:literal [$($label:ident)*] $help:expr, $more:literal;)*) => {
+        $(
+            #[doc = concat!("`", $name, "`")]
+            pub const $constant: Metric = Metric {
+                name: $name,
+                kind: Kind::$kind,
+                labels: &[$(stringify!($label)),*],
+                help: $help,
+                more: $more,
+            };
+        )*
+        /// All, in the order of docs/metrics.md.
+        pub const ALL: &[Metric] = &[$($constant),*];
+    };
+}
+
+metrics! {
+    CONNECTIONS: Counter "topo_lb_connections_total" [namespace service port locality]
+        "Connections of this node to a Service port by where they went (while observing: would have gone): an \
+         endpoint on the same node, in its zone, its region, or elsewhere. Only Service ports that had any",
+        "`locality`: `node`, `zone`, `region` or `elsewhere`. An endpoint whose EndpointSlice does not give its zone \
+         or region counts as `elsewhere` unless [all Nodes are watched](topology.md#which-nodes-an-agent-watches). \
+         `port`: the Service port's name, else its number";
+    TCP_SENT_BYTES: Counter "topo_lb_tcp_sent_bytes_total" [namespace service port locality tier]
+        "Bytes that clients of this node sent to a Service port over TCP, without headers and retransmissions, by \
+         locality of the endpoint and tier in force",
+        "[Accounting](#bytes-round-trips-and-failures). `tier`: index of the topology key that was in force, or `none`";
+    TCP_RECEIVED_BYTES: Counter "topo_lb_tcp_received_bytes_total" [namespace service port locality tier]
+        "Bytes that clients of this node received from a Service port, likewise", "";
+    TCP_RETRANSMITTED_SEGMENTS: Counter
+        "topo_lb_tcp_retransmitted_segments_total" [namespace service port locality tier]
+        "TCP segments that clients of this node sent again to a Service port, with SYNs", "";
+    TCP_ENDED_CONNECTIONS: Counter "topo_lb_tcp_ended_connections_total" [namespace service port locality tier]
+        "TCP connections of this node to a Service port that were established and have ended", "";
+    TCP_RTT: Histogram "topo_lb_tcp_rtt_seconds" [locality]
+        "Last smoothed round trips of TCP connections of this node to Services that ended, by locality of the endpoint",
+        "Since the agent started";
+    ZONE_SENT_BYTES: Counter "topo_lb_zone_sent_bytes_total" [source_zone destination_zone]
+        "Bytes that clients of this node sent to Services over TCP, by this node's zone and the endpoint's",
+        "Since the agent started ([zones](#from-zone-to-zone))";
+    ZONE_RECEIVED_BYTES: Counter "topo_lb_zone_received_bytes_total" [source_zone destination_zone]
+        "Bytes that clients of this node received from Services, likewise", "";
+    CONNECT_FAILURES: Counter "topo_lb_connect_failures_total" [namespace service port locality tier reason]
+        "TCP connections of this node to a Service port that were never established, without those that topo-lb \
+         refused: answered with a RST, timed out, given up by the client after a retransmitted SYN, or answered as \
+         unreachable",
+        "";
+    OBSERVING: Gauge "topo_lb_observing" []
+        "Whether the agent only observes: it translates nothing (--observe)",
+        "[What it counts then](#while-an-agent-only-observes)";
+    OBSERVED_CONNECTIONS: Counter "topo_lb_observed_connections_total" [namespace service port locality]
+        "Connections of this node to a Service port by where another proxy sent them, while topo-lb observes",
+        "Only with `--observe`, since the agent started";
+    WOULD_BE_CONNECTIONS: Counter "topo_lb_would_be_connections_total" [namespace service port locality]
+        CONNECTIONS.help, "Only with `--observe`, in place of `topo_lb_connections_total`";
+    WOULD_BE_REFUSED_CONNECTIONS: Counter "topo_lb_would_be_refused_connections_total" [namespace service port reason]
+        REFUSED_CONNECTIONS.help, "Only with `--observe`, in place of `topo_lb_refused_connections_total`";
+    WOULD_BE_REFUSING_SERVICE_PORTS: Gauge "topo_lb_would_be_refusing_service_ports" [reason]
+        REFUSING_SERVICE_PORTS.help, "Only with `--observe`, in place of `topo_lb_refusing_service_ports`";
+    OBSERVER_OVERRUNS: Counter "topo_lb_observer_overruns_total" []
+        "New connections that the agent could not observe, and times that the kernel dropped some",
+        "Only with `--observe`";
+    REFUSED_CONNECTIONS: Counter "topo_lb_refused_connections_total" [namespace service port reason]
+        "Connections of this node to a Service port that were refused (while observing: would have been), by the \
+         reason at the time of the scrape that first saw them",
+        "";
+    REFUSING_SERVICE_PORTS: Gauge "topo_lb_refusing_service_ports" [reason]
+        "Service ports that refuse (while observing: would refuse) connections of this node now, by reason", "";
+    TORN_READS: Counter "topo_lb_torn_reads_total" []
+        "Connections and datagrams that were refused because the Service's value was being replaced in each of three \
+         attempts to read it",
+        "`topo_lb_refused_connections_total` does not count them, because the Service is not known";
+    PACKETS: Counter "topo_lb_packets_total" [direction outcome]
+        "Packets on the devices of guests and of clients outside by what became of them",
+        "Guests: `--tc-devices`. No series without such devices";
+    PROGRAMMING_DURATION: Histogram "topo_lb_programming_duration_seconds" []
+        "From the arrival of a change to the end of the writes that it led to",
+        "Changes arrive by watch or from manifests; those of the first listing are not timed";
+    NETWORK_PROGRAMMING_DURATION: Histogram "topo_lb_network_programming_duration_seconds" []
+        "From endpoints.kubernetes.io/last-change-trigger-time of an EndpointSlice to the end of the writes that it \
+         led to; changes from before the start are left out",
+        "Includes kubelet, API server and controller, like kube-proxy's \
+         `kubeproxy_network_programming_duration_seconds`. Changes that arrive by a new listing are not timed";
+    MAP_USED_ENTRIES: Gauge "topo_lb_map_used_entries" [map]
+        "Entries of a map that are in use", "Of the maps that the agent fills; LRU maps are not counted";
+    MAP_CAPACITY_ENTRIES: Gauge "topo_lb_map_capacity_entries" [map]
+        "Entries that a map has room for", "Of the same maps";
+    MAP_WRITES: Counter "topo_lb_map_writes_total" []
+        "Steps of plans that were carried out", "";
+    FAILED_PLANS: Counter "topo_lb_failed_plans_total" []
+        "Plans that could not be carried out, and were made anew", "";
+    LAST_PROGRAMMED_TIMESTAMP: Gauge "topo_lb_last_programmed_timestamp_seconds" []
+        "When the last plan was carried out, since 1970; zero before the first", "";
+    STATE_AGE: Gauge "topo_lb_state_age_seconds" []
+        "How old the cluster's state is that is served; zero while changes are heard of as they happen", "";
+    READY: Gauge "topo_lb_ready" []
+        "Whether /readyz says ready", "1 if it answers 200";
+    OVERRIDDEN_HOOKS: Gauge "topo_lb_overridden_hooks" []
+        "Hooks, of connect4, connect6, sendmsg4 and sendmsg6, where a program of others runs before topo-lb's in some \
+         cgroup and may decide first",
+        "Above zero the agent is not ready ([why](operations.md#beside-another-socket-load-balancer))";
+    DEVICES: Gauge "topo_lb_devices" [role]
+        "Devices with tc programs: of guests, and of clients outside",
+        "`role`: `guest` (`--tc-devices`), `external` (`--kube-proxy-replacement`). Without an `external` one, clients \
+         outside are not served";
+    TRACKED_CONNECTIONS: Gauge "topo_lb_tracked_connections" [family state]
+        "Connections of guests and of clients outside that are open, or not established yet",
+        "With `--tc-devices` or `--kube-proxy-replacement`. `family`: `IPv4` or `IPv6`; `state`: `open` or `half-open`";
+    TRACKED_CONNECTIONS_LIMIT: Gauge "topo_lb_tracked_connections_limit" [family]
+        "Open connections of guests and of clients outside that there is room for",
+        "`--max-connections`; beyond it new ones are dropped as `table-full`";
+    SOURCE_NAT: Gauge "topo_lb_source_nat" [by]
+        "Who gives connections from outside to endpoints of other nodes their source",
+        "1 for `tc` or for `nftables` ([source NAT](kube-proxy-free.md#source-nat)); 0 for both without \
+         `--kube-proxy-replacement`, while no device for clients outside is found, and after a restart while the table \
+         is needed and cannot be written (`/readyz` says so)";
+    UNSERVED_DEVICES: Gauge "topo_lb_unserved_devices" []
+        "Devices without Ethernet headers by which clients outside may come: they are not served",
+        "The agent stays ready ([which devices](kube-proxy-free.md#what-happens-where))";
+    PROGRAMS_IN_FRONT: Gauge "topo_lb_programs_in_front" []
+        "Programs of others that see packets of clients outside before topo-lb's",
+        "At XDP, tcx and tc, without those of `--tolerate-programs`. Above zero the agent is not ready";
+    UNASKED_CGROUPS: Gauge "topo_lb_unasked_cgroups" []
+        "Cgroups that wait to be asked which programs run there", "";
+    SERVICES: Gauge "topo_lb_services" []
+        "Services that there are", "";
+    WAITING_SERVICES: Gauge "topo_lb_waiting_services" []
+        "Services that wait for the labels of other Nodes: the maps keep what they have for them",
+        "Above zero for some seconds while [all Nodes are listed](topology.md#which-nodes-an-agent-watches), and as \
+         long as the agent cannot list them";
+    EXCLUDED_PODS: Gauge "topo_lb_excluded_pods" []
+        "Pods of this node whose connections are left alone",
+        "[Excluded Pods](operations.md#exclude-pods-service-meshes)";
+    UNEXCLUDED_PODS: Gauge "topo_lb_unexcluded_pods" []
+        "Pods of this node that are to be left alone, and for which there is no room", "Should be zero";
+    LEFT_OUT_SERVICES: Gauge "topo_lb_left_out_services" []
+        "Services that have no room in the maps, and are left to kube-proxy, or served by nobody where there is none",
+        "";
+    NARROWED_SERVICES: Gauge "topo_lb_narrowed_services" []
+        "Services that use at most 6 of their endpoints, as the maps are full", "";
+    STALE_SERVICES: Gauge "topo_lb_stale_services" []
+        "Services whose endpoints may be out of date, as the maps are full", "";
+    NO_ROOM_REFUSED_SERVICES: Gauge "topo_lb_no_room_refused_services" []
+        "Strict Services that are refused, as the maps are full", "`--when-full refuse-strict`";
+    SOURCE_TROUBLES: Counter "topo_lb_source_troubles_total" []
+        "Sentences about something wrong with the API server, the manifests or an object", "The log has them";
+    SOURCE_LISTINGS: Counter "topo_lb_source_listings_total" [kind]
+        "Listings of all objects of a kind: at start, and after what could not be bridged by a watch",
+        "`kind`: `services`, `endpointslices` or `nodes`. `nodes` also when the agent begins or ends to watch [all \
+         Nodes](topology.md#which-nodes-an-agent-watches)";
+    KUBERNETES_EVENTS: Counter "topo_lb_kubernetes_events_total" [outcome]
+        "Kubernetes Events by what became of them",
+        "`sent`, `repeated` (another node has sent the same), `failed` (attempts that the API server did not take), \
+         `dropped` (too many, or the Service was gone)";
+    UNANSWERED_HEALTH_CHECKS: Gauge "topo_lb_unanswered_health_checks" [of]
+        "Health checks of load balancers that the agent should answer and cannot, as their port is taken: of Services, \
+         or of the node",
+        "`of`: `service` or `node` ([health checks](kube-proxy-free.md#health-checks))";
+    DNS_NAMES: Gauge "topo_lb_dns_names" []
+        "Names of headless Services that the resolver of this node answers", "[The resolver](dns.md)";
+    DNS_QUERIES: Counter "topo_lb_dns_queries_total" [outcome]
+        "Queries to the resolver of this node, by what became of them",
+        "`answered`, `empty` (answered without an address: the policy allows no endpoint), `forwarded` (the cluster DNS \
+         answered; over TCP, has got it), `failed` (it did not answer within 5 s), `dropped` (given up, because too \
+         many were on their way)";
+    EJECTED_ENDPOINTS: Gauge "topo_lb_ejected_endpoints" []
+        "Endpoints that this node leaves out, because its connects to them failed",
+        "[Ejection](reliability.md#endpoints-to-which-connects-fail)";
+    EJECTIONS: Counter "topo_lb_ejections_total" [reason]
+        "Times that an endpoint was left out, by how the last connect to it failed",
+        "`reason`: as in `topo_lb_connect_failures_total`";
+    EJECTION_PROBES: Counter "topo_lb_ejection_probes_total" [outcome]
+        "Probes of endpoints that were left out, by what they have shown",
+        "`answered`, `failed` (it does not answer, and another endpoint does), `unknown` (neither does)";
+    ENDED_SOCKETS: Counter "topo_lb_ended_sockets_total" [protocol]
+        "Connected sockets of applications that were ended because their endpoint serves no more, or because they \
+         connected before their Service was served",
+        "`udp`, and `tcp` with `--terminate-tcp` ([when](reliability.md#when-an-endpoint-is-gone))";
+    UNENDED_SOCKETS: Counter "topo_lb_unended_sockets_total" []
+        "Times that sockets of a network namespace could not be looked for or ended, and times that endpoints went \
+         faster than that",
+        "The log gives the reason, once";
+    START_TIMESTAMP: Gauge "topo_lb_start_timestamp_seconds" []
+        "When the agent started, since 1970", "";
+    BUILD: Info "topo_lb_build_info" [version]
+        "The version of the agent", "";
+}
