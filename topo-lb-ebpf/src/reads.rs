@@ -5,15 +5,25 @@
 #![feature(asm_experimental_arch)]
 #![expect(dead_code, reason = "the hooks use more of these modules")]
 
+#[path = "decide/affinity.rs"]
 mod affinity;
+#[path = "base/atomic.rs"]
 mod atomic;
+#[path = "base/clock.rs"]
 mod clock;
+#[path = "base/family.rs"]
 mod family;
+#[path = "decide/frontend_filter.rs"]
 mod frontend_filter;
+#[path = "base/maps.rs"]
 mod maps;
+#[path = "base/object.rs"]
 mod object;
+#[path = "decide/records.rs"]
 mod records;
+#[path = "decide/resolve.rs"]
 mod resolve;
+#[path = "base/words.rs"]
 mod words;
 
 use aya_ebpf::btf_maps::PerCpuArray;

@@ -12,7 +12,11 @@
 //! | `socket`, `packet` | decisions for sockets; for packets |
 
 pub(crate) mod decision;
+#[path = "../packet/note.rs"]
 pub(crate) mod note;
+#[path = "../packet/trace.rs"]
 pub(crate) mod packet;
+#[path = "trace.rs"]
 pub(crate) mod ring;
+#[path = "../socket/trace.rs"]
 pub(crate) mod socket;
