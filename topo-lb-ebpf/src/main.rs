@@ -1,124 +1,26 @@
 //! The eBPF programs: they translate connections to Services, and replies of their endpoints.
 //!
-//! Only the entry points are here, one for each hook, with its name.
+//! Only the entry points are here, one for each hook, with its name. Imports point down: `socket` and `packet` do not
+//! know each other, both use `decide`, and all use `base`.
 #![no_std]
 #![no_main]
 #![feature(asm_experimental_arch)]
 
-#[path = "base/access.rs"]
-mod access;
-#[path = "socket/accounting.rs"]
-mod accounting;
-#[path = "decide/affinity.rs"]
-mod affinity;
-#[path = "base/atomic.rs"]
-mod atomic;
-#[path = "socket/bind.rs"]
-mod bind;
-#[path = "packet/budget.rs"]
-mod budget;
-#[path = "socket/cgroup.rs"]
-mod cgroup;
-#[path = "base/checksum.rs"]
-mod checksum;
-#[path = "base/clock.rs"]
-mod clock;
-#[path = "packet/collision.rs"]
-mod collision;
-#[path = "socket/connected.rs"]
-mod connected;
-#[path = "packet/connection.rs"]
-mod connection;
-#[path = "socket/dialled.rs"]
-mod dialled;
-#[path = "socket/ejection.rs"]
-mod ejection;
-#[path = "socket/exclusion.rs"]
-mod exclusion;
-#[path = "base/family.rs"]
-mod family;
-#[path = "packet/fast_path.rs"]
-mod fast_path;
-#[path = "socket/flow.rs"]
-mod flow;
-#[path = "packet/forward.rs"]
-mod forward;
-#[path = "packet/four_tuple.rs"]
-mod four_tuple;
-#[path = "packet/fragment.rs"]
-mod fragment;
-#[path = "decide/frontend_filter.rs"]
-mod frontend_filter;
-#[path = "base/header.rs"]
-mod header;
-#[path = "packet/hooks.rs"]
-mod hooks;
-#[path = "packet/icmp.rs"]
-mod icmp;
-#[cfg(feature = "log")]
-#[path = "decide/log.rs"]
-mod log;
-#[path = "base/maps.rs"]
-mod maps;
-#[path = "base/object.rs"]
-mod object;
-#[path = "packet/opening.rs"]
-mod opening;
-#[path = "packet/outside.rs"]
-mod outside;
-#[path = "packet/over.rs"]
-mod over;
-#[path = "packet/own.rs"]
-mod own;
-#[path = "packet/outcomes.rs"]
-mod packets;
-#[path = "socket/place.rs"]
-mod place;
-#[path = "packet/port.rs"]
-mod port;
-#[path = "decide/records.rs"]
-mod records;
-#[path = "packet/refuse.rs"]
-mod refuse;
-#[path = "packet/reply_filter.rs"]
-mod reply_filter;
-#[path = "decide/resolve.rs"]
-mod resolve;
-#[path = "packet/rewrite.rs"]
-mod rewrite;
-#[path = "packet/snat.rs"]
-mod snat;
-#[path = "socket/storage.rs"]
+mod base;
+mod decide;
+mod packet;
 mod socket;
-#[path = "packet/state.rs"]
-mod state;
-#[path = "packet/steps.rs"]
-mod steps;
-#[path = "packet/tc.rs"]
-mod tc;
-#[path = "socket/tcp_socket.rs"]
-mod tcp_socket;
-#[path = "decide/mod.rs"]
-mod trace;
-#[path = "base/transport.rs"]
-mod transport;
-#[path = "packet/unreachable.rs"]
-mod unreachable;
-#[path = "packet/verdict.rs"]
-mod verdict;
-#[path = "socket/walk.rs"]
-mod walk;
-#[path = "base/words.rs"]
-mod words;
 
 use aya_ebpf::macros::{cgroup_sock, cgroup_sock_addr, classifier, sock_ops};
 use aya_ebpf::programs::{SockAddrContext, SockContext, SockOpsContext, TcContext};
 
-use crate::accounting::{Alone, Beside};
-use crate::family::{V4, V6};
-use crate::outside::Clients;
-use crate::place::{Mapped, Plain4, Plain6, is_mapped};
-use crate::walk::WalkContext;
+use crate::base::family::{V4, V6};
+use crate::packet::hooks;
+use crate::packet::outside::Clients;
+use crate::socket::accounting::{Alone, Beside};
+use crate::socket::place::{Mapped, Plain4, Plain6, is_mapped};
+use crate::socket::walk::WalkContext;
+use crate::socket::{accounting, bind, cgroup, walk};
 
 /// `connect` of an IPv4 socket.
 #[cgroup_sock_addr(connect4)]

@@ -5,26 +5,8 @@
 #![feature(asm_experimental_arch)]
 #![expect(dead_code, reason = "the hooks use more of these modules")]
 
-#[path = "decide/affinity.rs"]
-mod affinity;
-#[path = "base/atomic.rs"]
-mod atomic;
-#[path = "base/clock.rs"]
-mod clock;
-#[path = "base/family.rs"]
-mod family;
-#[path = "decide/frontend_filter.rs"]
-mod frontend_filter;
-#[path = "base/maps.rs"]
-mod maps;
-#[path = "base/object.rs"]
-mod object;
-#[path = "decide/records.rs"]
-mod records;
-#[path = "decide/resolve.rs"]
-mod resolve;
-#[path = "base/words.rs"]
-mod words;
+mod base;
+mod decide;
 
 use aya_ebpf::btf_maps::PerCpuArray;
 use aya_ebpf::macros::{btf_map, classifier};
@@ -32,9 +14,9 @@ use aya_ebpf::programs::TcContext;
 use topo_lb_common::address::TCP;
 use topo_lb_common::stress::{GENERATIONS, PORT, Reads, SERVICES, count, port};
 
-use crate::family::{Family, RecordFields, V4, V6};
-use crate::records::{Found, find_noting};
-use crate::resolve::choose;
+use crate::base::family::{Family, RecordFields, V4, V6};
+use crate::decide::records::{Found, find_noting};
+use crate::decide::resolve::choose;
 
 #[btf_map(name = "reads")]
 static READS: PerCpuArray<Reads, 1> = PerCpuArray::new();

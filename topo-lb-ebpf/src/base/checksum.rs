@@ -5,7 +5,7 @@ use aya_ebpf::bindings::{__sk_buff, BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR};
 use aya_ebpf::helpers::{bpf_csum_update, bpf_l4_csum_replace};
 use topo_lb_common::address::{TCP, UDP};
 
-use crate::access::{load, store};
+use crate::base::access::{load, store};
 
 /// `BPF_F_IPV6`: no checksum of an IP header compensates for a changed address. Linux 6.16, and the
 /// long-term kernels of that time ("bpf: Fix L4 csum update on IPv6 in CHECKSUM_COMPLETE").

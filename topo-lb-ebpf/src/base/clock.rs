@@ -3,7 +3,7 @@
 use aya_ebpf::helpers::bpf_ktime_get_ns;
 use aya_ebpf::helpers::generated::bpf_ktime_get_coarse_ns;
 
-use crate::maps::HAS_COARSE_CLOCK;
+use crate::base::maps::HAS_COARSE_CLOCK;
 
 /// The time at the kernel's last tick, some milliseconds ago. Lifetimes here are seconds, and
 /// reading the clock itself takes as long as a look-up of a connection.

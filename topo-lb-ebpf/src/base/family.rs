@@ -19,7 +19,7 @@ use topo_lb_common::record::{Record4, Record6};
 use topo_lb_common::reply_filter::folded;
 use topo_lb_common::sources::Source;
 
-use crate::maps::{
+use crate::base::maps::{
     self, Closed, Connections, Fragments, HalfOpen, LastOpenings, Members, Opened, Own, Recent,
     Records, Services, Settled, Slots, Sources,
 };

@@ -2,8 +2,8 @@
 
 use aya_ebpf::bindings::__sk_buff;
 
-use crate::access::{ETHERNET, length, load, words};
-use crate::family::{Family, V4, V6};
+use crate::base::access::{ETHERNET, length, load, words};
+use crate::base::family::{Family, V4, V6};
 
 /// The kind of a packet.
 #[repr(u8)]

@@ -3,8 +3,8 @@
 use aya_ebpf::bindings::__sk_buff;
 use topo_lb_common::address::{SCTP, TCP, UDP};
 
-use crate::access::{ETHERNET, load, words};
-use crate::header::{Header, PacketKind, Read};
+use crate::base::access::{ETHERNET, load, words};
+use crate::base::header::{Header, PacketKind, Read};
 
 /// FIN in TCP's flags.
 pub(crate) const FIN: u8 = 1;

@@ -6,11 +6,11 @@ use topo_lb_common::affinity::{AffinityKey, client6, of_datagrams};
 use topo_lb_common::connection::Connection;
 use topo_lb_common::members::CHOSEN;
 
-use crate::clock::now;
-use crate::family::{ConnectionOf, Family, TupleOf, V4, V6};
-use crate::maps::Recent;
-use crate::resolve::Fresh;
-use crate::words::words;
+use crate::base::clock::now;
+use crate::base::family::{ConnectionOf, Family, TupleOf, V4, V6};
+use crate::base::maps::Recent;
+use crate::base::words::words;
+use crate::decide::resolve::Fresh;
 
 const NANOSECONDS: u64 = 1_000_000_000;
 

@@ -2,8 +2,8 @@
 
 use topo_lb_common::trace::{Hook, Outcome};
 
-use crate::family::Family;
-use crate::resolve::Resolved;
+use crate::base::family::Family;
+use crate::decide::resolve::Resolved;
 
 /// A decision as words, in the order of the arguments of a global function.
 pub(crate) struct Words {

@@ -4,9 +4,9 @@
 use topo_lb_common::frontend_filter::{ANY_OUTSIDE, FrontendBit, bit};
 use topo_lb_common::range::Range;
 
-use crate::family::Family;
-use crate::maps::{FRONTENDS, RANGE, SERVES_ALL_FRONTENDS};
-use crate::words::words;
+use crate::base::family::Family;
+use crate::base::maps::{FRONTENDS, RANGE, SERVES_ALL_FRONTENDS};
+use crate::base::words::words;
 
 /// Whether an address and a port can be a frontend. If not, no look-up is needed. `port` in host
 /// order.

@@ -6,8 +6,8 @@ use aya_ebpf::programs::TcContext;
 use aya_log_ebpf::{debug, info};
 use topo_lb_common::trace::Outcome;
 
-use crate::family::Family;
-use crate::trace::decision::{Dialled, Words};
+use crate::base::family::Family;
+use crate::decide::decision::{Dialled, Words};
 
 /// Says what was decided about a new connection.
 #[inline(always)]

@@ -4,9 +4,9 @@ use core::ptr::NonNull;
 
 use topo_lb_common::address::{Frontend, OUTSIDE};
 
-use crate::family::{Family, FrontendOf, RecordFields};
-use crate::maps::TORN;
-use crate::words::words;
+use crate::base::family::{Family, FrontendOf, RecordFields};
+use crate::base::maps::TORN;
+use crate::base::words::words;
 
 /// Look-ups before the connection is refused.
 const ATTEMPTS: u32 = 3;

@@ -8,13 +8,13 @@ use topo_lb_common::record::{DROPS, FAILURES_SHIFT, NO_TIER};
 use topo_lb_common::selection::{Choice, LEASED, SPILL_ONE, Selection};
 use topo_lb_common::trace::NO_SERVICE;
 
-use crate::atomic::add;
-use crate::clock::now;
-use crate::family::{Family, FrontendOf, RecordFields};
-use crate::frontend_filter::has_outside;
-use crate::maps::{COUNTERS, LEASE, SERVES_ALL_FRONTENDS, SERVICE_PORTS};
-use crate::records::{self, Found};
-use crate::words::words;
+use crate::base::atomic::add;
+use crate::base::clock::now;
+use crate::base::family::{Family, FrontendOf, RecordFields};
+use crate::base::maps::{COUNTERS, LEASE, REVISION, SERVES_ALL_FRONTENDS, SERVICE_PORTS};
+use crate::base::words::words;
+use crate::decide::frontend_filter::has_outside;
+use crate::decide::records::{self, Found};
 
 /// What to do with a new connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -216,4 +216,11 @@ pub(crate) fn look_up<F: Family>(frontend: &FrontendOf<F>, is_outside: bool) -> 
     let (routes, service) = unsafe { (*fields.count != 0, *fields.service) };
     let drops = !routes && drops::<F>(&fields);
     LookedUp { is_ours: true, routes, drops, service, is_leased: is_leased(&fields) }
+}
+
+/// Number of the last change of the Services in the maps.
+#[inline(always)]
+pub(crate) fn revision() -> u32 {
+    // SAFETY: one aligned word of an array's element.
+    REVISION.get_ptr(0).map_or(0, |revision| unsafe { revision.read_volatile() })
 }

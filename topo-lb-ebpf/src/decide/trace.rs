@@ -1,14 +1,18 @@
-//! The ring buffer that the tracer reads.
+//! Tells `topo-lb trace` what was decided about a new connection, by a ring buffer.
+//!
+//! While nobody traces, the map `trace` is empty, and a decision costs one look-up, which the kernel
+//! inlines. The rest is in global functions, as tc's steps: a program's own size and
+//! stack stay as they are. Such a function takes words only.
 
 use aya_ebpf::bindings::BPF_RB_NO_WAKEUP;
 use aya_ebpf::helpers::bpf_ktime_get_ns;
 use aya_ebpf::maps::ring_buf::RingBufEntry;
 use topo_lb_common::trace::Decision;
 
-use super::decision::{Dialled, Words};
-use crate::atomic::add;
-use crate::family::Family;
-use crate::maps::{TRACE, TRACE_LOST};
+use crate::base::atomic::add;
+use crate::base::family::Family;
+use crate::base::maps::{TRACE, TRACE_LOST};
+use crate::decide::decision::{Dialled, Words};
 
 /// Whether somebody traces.
 #[inline(always)]

@@ -10,10 +10,10 @@ use topo_lb_common::device::{Device, REFUSALS, outside};
 use topo_lb_common::snat::MOST_OF_CLIENT;
 use topo_lb_common::usage::Usage;
 
-use crate::atomic::add;
-use crate::family::{ConnectionOf, Family, TupleOf};
-use crate::maps::{DEVICES, HALF_OPEN_ROOM, QUOTA, SEED, USAGE};
-use crate::outside::is_of_outside;
+use crate::base::atomic::add;
+use crate::base::family::{ConnectionOf, Family, TupleOf};
+use crate::base::maps::{DEVICES, HALF_OPEN_ROOM, QUOTA, SEED, USAGE};
+use crate::packet::outside::is_of_outside;
 
 /// The key in `devices` of the client of a connection. `key`: that of the client's packets.
 #[inline(always)]

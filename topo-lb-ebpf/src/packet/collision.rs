@@ -21,20 +21,20 @@ use topo_lb_common::connection::{DIRECT, FROM_CLIENT, MET, REPLY, TO_CLIENT};
 use topo_lb_common::packets::Outcome;
 use topo_lb_common::trace::NO_SERVICE;
 
-use crate::access::ETHERNET;
-use crate::budget::{self, Permit};
-use crate::clock::now;
-use crate::connection::{find, find_half_open, holds, is_alive, opens, other_key, revision};
-use crate::fast_path::{FastPath, PacketSummary};
-use crate::four_tuple::{EntryFields, FourTuple, NewEntry};
-use crate::fragment;
-use crate::hooks::Filtered;
-use crate::outside::{client_device, is_translated};
-use crate::packets::{Hook, limited, next, table_full};
-use crate::reply_filter::{is_no_endpoint, is_none_direct};
-use crate::tc::Translate;
-use crate::transport::{split_ports, transport};
-use crate::verdict::Verdict;
+use crate::base::access::ETHERNET;
+use crate::base::clock::now;
+use crate::base::transport::{split_ports, transport};
+use crate::decide::resolve::revision;
+use crate::packet::budget::{self, Permit};
+use crate::packet::connection::{find, find_half_open, holds, is_alive, opens, other_key};
+use crate::packet::fast_path::{FastPath, PacketSummary};
+use crate::packet::four_tuple::{EntryFields, FourTuple, NewEntry};
+use crate::packet::fragment;
+use crate::packet::outcomes::{Hook, limited, next, table_full};
+use crate::packet::outside::{client_device, is_translated};
+use crate::packet::reply_filter::{is_no_endpoint, is_none_direct};
+use crate::packet::tc::Translate;
+use crate::packet::verdict::{Filtered, Verdict};
 
 /// What a packet with this summary may be, which is not to a frontend.
 #[inline(always)]

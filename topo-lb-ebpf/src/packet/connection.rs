@@ -14,14 +14,13 @@ use topo_lb_common::connection::{
     is_closed, lifetime, may_be_in_time_wait,
 };
 
-use crate::budget;
-use crate::family::{ConnectionOf, Family, FrontendOf, TupleOf};
-use crate::four_tuple::{EntryFields, FourTuple};
-use crate::maps::REVISION;
-use crate::outside::is_of_outside;
-use crate::resolve::look_up;
-use crate::transport::{ACK, FIN, RST, SYN, Transport};
-use crate::words::are_same;
+use crate::base::family::{ConnectionOf, Family, FrontendOf, TupleOf};
+use crate::base::transport::{ACK, FIN, RST, SYN, Transport};
+use crate::base::words::are_same;
+use crate::decide::resolve::{look_up, revision};
+use crate::packet::budget;
+use crate::packet::four_tuple::{EntryFields, FourTuple};
+use crate::packet::outside::is_of_outside;
 
 /// How often a packet to an endpoint that is gone checks whether that endpoint still answers: every
 /// 2^30 ns (1.1 s).
@@ -38,13 +37,6 @@ pub(crate) enum EndpointCheck {
     Doubtful,
     /// Give up: the connection's endpoint is gone and does not answer.
     GivenUp,
-}
-
-/// Number of the last change of the Services in the maps.
-#[inline(always)]
-pub(crate) fn revision() -> u32 {
-    // SAFETY: one aligned word of an array's element.
-    REVISION.get_ptr(0).map_or(0, |revision| unsafe { revision.read_volatile() })
 }
 
 /// The entry of an established connection by its key. The pointer is valid until the program ends.
@@ -234,7 +226,7 @@ pub(crate) enum Reply {
     Its,
     /// Another one's: the connection is over.
     Over,
-    /// Another one's, with which the endpoint has answered the connection's SYN ([`crate::collision`]).
+    /// Another one's, with which the endpoint has answered the connection's SYN ([`crate::packet::collision`]).
     Foreign,
 }
 

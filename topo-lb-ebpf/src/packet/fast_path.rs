@@ -3,10 +3,10 @@
 use aya_ebpf::bindings::__sk_buff;
 use topo_lb_common::address::{TCP, UDP};
 
-use crate::access::{ETHERNET, direct, length, words};
-use crate::family::{V4, V6};
-use crate::header::Read;
-use crate::transport::{ACK, SYN};
+use crate::base::access::{ETHERNET, direct, length, words};
+use crate::base::family::{V4, V6};
+use crate::base::header::Read;
+use crate::base::transport::{ACK, SYN};
 
 /// The packet summary: protocol, addresses and ports.
 pub(crate) struct PacketSummary<F: Read> {

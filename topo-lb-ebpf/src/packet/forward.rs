@@ -4,13 +4,13 @@ use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers::bpf_redirect;
 use topo_lb_common::connection::{HAIRPIN, MASQUERADE, SNAT};
 
-use crate::access::{device, load, store};
-use crate::maps::SERVES_ALL_FRONTENDS;
-use crate::outside::{masquerade, set_translated};
-use crate::packets::{Hook, dropped};
-use crate::rewrite::Write;
-use crate::snat::send_on;
-use crate::verdict::Verdict;
+use crate::base::access::{device, load, store};
+use crate::base::maps::SERVES_ALL_FRONTENDS;
+use crate::packet::outcomes::{Hook, dropped};
+use crate::packet::outside::{masquerade, set_translated};
+use crate::packet::rewrite::Write;
+use crate::packet::snat::send_on;
+use crate::packet::verdict::Verdict;
 
 /// Passes a packet on, or sends it back if its client is its endpoint. A packet from outside to another
 /// node, or a reply to it, goes on at once or gets a mark. `kind`: the connection's.

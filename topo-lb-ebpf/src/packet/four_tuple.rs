@@ -4,9 +4,9 @@ use core::ptr::NonNull;
 
 use topo_lb_common::connection::{Connection, Tuple};
 
-use crate::family::{ConnectionOf, Family, TupleOf};
-use crate::header::Header;
-use crate::transport::split_ports;
+use crate::base::family::{ConnectionOf, Family, TupleOf};
+use crate::base::header::Header;
+use crate::base::transport::split_ports;
 
 /// Addresses, and ports in host order.
 pub(crate) struct FourTuple<F: Family> {

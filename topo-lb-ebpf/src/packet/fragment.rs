@@ -12,18 +12,18 @@ use topo_lb_common::connection::{
 };
 use topo_lb_common::packets::Outcome;
 
-use crate::access::{ETHERNET, device};
-use crate::clock::now;
-use crate::family::Family;
-use crate::forward::forward;
-use crate::four_tuple::FourTuple;
-use crate::header::{Header, PacketKind, Read};
-use crate::maps::SEED;
-use crate::outside::is_outside;
-use crate::packets::{Hook, count, dropped, next, unmatched};
-use crate::rewrite::{Write, readdress};
-use crate::verdict::Verdict;
-use crate::words::are_same;
+use crate::base::access::{ETHERNET, device};
+use crate::base::clock::now;
+use crate::base::family::Family;
+use crate::base::header::{Header, PacketKind, Read};
+use crate::base::maps::SEED;
+use crate::base::words::are_same;
+use crate::packet::forward::forward;
+use crate::packet::four_tuple::FourTuple;
+use crate::packet::outcomes::{Hook, count, dropped, next, unmatched};
+use crate::packet::outside::is_outside;
+use crate::packet::rewrite::{Write, readdress};
+use crate::packet::verdict::Verdict;
 
 /// A fragment's datagram.
 #[inline(always)]

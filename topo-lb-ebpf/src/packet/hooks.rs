@@ -4,21 +4,21 @@ use aya_ebpf::bindings::__sk_buff;
 use topo_lb_common::packets::Outcome;
 use topo_lb_common::snat::is_source_port;
 
-use crate::collision;
-use crate::family::{V4, V6};
-use crate::frontend_filter::{has_bit, in_range};
-use crate::header::Read as _;
-use crate::maps::SERVES_ALL_FRONTENDS;
-use crate::outside::{Clients, enter, is_for_another_host, is_stray};
-use crate::packets::{Hook, dropped, next};
-use crate::port::PORT_ATTEMPTS;
-use crate::reply_filter::is_no_endpoint;
-use crate::steps::Steps;
-use crate::tc::{Done, Translate, may_be_own};
-use crate::trace::note;
-use crate::trace::ring::is_on;
-use crate::transport::split_ports;
-use crate::verdict::Verdict;
+use crate::base::family::{V4, V6};
+use crate::base::header::Read as _;
+use crate::base::maps::SERVES_ALL_FRONTENDS;
+use crate::base::transport::split_ports;
+use crate::decide::frontend_filter::{has_bit, in_range};
+use crate::decide::trace::is_on;
+use crate::packet::collision;
+use crate::packet::note;
+use crate::packet::outcomes::{Hook, dropped, next};
+use crate::packet::outside::{Clients, enter, is_for_another_host, is_stray};
+use crate::packet::port::PORT_ATTEMPTS;
+use crate::packet::reply_filter::is_no_endpoint;
+use crate::packet::steps::Steps;
+use crate::packet::tc::{Done, Translate, may_be_own};
+use crate::packet::verdict::{Filtered, Verdict};
 
 /// Handles a packet that a device has received.
 #[inline(always)]
@@ -30,7 +30,7 @@ pub(crate) fn ingress(skb: *mut __sk_buff, clients: Clients) -> i32 {
         _ => next(Hook::Ingress, Outcome::Untouched),
     };
     #[cfg(feature = "log")]
-    crate::log::packet(skb, true, verdict as i32);
+    crate::decide::log::packet(skb, true, verdict as i32);
     verdict as i32
 }
 
@@ -148,16 +148,6 @@ fn note_state<F: Steps>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
     }
 }
 
-/// What a packet's destination says.
-pub(crate) enum Filtered {
-    /// Perhaps to a Service, about a connection to one, or a reply that turns.
-    Service,
-    /// No Service; it may begin a connection to an endpoint that has others through a frontend.
-    Direct,
-    /// Neither.
-    Other(Outcome),
-}
-
 /// Recognises most packets that are not to a Service.
 #[inline(always)]
 fn filter<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Filtered {
@@ -193,7 +183,7 @@ pub(crate) fn egress(skb: *mut __sk_buff, clients: Clients) -> i32 {
         _ => next(Hook::Egress, Outcome::Untouched),
     };
     #[cfg(feature = "log")]
-    crate::log::packet(skb, false, verdict as i32);
+    crate::decide::log::packet(skb, false, verdict as i32);
     verdict as i32
 }
 

@@ -4,18 +4,18 @@ use aya_ebpf::bindings::__sk_buff;
 use topo_lb_common::connection::{FROM_CLIENT, TO_CLIENT};
 use topo_lb_common::packets::Outcome;
 
-use crate::access::{ETHERNET, load, store};
-use crate::checksum;
-use crate::clock::now;
-use crate::connection::{find, holds, is_alive};
-use crate::forward::forward;
-use crate::four_tuple::{EntryFields, FourTuple};
-use crate::header::{Header, PacketKind, Read};
-use crate::outside::client_device;
-use crate::packets::{Hook, count, dropped, next, unmatched};
-use crate::rewrite::Write;
-use crate::transport::ports;
-use crate::verdict::Verdict;
+use crate::base::access::{ETHERNET, load, store};
+use crate::base::checksum;
+use crate::base::clock::now;
+use crate::base::header::{Header, PacketKind, Read};
+use crate::base::transport::ports;
+use crate::packet::connection::{find, holds, is_alive};
+use crate::packet::forward::forward;
+use crate::packet::four_tuple::{EntryFields, FourTuple};
+use crate::packet::outcomes::{Hook, count, dropped, next, unmatched};
+use crate::packet::outside::client_device;
+use crate::packet::rewrite::Write;
+use crate::packet::verdict::Verdict;
 
 /// Bytes of an ICMP header, before the quote.
 const HEADER: u32 = 8;

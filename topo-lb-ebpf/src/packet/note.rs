@@ -3,10 +3,10 @@
 use aya_ebpf::bindings::__sk_buff;
 use topo_lb_common::trace::{Hook, Outcome};
 
-use super::decision::Words;
-use crate::family::Family;
-use crate::outside::is_outside;
-use crate::resolve::Resolved;
+use crate::base::family::Family;
+use crate::decide::decision::Words;
+use crate::decide::resolve::Resolved;
+use crate::packet::outside::is_outside;
 
 /// Notes that nothing is decided for a packet.
 #[inline(always)]
@@ -15,8 +15,8 @@ pub(crate) fn begin(skb: *mut __sk_buff) {
     unsafe { (&raw mut (*skb).cb[1]).write_volatile(0) }
 }
 
-/// Notes in a packet's own state what was decided, for [`of_packet`](super::packet::of_packet): the steps have no room on the stack
-/// for another function. The endpoint is in the new entry.
+/// Notes in a packet's own state what was decided, for [`of_packet`](crate::packet::trace::of_packet): the
+/// steps have no room on the stack for another function. The endpoint is in the new entry.
 #[inline(always)]
 pub(crate) fn note<F: Family>(skb: *mut __sk_buff, resolved: &Resolved<F>, outcome: Outcome) {
     let hook = if is_outside(skb) { Hook::Outside } else { Hook::Guest };

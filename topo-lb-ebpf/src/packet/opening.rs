@@ -16,19 +16,19 @@ use topo_lb_common::connection::{
 use topo_lb_common::snat::source_port;
 use topo_lb_common::trace::Outcome;
 
-use crate::affinity::{self, Client};
-use crate::budget::{self, Permit};
-use crate::clock::now;
-use crate::connection::{find_half_open, holds, other_key, revision};
-use crate::family::{ConnectionOf, Family, FrontendOf, TupleOf};
-use crate::fast_path::FastPath;
-use crate::four_tuple::{EntryFields, FourTuple, NewEntry};
-use crate::maps::SERVES_ALL_FRONTENDS;
-use crate::outside::is_of_outside;
-use crate::port::{PORT_ATTEMPTS, Takes, may_take};
-use crate::reply_filter;
-use crate::resolve::{Resolution, resolve};
-use crate::trace::note::note;
+use crate::base::clock::now;
+use crate::base::family::{ConnectionOf, Family, FrontendOf, TupleOf};
+use crate::base::maps::SERVES_ALL_FRONTENDS;
+use crate::decide::affinity::{self, Client};
+use crate::decide::resolve::{Resolution, resolve, revision};
+use crate::packet::budget::{self, Permit};
+use crate::packet::connection::{find_half_open, holds, other_key};
+use crate::packet::fast_path::FastPath;
+use crate::packet::four_tuple::{EntryFields, FourTuple, NewEntry};
+use crate::packet::note::note;
+use crate::packet::outside::is_of_outside;
+use crate::packet::port::{PORT_ATTEMPTS, Takes, may_take};
+use crate::packet::reply_filter;
 
 /// The result of choosing an endpoint.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 
 use topo_lb_common::packets::Outcome;
 
-use crate::maps::{PACKETS, SERVES_ALL_FRONTENDS};
-use crate::verdict::Verdict;
+use crate::base::maps::{PACKETS, SERVES_ALL_FRONTENDS};
+use crate::packet::verdict::Verdict;
 
 /// A tc hook: the index of its counts.
 #[repr(u32)]

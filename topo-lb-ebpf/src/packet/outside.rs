@@ -9,9 +9,9 @@ use aya_ebpf::btf_maps::lpm_trie::Key;
 use topo_lb_common::connection::OUTSIDE_DEVICE;
 use topo_lb_common::sources::{DENIED, Source};
 
-use crate::access;
-use crate::family::{Family, FrontendOf, SourceOf, TupleOf};
-use crate::maps::{MASQUERADE_MARK, SERVES_ALL_FRONTENDS};
+use crate::base::access;
+use crate::base::family::{Family, FrontendOf, SourceOf, TupleOf};
+use crate::base::maps::{MASQUERADE_MARK, SERVES_ALL_FRONTENDS};
 
 /// The clients behind a device.
 #[repr(u32)]

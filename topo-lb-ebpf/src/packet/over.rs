@@ -13,19 +13,19 @@ use topo_lb_common::address::TCP;
 use topo_lb_common::connection::{ANSWERED, REPLY, is_closed, is_settled};
 use topo_lb_common::openings::{EACH, bucket};
 
-use crate::access::ETHERNET;
-use crate::affinity;
-use crate::budget;
-use crate::connection::{find_established, find_half_open, forget, holds, other_key};
-use crate::family::{ConnectionOf, TupleOf};
-use crate::four_tuple::{EntryFields, FourTuple};
-use crate::maps::SEED;
-use crate::outside::{client_device, is_of_outside};
-use crate::packets::Hook;
-use crate::tc::{Translate, client_key};
-use crate::transport::ports_of;
-use crate::verdict::Verdict;
-use crate::words::{are_same, words};
+use crate::base::access::ETHERNET;
+use crate::base::family::{ConnectionOf, TupleOf};
+use crate::base::maps::SEED;
+use crate::base::transport::ports_of;
+use crate::base::words::{are_same, words};
+use crate::decide::affinity;
+use crate::packet::budget;
+use crate::packet::connection::{find_established, find_half_open, forget, holds, other_key};
+use crate::packet::four_tuple::{EntryFields, FourTuple};
+use crate::packet::outcomes::Hook;
+use crate::packet::outside::{client_device, is_of_outside};
+use crate::packet::tc::{Translate, client_key};
+use crate::packet::verdict::Verdict;
 
 /// Keys of each queue that one opening takes at most.
 const ATTEMPTS: u32 = 4;

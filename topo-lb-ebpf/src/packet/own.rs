@@ -12,11 +12,11 @@ use aya_ebpf::bindings::BPF_ANY;
 use topo_lb_common::address::UDP;
 use topo_lb_common::connection::{ANSWERED, TICK, lifetime};
 
-use crate::connection::find;
-use crate::family::{Family, TupleOf};
-use crate::four_tuple::FourTuple;
-use crate::frontend_filter::has_bit;
-use crate::maps::SERVES_ALL_FRONTENDS;
+use crate::base::family::{Family, TupleOf};
+use crate::base::maps::SERVES_ALL_FRONTENDS;
+use crate::decide::frontend_filter::has_bit;
+use crate::packet::connection::find;
+use crate::packet::four_tuple::FourTuple;
 
 /// Whether a packet that leaves may have a frontend as its source, and may be answered. `port` in host order.
 #[inline(always)]

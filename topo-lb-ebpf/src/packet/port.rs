@@ -6,10 +6,10 @@ use topo_lb_common::connection::{
     ANSWERED, LONGEST_TIME_WAIT, RESET, SHORTEST_LIFETIME, TIME_WAIT, is_closed,
 };
 
-use crate::connection::{find_established, find_half_open, forget, is_alive, remove};
-use crate::family::{Family, TupleOf};
-use crate::four_tuple::{EntryFields, FourTuple};
-use crate::snat::has_socket;
+use crate::base::family::{Family, TupleOf};
+use crate::packet::connection::{find_established, find_half_open, forget, is_alive, remove};
+use crate::packet::four_tuple::{EntryFields, FourTuple};
+use crate::packet::snat::has_socket;
 
 /// Source ports to try, if the client's own or another one is taken at the endpoint.
 pub(crate) const PORT_ATTEMPTS: u32 = 16;

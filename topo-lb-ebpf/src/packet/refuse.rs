@@ -6,19 +6,19 @@ use aya_ebpf::helpers::{bpf_skb_adjust_room, bpf_skb_change_tail};
 use topo_lb_common::address::{SCTP, TCP};
 use topo_lb_common::packets::Outcome;
 
-use crate::access::{ETHERNET, device, load, store};
-use crate::budget;
-use crate::checksum::{self, Change, fold};
-use crate::clock::now;
-use crate::family::Family;
-use crate::forward::send_back;
-use crate::header::PacketKind;
-use crate::outside::is_outside;
-use crate::packets::{Hook, count, dropped};
-use crate::rewrite::Write;
-use crate::transport::{ACK, FIN, RST, SYN, ports, split_ports, transport};
-use crate::unreachable::Unreachable;
-use crate::verdict::Verdict;
+use crate::base::access::{ETHERNET, device, load, store};
+use crate::base::checksum::{self, Change, fold};
+use crate::base::clock::now;
+use crate::base::family::Family;
+use crate::base::header::PacketKind;
+use crate::base::transport::{ACK, FIN, RST, SYN, ports, split_ports, transport};
+use crate::packet::budget;
+use crate::packet::forward::send_back;
+use crate::packet::outcomes::{Hook, count, dropped};
+use crate::packet::outside::is_outside;
+use crate::packet::rewrite::Write;
+use crate::packet::unreachable::Unreachable;
+use crate::packet::verdict::Verdict;
 
 /// `BPF_ADJ_ROOM_MAC`: makes room between the Ethernet and the IP header.
 const BEHIND_ETHERNET: u32 = 1;

@@ -3,8 +3,8 @@
 
 use topo_lb_common::reply_filter::{ReplyFilterEntry, ReplyFilterPlace, direct_place, place};
 
-use crate::fast_path::FastPath;
-use crate::maps::REPLY_FILTER;
+use crate::base::maps::REPLY_FILTER;
+use crate::packet::fast_path::FastPath;
 
 /// Whether certainly no translated connection has this endpoint. `port` in host order.
 #[inline(always)]

@@ -4,12 +4,12 @@ use aya_ebpf::bindings::__sk_buff;
 use core::hint::cold_path;
 use topo_lb_common::address::{TCP, UDP};
 
-use crate::access::{ETHERNET, direct, store, words};
-use crate::checksum::{self, Change};
-use crate::family::{Family, V4, V6};
-use crate::four_tuple::FourTuple;
-use crate::header::{Header, Read};
-use crate::transport::{Transport, ports};
+use crate::base::access::{ETHERNET, direct, store, words};
+use crate::base::checksum::{self, Change};
+use crate::base::family::{Family, V4, V6};
+use crate::base::header::{Header, Read};
+use crate::base::transport::{Transport, ports};
+use crate::packet::four_tuple::FourTuple;
 
 /// Writes an address family's headers.
 pub(crate) trait Write: Family {

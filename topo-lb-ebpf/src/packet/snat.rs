@@ -1,5 +1,5 @@
 //! Source NAT of connections from outside to endpoints of other nodes, where the device by which they
-//! come also leads to the endpoint. Otherwise the kernel masquerades them ([`crate::outside`]).
+//! come also leads to the endpoint. Otherwise the kernel masquerades them ([`crate::packet::outside`]).
 
 use core::ffi::c_void;
 use core::hint::cold_path;
@@ -19,15 +19,15 @@ use topo_lb_common::address::{SCTP, TCP, UDP};
 use topo_lb_common::connection::{self, FROM_CLIENT};
 use topo_lb_common::snat::{Snat, is_source_port, source_port};
 
-use crate::access::device;
-use crate::family::{ConnectionOf, Family, TupleOf, V4, V6};
-use crate::fast_path::FastPath;
-use crate::four_tuple::{EntryFields, FourTuple};
-use crate::maps::{SERVES_ALL_FRONTENDS, SNAT};
-use crate::reply_filter::is_no_endpoint;
-use crate::rewrite::Write;
-use crate::transport::split_ports;
-use crate::verdict::Verdict;
+use crate::base::access::device;
+use crate::base::family::{ConnectionOf, Family, TupleOf, V4, V6};
+use crate::base::maps::{SERVES_ALL_FRONTENDS, SNAT};
+use crate::base::transport::split_ports;
+use crate::packet::fast_path::FastPath;
+use crate::packet::four_tuple::{EntryFields, FourTuple};
+use crate::packet::reply_filter::is_no_endpoint;
+use crate::packet::rewrite::Write;
+use crate::packet::verdict::Verdict;
 
 /// An address family whose packets the programs send on to another node.
 pub(crate) trait Route: Family {

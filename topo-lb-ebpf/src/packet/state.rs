@@ -9,11 +9,11 @@ use topo_lb_common::connection::{
     is_closed, is_in_window, is_near, must_record,
 };
 
-use crate::connection::{find_of, holds, other_key};
-use crate::family::{ConnectionOf, Family, TupleOf};
-use crate::four_tuple::{EntryFields, FourTuple};
-use crate::transport::{ACK, FIN, RST, SYN, Transport};
-use crate::verdict::Verdict;
+use crate::base::family::{ConnectionOf, Family, TupleOf};
+use crate::base::transport::{ACK, FIN, RST, SYN, Transport};
+use crate::packet::connection::{find_of, holds, other_key};
+use crate::packet::four_tuple::{EntryFields, FourTuple};
+use crate::packet::verdict::Verdict;
 
 /// How often a datagram also refreshes the entry of the other direction: every 2^33 ns (8.6 s),
 /// which is less than any lifetime.

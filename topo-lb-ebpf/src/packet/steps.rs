@@ -7,12 +7,11 @@
 
 use aya_ebpf::bindings::__sk_buff;
 
-use crate::family::{V4, V6};
-use crate::packets::Hook;
-use crate::tc::Done;
-use crate::trace::packet;
-use crate::verdict::Verdict;
-use crate::{collision, fragment, icmp, over, refuse, snat, tc};
+use crate::base::family::{V4, V6};
+use crate::packet::outcomes::Hook;
+use crate::packet::tc::Done;
+use crate::packet::verdict::Verdict;
+use crate::packet::{collision, fragment, icmp, over, refuse, snat, tc, trace};
 
 macro_rules! steps {
     ($(
@@ -79,7 +78,7 @@ steps! {
     /// Has an opening wait in the queue of all, in which it may take the place of the first one.
     wait, wait4, wait6: over::wait, lacks_room: bool;
     /// Tells a tracer what was decided for a packet.
-    tell, tell_packet4, tell_packet6: packet::of_packet;
+    tell, tell_packet4, tell_packet6: trace::of_packet;
     /// Chooses the source of a packet from outside whose endpoint is on another node.
     choose_source, choose_source4, choose_source6: tc::choose_source;
     /// Writes the entry for the replies to a packet after choosing its endpoint.

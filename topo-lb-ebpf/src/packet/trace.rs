@@ -5,15 +5,15 @@ use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::programs::TcContext;
 use topo_lb_common::connection::FROM_CLIENT;
 
-use super::decision::{Dialled, Words};
-use super::ring::{reserve, submit};
-use crate::access::{ETHERNET, device};
-use crate::connection::find_half_open;
-use crate::four_tuple::FourTuple;
-use crate::header::Read;
-use crate::outside::client_device;
-use crate::transport::ports_of;
-use crate::verdict::Verdict;
+use crate::base::access::{ETHERNET, device};
+use crate::base::header::Read;
+use crate::base::transport::ports_of;
+use crate::decide::decision::{Dialled, Words};
+use crate::decide::trace::{reserve, submit};
+use crate::packet::connection::find_half_open;
+use crate::packet::four_tuple::FourTuple;
+use crate::packet::outside::client_device;
+use crate::packet::verdict::Verdict;
 
 /// The decision for a packet, as noted.
 #[inline(always)]
@@ -40,7 +40,7 @@ pub(crate) fn of_packet<F: Read>(skb: *mut __sk_buff) -> Verdict {
         device: device(skb),
     };
     #[cfg(feature = "log")]
-    crate::log::decided(&TcContext::new(skb), &words, &dialled);
+    crate::decide::log::decided(&TcContext::new(skb), &words, &dialled);
     if let Some(entry) = reserve(&words, &dialled) {
         submit(entry);
     }

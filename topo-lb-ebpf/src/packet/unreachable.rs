@@ -2,10 +2,10 @@
 
 use aya_ebpf::bindings::__sk_buff;
 
-use crate::access::{ETHERNET, store};
-use crate::checksum::fold;
-use crate::family::{V4, V6};
-use crate::header::{Header, Read};
+use crate::base::access::{ETHERNET, store};
+use crate::base::checksum::fold;
+use crate::base::family::{V4, V6};
+use crate::base::header::{Header, Read};
 
 /// Time to live, or hop limit, of the error.
 const HOPS: u8 = 64;

@@ -1,6 +1,7 @@
-//! The verdict on a packet of tc.
+//! The verdict on a packet of tc, and what its destination says at first sight.
 
 use aya_ebpf::bindings::{TC_ACT_REDIRECT, TC_ACT_SHOT, TC_ACT_UNSPEC};
+use topo_lb_common::packets::Outcome;
 
 /// What a function decides about a packet: the program's verdict, or the program's next step, which
 /// the kernel never sees.
@@ -52,4 +53,14 @@ pub(crate) enum Verdict {
     OpenDirect = 117,
     /// Step: leave the segment of another connection untouched.
     Meet = 116,
+}
+
+/// What a packet's destination says.
+pub(crate) enum Filtered {
+    /// Perhaps to a Service, about a connection to one, or a reply that turns.
+    Service,
+    /// No Service; it may begin a connection to an endpoint that has others through a frontend.
+    Direct,
+    /// Neither.
+    Other(Outcome),
 }

@@ -14,12 +14,12 @@ use aya_ebpf::programs::SockOpsContext;
 use topo_lb_common::backend::Locality;
 use topo_lb_common::totals::{Failure, RTT_PLACES, Totals, rtt_place};
 
-use crate::atomic::{add, compare_exchange};
-use crate::dialled::Dialled;
-use crate::ejection;
-use crate::family::{Family as _, V4, V6};
-use crate::socket::{owner_of, storage};
-use crate::tcp_socket::TcpFigures;
+use crate::base::atomic::{add, compare_exchange};
+use crate::base::family::{Family as _, V4, V6};
+use crate::socket::dialled::Dialled;
+use crate::socket::ejection;
+use crate::socket::storage::{owner_of, storage};
+use crate::socket::tcp_socket::TcpFigures;
 
 /// include/linux/socket.h
 const AF_INET: u32 = 2;

@@ -5,10 +5,10 @@ use aya_ebpf::helpers::{bpf_get_netns_cookie, bpf_probe_read_kernel};
 use aya_ebpf::programs::SockContext;
 use topo_lb_common::address::service_protocol;
 
-use crate::cgroup::{FAIL, PROCEED};
-use crate::family::{Family, V4, V6};
-use crate::frontend_filter::has_bit;
-use crate::maps::{HOST_NETNS, SERVES_ALL_FRONTENDS, V6ONLY_BIT};
+use crate::base::family::{Family, V4, V6};
+use crate::base::maps::{HOST_NETNS, SERVES_ALL_FRONTENDS, V6ONLY_BIT};
+use crate::decide::frontend_filter::has_bit;
+use crate::socket::cgroup::{FAIL, PROCEED};
 
 /// A field of the bound socket. The verifier allows only accesses to one whole field.
 macro_rules! field {

@@ -10,19 +10,19 @@ use topo_lb_common::address::{TCP, UDP};
 use topo_lb_common::backend::Locality;
 use topo_lb_common::trace::{Hook, Outcome};
 
-use crate::affinity::keep;
-use crate::family::{Family, FrontendOf, V4};
-use crate::flow::Sent;
-use crate::frontend_filter::may_be_frontend;
-use crate::maps::{
+use crate::base::family::{Family, FrontendOf, V4};
+use crate::base::maps::{
     HAS_SET_RETVAL, HOST_NETNS, OBSERVES, SERVES_ALL_FRONTENDS, TCP_PEER_IS_SERVICE,
 };
-use crate::place::{Place, field};
-use crate::resolve::{Resolution, Resolved, resolve};
-use crate::socket::{bound4, peer_port};
-use crate::trace::socket::{TellSocket, tell};
-use crate::words::words;
-use crate::{connected, exclusion, flow, place};
+use crate::base::words::words;
+use crate::decide::affinity::keep;
+use crate::decide::frontend_filter::may_be_frontend;
+use crate::decide::resolve::{Resolution, Resolved, resolve};
+use crate::socket::flow::Sent;
+use crate::socket::place::{Place, field};
+use crate::socket::storage::{bound4, peer_port};
+use crate::socket::trace::{TellSocket, tell};
+use crate::socket::{connected, exclusion, flow, place};
 
 /// Return value: the call goes on.
 pub(crate) const PROCEED: i32 = 1;

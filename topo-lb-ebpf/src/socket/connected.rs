@@ -6,10 +6,10 @@ use aya_ebpf::bindings::BPF_SK_STORAGE_GET_F_CREATE;
 use aya_ebpf::programs::SockAddrContext;
 use topo_lb_common::connected::{Connected, Seen};
 
-use crate::family::{ConnectedOf, Family, FrontendOf};
-use crate::resolve::Resolved;
-use crate::socket::{owner, peer_port, socket, storage};
-use crate::words::{are_same, words};
+use crate::base::family::{ConnectedOf, Family, FrontendOf};
+use crate::base::words::{are_same, words};
+use crate::decide::resolve::Resolved;
+use crate::socket::storage::{owner, peer_port, socket, storage};
 
 /// Stores that the context's socket dialled `frontend`, which was resolved. If memory is short, the
 /// connection is made anyway: the application sees the endpoint as its peer, and nothing is counted.

@@ -8,8 +8,8 @@ use topo_lb_common::connected::Seen;
 use topo_lb_common::far_endpoints::{FarEndpoint, Moved};
 use topo_lb_common::totals::{Totals, TotalsKey};
 
-use crate::family::{ConnectedOf, Family};
-use crate::maps::{FAR_ENDPOINTS, TOTALS};
+use crate::base::family::{ConnectedOf, Family};
+use crate::base::maps::{FAR_ENDPOINTS, TOTALS};
 
 /// What a socket dialled, as its storage has it.
 pub(crate) struct Dialled {

@@ -5,9 +5,9 @@ use topo_lb_common::failing::{Failing, is_told};
 use topo_lb_common::members::{CHOSEN, Member, MemberKey, ONE_FAILURE};
 use topo_lb_common::totals::Failure;
 
-use crate::atomic::add_half;
-use crate::dialled::Dialled;
-use crate::maps::{FAILING, MEMBERS4, MEMBERS6};
+use crate::base::atomic::add_half;
+use crate::base::maps::{FAILING, MEMBERS4, MEMBERS6};
+use crate::socket::dialled::Dialled;
 
 /// A connection was established: the row ends. Counts once for a connection.
 #[inline(always)]

@@ -3,8 +3,8 @@
 use aya_ebpf::helpers::bpf_get_current_ancestor_cgroup_id;
 use topo_lb_common::exclusion::{ExcludedKey, Levels, MOST_LEVELS};
 
-use crate::maps::{EXCLUDED, EXCLUSION, HAS_EXCLUSIONS};
-use crate::words::words;
+use crate::base::maps::{EXCLUDED, EXCLUSION, HAS_EXCLUSIONS};
+use crate::base::words::words;
 
 /// Whether the calling process is excluded. Without exclusions, the verifier removes the call.
 #[inline(always)]

@@ -10,13 +10,12 @@ use aya_ebpf::helpers::bpf_get_netns_cookie;
 use aya_ebpf::programs::SockAddrContext;
 use topo_lb_common::flow::{FLOWS, Flow};
 
-use crate::affinity::keep;
-use crate::connection::revision;
-use crate::family::{Family, FlowsOf, FrontendOf};
-use crate::maps::OBSERVES;
-use crate::resolve::{Resolution, Resolved, look_up, resolve};
-use crate::socket::{socket, storage};
-use crate::words::{are_same, words};
+use crate::base::family::{Family, FlowsOf, FrontendOf};
+use crate::base::maps::OBSERVES;
+use crate::base::words::{are_same, words};
+use crate::decide::affinity::keep;
+use crate::decide::resolve::{Resolution, Resolved, look_up, resolve, revision};
+use crate::socket::storage::{socket, storage};
 
 /// A flow of a family.
 type FlowOf<F> = Flow<FrontendOf<F>, <F as Family>::Endpoint>;

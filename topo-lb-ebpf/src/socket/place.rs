@@ -3,7 +3,7 @@
 use aya_ebpf::programs::SockAddrContext;
 use topo_lb_common::address::service_protocol;
 
-use crate::family::{Family, V4, V6};
+use crate::base::family::{Family, V4, V6};
 
 /// Which field of a hook's context has the address, and its family.
 pub(crate) trait Place {

@@ -8,7 +8,7 @@ use aya_ebpf::btf_maps::SkStorage;
 use aya_ebpf::helpers::generated::{bpf_sk_storage_get, bpf_skc_to_mptcp_sock};
 use aya_ebpf::programs::SockAddrContext;
 
-use crate::maps::HAS_MPTCP_SOCK;
+use crate::base::maps::HAS_MPTCP_SOCK;
 
 /// The context's socket.
 #[inline(always)]

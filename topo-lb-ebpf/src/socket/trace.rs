@@ -7,11 +7,11 @@ use aya_ebpf::helpers::generated::{
 use aya_ebpf::programs::SockAddrContext;
 use topo_lb_common::trace::{Hook, Outcome, THREAD_LENGTH};
 
-use super::decision::{Dialled, Words};
-use super::ring::{is_on, reserve, submit};
-use crate::family::Family;
-use crate::place::{Mapped, Place, Plain4, Plain6, port, protocol};
-use crate::resolve::Resolved;
+use crate::base::family::Family;
+use crate::decide::decision::{Dialled, Words};
+use crate::decide::resolve::Resolved;
+use crate::decide::trace::{is_on, reserve, submit};
+use crate::socket::place::{Mapped, Place, Plain4, Plain6, port, protocol};
 
 /// Tells what was decided for the context's socket. Call it before the context gets the endpoint.
 #[inline(always)]
@@ -37,7 +37,7 @@ fn of_socket<P: Place>(ctx: *mut bpf_sock_addr, words: &Words) -> u32 {
         device: 0,
     };
     #[cfg(feature = "log")]
-    crate::log::decided(&ctx, words, &dialled);
+    crate::decide::log::decided(&ctx, words, &dialled);
     let Some(mut entry) = reserve(words, &dialled) else { return 0 };
     let decision = entry.as_mut_ptr();
     // SAFETY: as in `reserve`. The hooks have these helpers since Linux 5.7 (834ebca83162, "bpf: Enable

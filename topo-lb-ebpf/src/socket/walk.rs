@@ -7,10 +7,10 @@
 use core::ffi::c_void;
 use core::ptr::NonNull;
 
-use crate::accounting::{Beside, count};
-use crate::dialled::Dialled;
-use crate::family::{ConnectedOf, Family};
-use crate::tcp_socket::TcpFigures;
+use crate::base::family::{ConnectedOf, Family};
+use crate::socket::accounting::{Beside, count};
+use crate::socket::dialled::Dialled;
+use crate::socket::tcp_socket::TcpFigures;
 
 /// `struct bpf_iter__bpf_sk_storage_map` (net/core/bpf_sk_storage.c).
 #[repr(C)]
