@@ -1,4 +1,4 @@
-//! What all programs stand on, without an idea of Services: the maps and the constants, IPv4 and IPv6, the clock,
+//! What all programs stand on, and what decides nothing: the maps and the constants, IPv4 and IPv6, the clock,
 //! atomic operations, and the bytes of packets. Its files use no other folder.
 
 pub(crate) mod access;
