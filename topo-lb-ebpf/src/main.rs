@@ -1,72 +1,26 @@
 //! The eBPF programs: they translate connections to Services, and replies of their endpoints.
 //!
-//! Only the entry points are here, one for each hook, with its name.
+//! Only the entry points are here, one for each hook, with its name. Imports point down: `socket` and `packet` do not
+//! know each other, both use `decide`, and all use `base`.
 #![no_std]
 #![no_main]
 #![feature(asm_experimental_arch)]
 
-mod access;
-mod accounting;
-mod affinity;
-mod atomic;
-mod bind;
-mod budget;
-mod cgroup;
-mod checksum;
-mod clock;
-mod collision;
-mod connected;
-mod connection;
-mod dialled;
-mod ejection;
-mod exclusion;
-mod family;
-mod fast_path;
-mod flow;
-mod forward;
-mod four_tuple;
-mod fragment;
-mod frontend_filter;
-mod header;
-mod hooks;
-mod icmp;
-#[cfg(feature = "log")]
-mod log;
-mod maps;
-mod object;
-mod opening;
-mod outside;
-mod over;
-mod own;
-mod packets;
-mod place;
-mod port;
-mod records;
-mod refuse;
-mod reply_filter;
-mod resolve;
-mod rewrite;
-mod snat;
+mod base;
+mod decide;
+mod packet;
 mod socket;
-mod state;
-mod steps;
-mod tc;
-mod tcp_socket;
-mod trace;
-mod transport;
-mod unreachable;
-mod verdict;
-mod walk;
-mod words;
 
 use aya_ebpf::macros::{cgroup_sock, cgroup_sock_addr, classifier, sock_ops};
 use aya_ebpf::programs::{SockAddrContext, SockContext, SockOpsContext, TcContext};
 
-use crate::accounting::{Alone, Beside};
-use crate::family::{V4, V6};
-use crate::outside::Clients;
-use crate::place::{Mapped, Plain4, Plain6, is_mapped};
-use crate::walk::WalkContext;
+use crate::base::family::{V4, V6};
+use crate::packet::hooks;
+use crate::packet::outside::Clients;
+use crate::socket::accounting::{Alone, Beside};
+use crate::socket::place::{Mapped, Plain4, Plain6, is_mapped};
+use crate::socket::walk::WalkContext;
+use crate::socket::{accounting, bind, cgroup, walk};
 
 /// `connect` of an IPv4 socket.
 #[cgroup_sock_addr(connect4)]

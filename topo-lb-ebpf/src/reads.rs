@@ -5,16 +5,8 @@
 #![feature(asm_experimental_arch)]
 #![expect(dead_code, reason = "the hooks use more of these modules")]
 
-mod affinity;
-mod atomic;
-mod clock;
-mod family;
-mod frontend_filter;
-mod maps;
-mod object;
-mod records;
-mod resolve;
-mod words;
+mod base;
+mod decide;
 
 use aya_ebpf::btf_maps::PerCpuArray;
 use aya_ebpf::macros::{btf_map, classifier};
@@ -22,9 +14,9 @@ use aya_ebpf::programs::TcContext;
 use topo_lb_common::address::TCP;
 use topo_lb_common::stress::{GENERATIONS, PORT, Reads, SERVICES, count, port};
 
-use crate::family::{Family, RecordFields, V4, V6};
-use crate::records::{Found, find_noting};
-use crate::resolve::choose;
+use crate::base::family::{Family, RecordFields, V4, V6};
+use crate::decide::records::{Found, find_noting};
+use crate::decide::resolve::choose;
 
 #[btf_map(name = "reads")]
 static READS: PerCpuArray<Reads, 1> = PerCpuArray::new();

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::page::Page;
 
 /// The folders that a page may mean a path in, besides the root: those of the crates, and those of suites.
-const BASES: [&str; 10] = [
+const BASES: [&str; 11] = [
+    "topo-lb-ebpf/src/",
     "topo-lb/core/src/",
     "topo-lb/kernel/src/",
     "topo-lb/kube/src/",

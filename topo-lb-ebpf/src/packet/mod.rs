@@ -1,0 +1,32 @@
+//! The hooks of tc, for clients that have no socket on this node, its guests and those outside: they translate each
+//! packet by a table of connections.
+//!
+//! `hooks` has the order of the `steps`. The steps of a known connection are in `tc`; those that open one, or forget or refuse it,
+//! and those for fragments and ICMP errors, have files of their own.
+
+mod budget;
+mod collision;
+mod connection;
+mod fast_path;
+mod forward;
+mod four_tuple;
+mod fragment;
+pub(crate) mod hooks;
+mod icmp;
+mod note;
+mod opening;
+mod outcomes;
+pub(crate) mod outside;
+mod over;
+mod own;
+mod port;
+mod refuse;
+mod reply_filter;
+mod rewrite;
+mod snat;
+mod state;
+mod steps;
+mod tc;
+mod trace;
+mod unreachable;
+mod verdict;
