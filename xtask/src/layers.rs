@@ -4,6 +4,7 @@
 use fs_err as fs;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use regex::Regex;
 use walkdir::WalkDir;
@@ -38,6 +39,11 @@ const IMPURE: [&str; 5] = ["aya", "kube", "tokio", "ratatui", "axum"];
 /// The rooms of a folder, and for each the rooms beside it that it imports.
 type Rooms = BTreeMap<String, BTreeSet<String>>;
 
+static COMMENT: LazyLock<Regex> = LazyLock::new(|| Regex::new("//.*").unwrap());
+static PATH: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"\b(crate|super)((?:::\w+)*)(?:::\{([^}]*))?").unwrap());
+static ITEM: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"(?:^|,)\s*(\w+)").unwrap());
+
 /// The path of a file's module in its crate.
 fn module(file: &Path) -> Vec<String> {
     let path = file.with_extension("");
@@ -48,17 +54,15 @@ fn module(file: &Path) -> Vec<String> {
 
 /// The paths in the crate that the code of `module` names by `crate::` or `super::`.
 fn named(code: &str, module: &[String]) -> Vec<Vec<String>> {
-    let path = Regex::new(r"\b(crate|super)((?:::\w+)*)(?:::\{([^}]*))?").unwrap();
-    let item = Regex::new(r"(?:^|,)\s*(\w+)").unwrap();
     let mut all = Vec::new();
-    for found in path.captures_iter(code) {
+    for found in PATH.captures_iter(code) {
         let from = if &found[1] == "super" { module.len().saturating_sub(1) } else { 0 };
         let mut base = module[..from].to_vec();
         for part in found[2].split("::").skip(1) {
             if part == "super" { drop(base.pop()) } else { base.push(part.to_owned()) }
         }
         match found.get(3) {
-            Some(items) => all.extend(item.captures_iter(items.as_str()).map(|item| {
+            Some(items) => all.extend(ITEM.captures_iter(items.as_str()).map(|item| {
                 let mut one = base.clone();
                 one.push(item[1].to_owned());
                 one
@@ -78,11 +82,10 @@ fn folders(source: &Path) -> BTreeMap<Vec<String>, Rooms> {
         modules.filter(|(module, _)| !module.iter().any(|it| it == "tests")).collect();
     let is_room = |path: &[String]| modules.iter().any(|(module, _)| module.starts_with(path));
     let mut folders: BTreeMap<Vec<String>, Rooms> = BTreeMap::new();
-    let comment = Regex::new("//.*").unwrap();
     for (module, file) in &modules {
         let text = fs::read_to_string(file).unwrap();
         let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
-        for path in named(&comment.replace_all(code, ""), module) {
+        for path in named(&COMMENT.replace_all(code, ""), module) {
             let common = module.iter().zip(&path).take_while(|(own, other)| own == other).count();
             let (Some(from), Some(to)) = (module.get(common), path.get(common)) else { continue };
             if is_room(&path[..=common]) {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use crate::architecture::Architecture;
 use crate::build_ebpf;
 use crate::cluster;
 use crate::cluster_parts::Parts;

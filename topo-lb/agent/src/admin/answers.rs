@@ -1,8 +1,6 @@
 //! The handler of each path.
 
-use std::collections::BTreeMap;
 use std::mem::take;
-use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -12,53 +10,20 @@ use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
 use tokio::runtime::Handle;
 
-use super::{Admin, plain};
-use crate::metrics::bounded::{Bounded, Counts};
+use super::shared::{Admin, Remembered, plain};
 use crate::metrics::figures::PLANNED;
-use crate::metrics::refusals::Refusals;
 use crate::metrics::scrape::{CONTENT_TYPE, Counted, Scrape};
 use crate::metrics::zones::{Zones, named};
 use crate::readiness::{self, Condition};
 use crate::state_query::View;
-use topo_lb_core::refusal::Refusal;
 use topo_lb_core::stale_write_gate::in_words;
 use topo_lb_core::topology::Scope;
 use topo_lb_core::topology::zone::{zone_of, zones_of};
-use topo_lb_kernel::datapath::attach::mode::observes;
 use topo_lb_kernel::datapath::maps::error::{OpenError, ReadError};
 use topo_lb_kernel::datapath::maps::far_endpoints;
 
 /// The agent task counts as stuck after this time; the longest plan takes a few seconds.
 pub(crate) const STUCK: Duration = Duration::from_secs(60);
-
-/// State that scrapes keep from one to the next.
-#[derive(Debug, Default)]
-pub(super) struct Remembered {
-    refusals: Refusals,
-    bounded: Bounded,
-    reasons: BTreeMap<Arc<str>, Refusal>,
-    zones: Zones,
-    /// This node's zone, as the last scrape that could ask for it has found it.
-    own_zone: Arc<str>,
-}
-
-impl Remembered {
-    /// At the agent's start.
-    pub(super) fn at_start(pin_dir: &Path, metrics_services: usize, observe: bool) -> Self {
-        // What cannot be read now counts as new at the first scrape.
-        let mut before = Counts::read(pin_dir).unwrap_or_default();
-        if observes(pin_dir) != observe {
-            // After a change of mode they begin at zero, see `Datapath::mark_mode`.
-            before.connections.clear();
-        }
-        Self {
-            bounded: Bounded::since(before, metrics_services),
-            zones: Zones::since(far_endpoints::read(pin_dir).unwrap_or_default()),
-            own_zone: named(None).into(),
-            ..Self::default()
-        }
-    }
-}
 
 /// `/livez` and `/healthz`: whether the agent task makes progress.
 pub(super) async fn alive(State(admin): State<Arc<Admin>>) -> Response {

@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use super::answers::{in_background, json};
-use super::{Admin, plain};
+use super::shared::{Admin, plain};
 use crate::state_query::View;
 use topo_lb_core::cluster::ServiceId;
 use topo_lb_core::explain;

@@ -8,68 +8,36 @@
 //! | `socket` | the Unix socket for probes |
 //! | `answers` | the handler of each path |
 //! | `explain` | the answer that can be long |
+//! | `shared` | what the handlers share |
 //! | `probe` | the client: `topo-lb probe` |
 
 pub(crate) mod answers;
 mod explain;
 pub mod probe;
+mod shared;
 mod socket;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
-use axum::body::Bytes;
 use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::middleware::{self, Next};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use axum::routing::get;
-use tokio::sync::{Semaphore, watch};
 use tracing::warn;
 
-use crate::metrics::Figures;
-use crate::readiness::Readiness;
-use crate::state_query::StateQueryHandle;
 use crate::{
     serve::Listen, serve::descriptors, serve::door, serve::listen, serve::run, serve::waiting,
 };
 use topo_lb_core::flag::{LISTEN, METRICS_LISTEN};
-use topo_lb_core::topology::Scope;
-use topo_lb_kernel::observe::Observed;
 
+use shared::{Admin, plain};
+
+pub use shared::Sources;
 pub use socket::SocketFile;
-
-/// What answers are computed from.
-#[derive(Debug)]
-pub struct Sources {
-    /// This node.
-    pub node: Arc<str>,
-    /// Which Services are handled.
-    pub scope: Scope,
-    /// The folder of the pinned maps.
-    pub pin_dir: PathBuf,
-    /// What the agent counts.
-    pub figures: Arc<Figures>,
-    /// What happens to connections while the agent only observes; `None` if it translates.
-    pub observed: Option<Arc<Observed>>,
-    /// The agent's readiness.
-    pub readiness: watch::Receiver<Readiness>,
-    /// Sends queries to the agent task.
-    pub state_query: StateQueryHandle,
-}
-
-/// The sources, and what handlers share.
-struct Admin {
-    sources: Sources,
-    /// What scrapes keep; locked by one scrape at a time.
-    remembered: Arc<Mutex<answers::Remembered>>,
-    /// When the last scrape began, and its text.
-    scraped: tokio::sync::Mutex<Option<(Instant, Bytes)>>,
-    /// Permits one long answer that holds the state.
-    long: Arc<Semaphore>,
-}
 
 /// Deadline until an answer begins.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -134,21 +102,6 @@ const PROBES: &[&str] = &["/healthz", "/livez", "/readyz"];
 /// The paths for Prometheus.
 const METRICS: &[&str] = &["/metrics"];
 
-impl Admin {
-    fn new(sources: Sources, metrics_services: usize) -> Self {
-        Self {
-            remembered: Arc::new(Mutex::new(answers::Remembered::at_start(
-                &sources.pin_dir,
-                metrics_services,
-                sources.observed.is_some(),
-            ))),
-            sources,
-            scraped: tokio::sync::Mutex::default(),
-            long: Arc::new(Semaphore::new(1)),
-        }
-    }
-}
-
 /// Routes these paths; answers all others with a sentence.
 fn router(admin: &Arc<Admin>, paths: &'static [&str]) -> Router {
     let with_path = |router: Router<Arc<Admin>>, &path: &&str| {
@@ -187,10 +140,6 @@ async fn in_time(request: Request, next: Next) -> Response {
             format!("there was no answer within {} s", PATIENCE.as_secs()),
         ),
     }
-}
-
-fn plain(status: StatusCode, sentence: String) -> Response {
-    (status, format!("{}\n", sentence.trim_end())).into_response()
 }
 
 #[cfg(test)]

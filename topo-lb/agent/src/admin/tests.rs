@@ -7,11 +7,13 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use super::*;
-use crate::readiness::SelfProbe;
+use crate::metrics::Figures;
+use crate::readiness::{Readiness, SelfProbe};
 use crate::state_query::{Question, Questions, View, state_query};
 use topo_lb_core::cluster::{ServiceId, State};
 use topo_lb_core::flag::LISTEN;
 use topo_lb_core::plan::{Lack, Meanwhile, Shortage};
+use topo_lb_core::topology::Scope;
 use topo_lb_kube::source::file;
 
 const CLUSTER: &str = "---

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::cluster::{Port, ServiceId, State};
-use crate::explain::{shown, shown_id, some};
+use crate::explain::{shown_id, some};
 
 /// Most names in a sentence.
 const NAMED: usize = 5;

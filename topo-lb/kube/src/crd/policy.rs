@@ -14,7 +14,8 @@ use super::rules::{
     each_key_has_a_weight, numbers_fit, prefixes_fit, prefixes_of_weights_fit, says_something,
     star_is_last, weights_count, weights_or_spill,
 };
-use super::{LabelSelector, PolicyStatus};
+use super::selector::LabelSelector;
+use topo_lb_core::cluster::policy_status::PolicyStatus;
 use topo_lb_core::cluster::service::PolicySources;
 
 /// A policy for the Services of its namespace that it selects. Weaker than annotations of the Service, and

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::FileError;
+use super::error::FileError;
 use crate::source::object::{
     Content, Names, Object, ObjectError, Written, content, parse_kind, parse_with, plain, unread,
 };

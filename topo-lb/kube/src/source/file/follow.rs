@@ -16,7 +16,7 @@ use futures::Stream;
 use notify::event::{AccessKind, AccessMode, EventKind, ModifyKind};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 
-use super::FileError;
+use super::error::FileError;
 use super::listing::{self, Folder, Looks};
 use super::reading::Reading;
 use crate::source::Event;

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::FileError;
+use super::error::FileError;
 
 /// `path` itself, or the manifests in that folder, sorted by name.
 pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>, FileError> {

@@ -2,13 +2,12 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::FileError;
 use super::document;
+use super::error::{FileError, Location};
 use crate::source::object::{Identity, Kind, Names, Object, ObjectError};
 use crate::source::{Fault, Listing};
 use topo_lb_core::cluster::client::Clients;
@@ -18,27 +17,6 @@ use topo_lb_core::cluster::{
     TopologyPolicy, Update,
 };
 use topo_lb_core::exclusion::Pod;
-
-/// A place in a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Location {
-    /// Which file.
-    pub path: Arc<Path>,
-    /// Which document, from 1; empty ones do not count.
-    pub document: usize,
-    /// Index in the document's `items`, from 0.
-    pub item: Option<usize>,
-}
-
-impl fmt::Display for Location {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, document {}", self.path.display(), self.document)?;
-        match self.item {
-            Some(item) => write!(f, ", items[{item}]"),
-            None => Ok(()),
-        }
-    }
-}
 
 #[derive(Debug, Default)]
 pub(super) struct Reading {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::KubeError;
+use super::error::KubeError;
 use super::session::Session;
 use super::target::{KubeTarget, config, url};
 use super::timing::Timing;

@@ -7,9 +7,10 @@ use std::time::Duration;
 use ::kube::core::Status;
 use topo_lb_fake_api::FakeApi;
 
+use super::connect::Server;
 use super::connect::connect_with;
+use super::target::KubeTarget;
 use super::timing::Timing;
-use super::{KubeTarget, Server};
 
 /// Shorter than [`Timing::DEFAULT`].
 pub(super) const TIMING: Timing = Timing {

@@ -8,10 +8,11 @@ use futures::StreamExt as _;
 use k8s_openapi::api::core::v1;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use super::connect::Server;
+use super::error::KubeError;
 use super::error::is_missing;
 use super::reflect::{Change, Failure, Query, changes};
 use super::resource::StateKind;
-use super::{KubeError, Server};
 use crate::source::object::Identity;
 use crate::source::{Fault, Listing};
 use topo_lb_core::cluster::client::{Client, Clients};

@@ -9,11 +9,12 @@ use tokio::time::{Instant, sleep};
 use tracing::debug;
 
 use super::backoff::{LONGEST, pause, random};
+use super::connect::{Server, connect};
 use super::error::is_gone;
 use super::reflect::{Change, Failure, Query, changes};
 use super::resource::Watched;
+use super::target::KubeTarget;
 use super::watch::watch_seconds;
-use super::{KubeTarget, Server, connect};
 use topo_lb_core::cluster::Leaving;
 
 /// A failure this long after the last one is the first in a row. Exceeds the longest pause.

@@ -7,11 +7,12 @@ use futures::{Stream, StreamExt as _};
 use tokio::time::{Instant, sleep_until};
 
 use super::backoff::{LONGEST, pause, random};
+use super::connect::Server;
+use super::error::KubeError;
 use super::error::{is_gone, overload};
 use super::reflect::{Change, Failure, Query, changes};
 use super::resource::{Kept as _, Watched};
 use super::watch::watch_seconds;
-use super::{KubeError, Server};
 use topo_lb_core::exclusion::{Pod, PodReport};
 use topo_lb_core::once::Once;
 

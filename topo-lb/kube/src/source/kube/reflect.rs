@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde::de::Error as _;
 use tokio::time::Instant;
 
-use super::Server;
+use super::connect::Server;
 use super::error::refusal;
 use super::items::{Items, NoList};
 use super::resource::{Kept, Watched};

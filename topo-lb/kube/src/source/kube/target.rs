@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use ::kube::config::{Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
 
-use super::KubeError;
+use super::error::KubeError;
 
 /// How to find the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,10 +10,10 @@ use hyper_timeout::TimeoutConnector;
 use hyper_util::rt::TokioExecutor;
 use tower::{BoxError, ServiceBuilder};
 
-use super::KubeError;
 use super::backoff::random;
 use super::bootstrap::Routes;
 use super::dial::Dial;
+use super::error::KubeError;
 use super::target::{KubeTarget, config, url};
 use super::timing::Timing;
 

@@ -10,6 +10,8 @@ use futures::{Stream, StreamExt};
 use tokio::time::{Instant, sleep_until};
 
 use super::backoff::{self, pause, random};
+use super::connect::Server;
+use super::error::KubeError;
 use super::error::{
     is_forbidden, is_gone, is_hang_up, is_missing, is_passing, is_unintelligible, overload,
 };
@@ -17,7 +19,6 @@ use super::reach::{Nodes, Reach};
 use super::reflect::{Change, Failure, Query, changes};
 use super::resource::{StateKind, Watched};
 use super::watch_aggregator::{Failing, WatchAggregator, WatchReport, beats};
-use super::{KubeError, Server};
 use crate::source::Event;
 use crate::source::object::Kind;
 use topo_lb_core::cluster::{

@@ -2,8 +2,8 @@
 
 use serde::Deserialize;
 
-use super::Written;
 use super::field::{Loose, Metadata};
+use super::written::Written;
 use topo_lb_core::cluster::client::Client;
 
 /// A Pod or a Namespace as it is written; `None` if it is unreadable.

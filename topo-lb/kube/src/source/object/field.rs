@@ -11,7 +11,7 @@ use topo_lb_core::cluster::mesh::Pairs;
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::Names;
+use super::names::Names;
 use topo_lb_core::cluster::{Created, Labels};
 
 /// The namespace of objects that name none, as with `kubectl apply`.

@@ -2,7 +2,9 @@
 //! because Kubernetes writes it for empty lists. Errors have the names of object and field.
 
 mod client;
+mod error;
 mod field;
+mod kind;
 mod leaving;
 mod names;
 mod namespace;
@@ -16,12 +18,13 @@ mod slice;
 mod unread;
 mod written;
 
-use std::fmt;
 use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::Value;
 
+pub use error::{Identity, ObjectError, SkippedEndpoints};
+pub use kind::Kind;
 pub use names::Names;
 pub use parsed::{ParseResult, Parsed};
 pub(super) use plain::plain;
@@ -30,6 +33,8 @@ pub use written::Written;
 
 use topo_lb_core::cluster::client::Client;
 use topo_lb_core::{cluster, exclusion};
+
+use parsed::named;
 
 /// An object of any kind; only some kinds are read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,156 +75,6 @@ impl Object {
             Self::Client(..) | Self::Other => return None,
         };
         Some(Identity { kind, namespace: Arc::clone(namespace), name: Arc::clone(name) })
-    }
-}
-
-/// A kind of object in the cluster's state.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, strum::Display)]
-pub enum Kind {
-    /// `v1` Service.
-    #[default]
-    Service,
-    /// `discovery.k8s.io/v1` or `v1beta1` EndpointSlice.
-    #[strum(serialize = "EndpointSlice")]
-    Slice,
-    /// `v1` Node.
-    Node,
-    /// `v1` Namespace.
-    Namespace,
-    /// `topo-lb.io/v1alpha1` TopologyPolicy.
-    TopologyPolicy,
-    /// `topo-lb.io/v1alpha1` ClusterTopologyPolicy.
-    ClusterTopologyPolicy,
-}
-
-impl Kind {
-    /// The kind of these names; `None` for all others.
-    #[must_use]
-    pub fn of(api_version: &str, kind: &str) -> Option<Self> {
-        match (api_version, kind) {
-            ("v1", "Service") => Some(Self::Service),
-            ("discovery.k8s.io/v1" | "discovery.k8s.io/v1beta1", "EndpointSlice") => {
-                Some(Self::Slice)
-            }
-            ("v1", "Node") => Some(Self::Node),
-            ("v1", "Namespace") => Some(Self::Namespace),
-            ("topo-lb.io/v1alpha1", "TopologyPolicy") => Some(Self::TopologyPolicy),
-            ("topo-lb.io/v1alpha1", "ClusterTopologyPolicy") => Some(Self::ClusterTopologyPolicy),
-            _ => None,
-        }
-    }
-
-    /// How many of [`ALL`](Self::ALL), the first ones, are required.
-    pub const REQUIRED: usize = 3;
-    /// Every kind.
-    pub const ALL: [Self; 6] = [
-        Self::Service,
-        Self::Slice,
-        Self::Node,
-        Self::Namespace,
-        Self::TopologyPolicy,
-        Self::ClusterTopologyPolicy,
-    ];
-
-    /// Whether topo-lb can do nothing without it. The others only give policies to many Services at once.
-    #[must_use]
-    pub const fn is_required(self) -> bool {
-        matches!(self, Self::Service | Self::Slice | Self::Node)
-    }
-
-    /// Whether its objects have a namespace.
-    #[must_use]
-    pub const fn is_namespaced(self) -> bool {
-        matches!(self, Self::Service | Self::Slice | Self::TopologyPolicy)
-    }
-}
-
-/// Identifies an object of a [`Kind`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Identity {
-    /// Its kind.
-    pub kind: Kind,
-    /// Its namespace; empty for Nodes.
-    pub namespace: Arc<str>,
-    /// Its name.
-    pub name: Arc<str>,
-}
-
-impl fmt::Display for Identity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (kind, name) = (self.kind, plain(&self.name));
-        match kind.is_namespaced() {
-            true => write!(f, "{kind} {}/{name}", plain(&self.namespace)),
-            false => write!(f, "{kind} {name}"),
-        }
-    }
-}
-
-/// What is wrong with an object: the object, the field and the reason.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ObjectError {
-    object: String,
-    identity: Option<Identity>,
-    field: String,
-    reason: String,
-}
-
-impl ObjectError {
-    fn at(field: impl Into<String>, reason: impl Into<String>) -> Self {
-        Self { object: String::new(), identity: None, field: field.into(), reason: reason.into() }
-    }
-
-    /// For an object that is not UTF-8.
-    pub(super) fn unreadable(kind: &str) -> Self {
-        Self::at("", "it is not UTF-8").of(kind)
-    }
-
-    fn of(mut self, object: impl Into<String>) -> Self {
-        self.object = object.into();
-        self
-    }
-
-    fn of_known(mut self, identity: Identity) -> Self {
-        self.object = identity.to_string();
-        self.identity = Some(identity);
-        self
-    }
-
-    /// The object, if it identifies itself. Then the error affects only this object.
-    #[must_use]
-    pub fn identity(&self) -> Option<&Identity> {
-        self.identity.as_ref()
-    }
-}
-
-impl fmt::Display for ObjectError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for part in [&self.object, &self.field] {
-            if !part.is_empty() {
-                write!(f, "{}: ", plain(part))?;
-            }
-        }
-        f.write_str(&plain(&self.reason))
-    }
-}
-
-impl std::error::Error for ObjectError {}
-
-/// Endpoints of a slice that are skipped for their addresses. Its other endpoints are used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SkippedEndpoints {
-    /// Why the first of them is skipped.
-    pub first: ObjectError,
-    /// How many others are skipped.
-    pub more: usize,
-}
-
-impl fmt::Display for SkippedEndpoints {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.more {
-            0 => write!(f, "{}; this endpoint is left out", self.first),
-            more => write!(f, "{}; this endpoint and {more} more are left out", self.first),
-        }
     }
 }
 
@@ -325,36 +180,6 @@ pub fn parse_kind(
             Object::ClusterTopologyPolicy(Parsed::parsed(object, names)?.0)
         }
     })
-}
-
-/// Adds the object's kind, and its name if it has one, to the error.
-fn identified(error: ObjectError, kind: Kind, object: impl Written) -> ObjectError {
-    match named(object) {
-        None => error.of(kind.to_string()),
-        Some((namespace, name)) => error.of_known(Identity {
-            kind,
-            namespace: if kind.is_namespaced() { namespace.into() } else { Arc::default() },
-            name: name.into(),
-        }),
-    }
-}
-
-/// Namespace and name of an object that may be broken; `None` without a name.
-fn named(object: impl Written) -> Option<(String, String)> {
-    #[derive(Deserialize)]
-    struct Named {
-        metadata: Metadata,
-    }
-    #[derive(Deserialize)]
-    struct Metadata {
-        name: Value,
-        #[serde(default)]
-        namespace: Value,
-    }
-    let Named { metadata: Metadata { name, namespace } } = object.read().ok()?;
-    let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
-    let namespace = text(&namespace).unwrap_or_else(|| field::DEFAULT_NAMESPACE.to_owned());
-    Some((namespace, text(&name)?))
 }
 
 #[cfg(test)]

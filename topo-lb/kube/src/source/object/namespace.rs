@@ -2,8 +2,8 @@
 
 use serde::Deserialize;
 
-use super::Names;
 use super::field::{Loose, Metadata};
+use super::names::Names;
 use super::service::Annotations;
 use topo_lb_core::cluster::Namespace;
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::Names;
 use super::field::Metadata;
+use super::names::Names;
 use topo_lb_core::cluster::Node;
 
 #[derive(Deserialize)]

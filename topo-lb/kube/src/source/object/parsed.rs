@@ -1,9 +1,15 @@
 //! What is kept of an object of each known kind.
 
-use super::{
-    Kind, Names, ObjectError, SkippedEndpoints, Written, identified, leaving, namespace, node, pod,
-    policy, service, slice,
-};
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::error::{Identity, ObjectError, SkippedEndpoints};
+use super::kind::Kind;
+use super::names::Names;
+use super::written::Written;
+use super::{field, leaving, namespace, node, pod, policy, service, slice};
 use crate::crd::{ClusterTopologyPolicySpec, TopologyPolicySpec};
 use topo_lb_core::{cluster, exclusion};
 
@@ -74,4 +80,34 @@ impl Parsed for cluster::Leaving {
     fn parsed(object: impl Written, _: &mut Names) -> ParseResult<Self> {
         Ok((object.read::<leaving::Fields>()?.keep(), None))
     }
+}
+
+/// Adds the object's kind, and its name if it has one, to the error.
+fn identified(error: ObjectError, kind: Kind, object: impl Written) -> ObjectError {
+    match named(object) {
+        None => error.of(kind.to_string()),
+        Some((namespace, name)) => error.of_known(Identity {
+            kind,
+            namespace: if kind.is_namespaced() { namespace.into() } else { Arc::default() },
+            name: name.into(),
+        }),
+    }
+}
+
+/// Namespace and name of an object that may be broken; `None` without a name.
+pub(super) fn named(object: impl Written) -> Option<(String, String)> {
+    #[derive(Deserialize)]
+    struct Named {
+        metadata: Metadata,
+    }
+    #[derive(Deserialize)]
+    struct Metadata {
+        name: Value,
+        #[serde(default)]
+        namespace: Value,
+    }
+    let Named { metadata: Metadata { name, namespace } } = object.read().ok()?;
+    let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+    let namespace = text(&namespace).unwrap_or_else(|| field::DEFAULT_NAMESPACE.to_owned());
+    Some((namespace, text(&name)?))
 }

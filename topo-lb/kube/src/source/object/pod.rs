@@ -2,8 +2,8 @@
 
 use serde::Deserialize;
 
-use super::Names;
 use super::field::{DEFAULT_NAMESPACE, Text, or_default};
+use super::names::Names;
 use topo_lb_core::exclusion::Pod;
 
 #[derive(Deserialize)]

@@ -6,8 +6,9 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
+use super::error::ObjectError;
 use super::field::{Metadata, or_default};
-use super::{Names, ObjectError};
+use super::names::Names;
 use crate::crd::{
     ClusterTopologyPolicySpec, LabelSelector, PolicyStatus, Rules, TopologyPolicySpec,
 };

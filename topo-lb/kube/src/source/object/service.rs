@@ -7,8 +7,10 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use serde::Deserialize;
 
+use super::error::ObjectError;
 use super::field::{HEADLESS, Loose, Metadata, PROXY_NAME, PortNumber, Text, address, or_default};
-use super::{Names, ObjectError, Written};
+use super::names::Names;
+use super::written::Written;
 use topo_lb_core::cluster::service::{PolicySources, Protocol, Skipped, TOO_LONG};
 use topo_lb_core::cluster::{Exposure, FrontendKind, Port, Service, ServiceId};
 

@@ -8,8 +8,10 @@ use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::error::{Identity, ObjectError, SkippedEndpoints};
 use super::field::{Metadata, OwnLabels, PortNumber, address, or_default};
-use super::{Identity, Kind, Names, ObjectError, SkippedEndpoints};
+use super::kind::Kind;
+use super::names::Names;
 use topo_lb_core::cluster::{
     Endpoint, Labels, Placement, Port, Protocol, ServiceId, Slice, SliceId,
 };

@@ -4,7 +4,9 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::field::{Metadata, PROXY_NAME, or_default};
-use super::{Kind, Written, service};
+use super::kind::Kind;
+use super::service;
+use super::written::Written;
 use topo_lb_core::cluster::On;
 use topo_lb_core::cluster::unread::{Unread, What};
 

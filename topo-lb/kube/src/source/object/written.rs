@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::ObjectError;
+use super::error::ObjectError;
 
 /// An object that can be read repeatedly: a parsed value, or JSON text.
 pub trait Written: Copy {

@@ -8,7 +8,9 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
-use super::{Folder, StateError, format};
+use super::error::StateError;
+use super::folder::Folder;
+use super::format;
 use crate::heap;
 use topo_lb_core::cluster::Freshness;
 use topo_lb_core::cluster::State;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::{Stream, StreamExt as _, stream};
 use tokio::time::{Instant, timeout_at};
 
-use super::Saved;
+use super::folder::Saved;
 use crate::source::Event;
 use topo_lb_core::cluster::Freshness;
 use topo_lb_core::cluster::Update;
