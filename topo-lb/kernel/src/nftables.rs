@@ -1,10 +1,14 @@
 //! Asks the kernel for tables, chains and rules of nftables.
 
+use std::ffi::CStr;
 use std::io;
 
 use netlink_bindings::nftables::{Chained, Nfgenmsg, Request};
 
 use crate::netlink::{Netlink, attribute};
+
+/// The name of topo-lb's table.
+pub(crate) const TABLE: &CStr = c"topo-lb";
 
 /// `NFTA_GEN_ID`, include/uapi/linux/netfilter/nf_tables.h.
 const GENERATION: u16 = 1;

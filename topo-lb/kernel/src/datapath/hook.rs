@@ -79,5 +79,8 @@ impl Hook {
     }
 }
 
+/// A program that keeps node ports from being bound, and its hook. Its pinned link has the program's name.
+pub(crate) type Guard = (&'static str, bpf_attach_type);
+
 /// The kernel's ids of our programs, by hook.
 pub type ProgramIds = BTreeMap<Hook, u32>;

@@ -16,6 +16,7 @@
 
 use std::ffi::CStr;
 use std::io;
+use std::time::Instant;
 
 use netlink_bindings::nftables::{
     Chained, CmpOps, MetaKeys, NatRangeFlags, Nfgenmsg, PushExprListAttrs as Rule,
@@ -26,12 +27,12 @@ use netlink_bindings::utils::{finalize_nested_header, push_nested_header};
 use rustix::net::netlink::NETFILTER;
 use topo_lb_common::address::{SCTP, TCP, UDP};
 
+use crate::datapath::host::source_nat::Hindrances;
 use crate::datapath::programs::object::MASQUERADE_MARK;
+use crate::device::SoleUplink;
 use crate::netlink::Netlink;
-use crate::nftables;
+use crate::nftables::{self, TABLE};
 
-/// Its name.
-pub(crate) const TABLE: &CStr = c"topo-lb";
 /// Has the rules of [`PROTOCOLS`].
 const POSTROUTING: &CStr = c"postrouting";
 const UNMARK: &CStr = c"unmark";
@@ -53,6 +54,19 @@ const EXPRESSION_DATA: u16 = 2;
 
 const FIRST: u32 = Registers::Reg1 as u32;
 const SECOND: u32 = Registers::Reg2 as u32;
+
+/// Who gives connections from outside to endpoints of other nodes a source: the programs, or the kernel.
+#[derive(Debug, Default)]
+pub(crate) struct SourceNat {
+    /// What the devices allow; an error says why it is left to the kernel. `None`: no device for clients
+    /// outside was found yet.
+    pub(super) uplink: Option<Result<SoleUplink, String>>,
+    /// What was decided last: the programs with the addresses of this device, or the kernel.
+    pub(super) decided: Option<Result<SoleUplink, String>>,
+    pub(super) hindrances: Hindrances,
+    /// When connections are searched next for one that needs the table; `None`: they were not yet.
+    pub(super) next_search: Option<Instant>,
+}
 
 /// Why the table cannot be written.
 #[derive(Debug, thiserror::Error)]

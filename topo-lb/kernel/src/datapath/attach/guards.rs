@@ -11,12 +11,10 @@ use aya_obj::generated::bpf_attach_type;
 use tracing::{debug, warn};
 
 use super::repair::{Held, Repairs};
+use crate::datapath::hook::Guard;
 use crate::datapath::host::syscall;
 use crate::datapath::link::{DIRECTORY, Link};
 use crate::datapath::{Datapath, Options};
-
-/// A program and its hook. Its pinned link has the program's name.
-pub(crate) type Guard = (&'static str, bpf_attach_type);
 
 const GUARDS: [Guard; 2] = [
     ("post_bind4", bpf_attach_type::BPF_CGROUP_INET4_POST_BIND),

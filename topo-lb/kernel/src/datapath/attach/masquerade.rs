@@ -13,7 +13,6 @@ use tracing::{info, warn};
 
 use super::mark::Mark;
 use crate::datapath::Datapath;
-use crate::datapath::host::source_nat::Hindrances;
 use crate::datapath::maps::{connections, snat};
 use crate::datapath::masquerade::{self, Masquerade};
 use crate::device::SoleUplink;
@@ -22,19 +21,6 @@ use crate::device::SoleUplink;
 /// takes at most a hundredth of the time.
 const SEARCH: Duration = Duration::from_secs(5);
 const SHARE: u32 = 100;
-
-/// Who does it.
-#[derive(Debug, Default)]
-pub(crate) struct SourceNat {
-    /// What the devices allow; an error says why it is left to the kernel. `None`: no device for clients
-    /// outside was found yet.
-    uplink: Option<Result<SoleUplink, String>>,
-    /// What was decided last: the programs with the addresses of this device, or the kernel.
-    decided: Option<Result<SoleUplink, String>>,
-    hindrances: Hindrances,
-    /// When connections are searched next for one that needs the table; `None`: they were not yet.
-    next_search: Option<Instant>,
-}
 
 /// What somebody else did to the table, which is put back.
 pub(super) const RESTORED: &str = "the nftables table inet topo-lb was removed or changed";

@@ -14,8 +14,7 @@ use topo_lb_common::maps;
 
 use super::encode::protocol_of;
 use super::error::{ReadError, StoreError};
-use super::pinned::{Hash, entries, open};
-use super::reply_filter::another;
+use super::pinned::{Hash, another, entries, open};
 use topo_lb_core::cluster::Frontend;
 
 /// A connection that tc translates.

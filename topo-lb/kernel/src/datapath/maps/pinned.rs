@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::io;
+use std::os::fd::AsFd as _;
 use std::path::Path;
 
 use aya::maps::{HashMap, Map, MapData, MapError, MapInfo, PerCpuArray};
@@ -48,6 +49,21 @@ pub(crate) fn size(pin_dir: &Path, name: &str) -> Result<u32, OpenError> {
 
 pub(crate) fn unusable(pin_dir: &Path, name: &str, error: &dyn Error) -> OpenError {
     OpenError::Map { path: pin_dir.join(name).display().to_string(), reason: causes(error) }
+}
+
+/// Opens another handle to a hash, LRU or not.
+pub(super) fn another<'a, K: bytemuck::Pod, V: bytemuck::Pod>(
+    table: impl Fn(&str) -> Option<&'a Map>,
+    name: &'static str,
+) -> Result<Hash<K, V>, StoreError> {
+    let open = || {
+        let Some(Map::HashMap(data) | Map::LruHashMap(data)) = table(name) else {
+            return Err(MapError::IoError(io::ErrorKind::InvalidData.into()));
+        };
+        let fd = data.fd().as_fd().try_clone_to_owned().map_err(MapError::IoError)?;
+        HashMap::try_from(Map::HashMap(MapData::from_fd(fd)?))
+    };
+    open().map_err(failed(name, "read"))
 }
 
 /// Every entry of the map `name`.

@@ -12,7 +12,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use aya::maps::{HashMap, Map, MapData, MapError};
+use aya::maps::{Map, MapError};
 use memmap2::{MmapOptions, MmapRaw};
 use topo_lb_common::connection::{
     Connection4, Connection6, DIRECT, HAIRPIN, REPLY, Tuple4, Tuple6, lifetime,
@@ -25,7 +25,7 @@ use tracing::{info, warn};
 
 use super::connections::now;
 use super::error::StoreError;
-use super::pinned::{Hash, entries, failed};
+use super::pinned::{Hash, another, entries, failed};
 use crate::datapath::host::grace;
 
 /// Pause between two passes.
@@ -75,21 +75,6 @@ impl ReplyFilter {
             .map_err(|error| failed(maps::REPLY_FILTER, "mark")(MapError::IoError(error)))?;
         Ok(Self { _stop: stop })
     }
-}
-
-/// Opens another handle to a hash, LRU or not.
-pub(super) fn another<'a, K: bytemuck::Pod, V: bytemuck::Pod>(
-    table: impl Fn(&str) -> Option<&'a Map>,
-    name: &'static str,
-) -> Result<Hash<K, V>, StoreError> {
-    let open = || {
-        let Some(Map::HashMap(data) | Map::LruHashMap(data)) = table(name) else {
-            return Err(MapError::IoError(io::ErrorKind::InvalidData.into()));
-        };
-        let fd = data.fd().as_fd().try_clone_to_owned().map_err(MapError::IoError)?;
-        HashMap::try_from(Map::HashMap(MapData::from_fd(fd)?))
-    };
-    open().map_err(failed(name, "read"))
 }
 
 /// An entry of `reply_filter`, in memory that programs write, too.

@@ -14,9 +14,8 @@ use netlink_bindings::nftables::{ChainAttrs, Nfgenmsg};
 use rustix::net::netlink::NETFILTER;
 
 use super::PAUSE;
-use crate::datapath::masquerade::TABLE;
 use crate::netlink::{Netlink, text};
-use crate::nftables;
+use crate::nftables::{self, TABLE};
 
 /// Looks for such rules.
 #[derive(Debug, Default)]
