@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::error::is_missing;
-use super::reflect::{Change, Failure, Query, changes};
+use super::reflect::{Failure, Query, Reflected, changes};
 use super::resource::StateKind;
 use super::{KubeError, Server};
 use crate::source::object::Identity;
@@ -18,7 +18,7 @@ use topo_lb_core::cluster::client::{Client, Clients};
 use topo_lb_core::cluster::mesh::POD_SELECTORS;
 use topo_lb_core::cluster::unread::Unread;
 use topo_lb_core::cluster::{
-    self, ClusterTopologyPolicy, Namespace, Node, Service, Slice, TopologyPolicy, Update,
+    Change, ClusterTopologyPolicy, Namespace, Node, Service, Slice, TopologyPolicy, Update,
 };
 
 /// Lists all Nodes, EndpointSlices, Services, and what gives them policies: without the custom resources
@@ -123,7 +123,7 @@ async fn optional<T: StateKind>(server: &Server) -> Result<(Update, Vec<Fault>),
         }
         answer => return answer,
     };
-    let none = T::update(cluster::Change::Listed(Vec::new(), Vec::new()));
+    let none = T::update(Change::Listed(Vec::new(), Vec::new()));
     Ok((none, fault.into_iter().collect()))
 }
 
@@ -135,7 +135,7 @@ async fn all<T: StateKind>(server: &Server) -> Result<(Update, Vec<Fault>), Kube
     let (mut version, mut listing) = (0, list(0));
     loop {
         match listing.next().await {
-            Some(Ok(Change::Listed(object))) => match object.object {
+            Some(Ok(Reflected::Listed(object))) => match object.object {
                 Ok((object, skipped)) => {
                     faults.extend(skipped.as_ref().and_then(Fault::skipped));
                     all.push(object);
@@ -143,7 +143,7 @@ async fn all<T: StateKind>(server: &Server) -> Result<(Update, Vec<Fault>), Kube
                 Err(error) => faults.extend(Fault::unread(&error)),
             },
             // Of another version, after some pages of the one before.
-            Some(Ok(Change::Begin)) => (all, faults) = Default::default(),
+            Some(Ok(Reflected::Begin)) => (all, faults) = Default::default(),
             Some(Err(Failure::List(error))) => {
                 version += 1;
                 if version == T::VERSIONS.len() || !is_missing(&error) {
@@ -152,7 +152,7 @@ async fn all<T: StateKind>(server: &Server) -> Result<(Update, Vec<Fault>), Kube
                 listing = list(version);
             }
             // Complete, even if it cannot be watched.
-            _ => return Ok((T::update(cluster::Change::Listed(all, Vec::new())), faults)),
+            _ => return Ok((T::update(Change::Listed(all, Vec::new())), faults)),
         }
     }
 }
