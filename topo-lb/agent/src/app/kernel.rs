@@ -13,11 +13,10 @@ use topo_lb_core::cluster::{Frontend, ServiceId};
 use topo_lb_core::flag::MAX_SERVICES;
 use topo_lb_core::plan::appeared;
 use topo_lb_core::plan::commit::{commit, take_over};
-use topo_lb_core::plan::sources::{self, SourcePlan, SourceStep};
+use topo_lb_core::plan::sources::{self, SourcePlan};
 use topo_lb_core::plan::{Gone, Installed, Lack, Meanwhile, Plan, Step};
 use topo_lb_kernel::datapath::maps::bpf::BpfStore;
 use topo_lb_kernel::datapath::maps::error::StoreError;
-use topo_lb_kernel::datapath::maps::sources::SourceMaps;
 use topo_lb_kernel::datapath::maps::unprogrammed::{self, UnprogrammedMap};
 
 use super::quarantine::Quarantine;
@@ -33,8 +32,6 @@ pub(super) struct Kernel {
     pub(super) installed: Installed,
     quarantine: Quarantine,
     unprogrammed: UnprogrammedMap,
-    /// `None` if only ClusterIPs are served.
-    sources: Option<SourceMaps>,
     /// The source ranges for which the maps were written last; `None` if they have to be planned. As
     /// long as they stay the same, a change of an endpoint costs no more where there are very many.
     settled_ranges: Option<Vec<(Frontend, Arc<[IpNet]>)>>,
@@ -90,8 +87,6 @@ impl Kernel {
     pub(super) fn read(maps: &Path) -> anyhow::Result<Self> {
         let mut store = BpfStore::open(maps)?;
         let installed = take_over(&mut store)?;
-        let mut sources = SourceMaps::open(maps)?;
-        sources.as_mut().map(SourceMaps::read).transpose()?;
         let unprogrammed_before = unprogrammed::read(maps)?;
         let appeared = appeared::all(&installed).collect();
         Ok(Self {
@@ -100,7 +95,6 @@ impl Kernel {
             appeared,
             quarantine: Quarantine::default(),
             unprogrammed: UnprogrammedMap::open(maps)?,
-            sources,
             settled_ranges: None,
             lacking: BTreeSet::new(),
             unprogrammed_before,
@@ -139,10 +133,9 @@ impl Kernel {
                 Some(settled) if are_same(&settled, &ranges) => SourcePlan::default(),
                 _ => self.plan_sources(&ranges),
             };
-            self.carry_out_sources(&sources.before)?;
+            sources.join(&mut plan);
             self.carry_out(&plan)?;
             self.quarantine.add(frees);
-            self.carry_out_sources(&sources.after)?;
             self.settled_ranges = Some(ranges);
             reconciler.carried_out(&plan, &self.installed);
             if !plan.steps.is_empty() {
@@ -183,9 +176,13 @@ impl Kernel {
     }
 
     fn plan_sources(&mut self, ranges: &[(Frontend, Arc<[IpNet]>)]) -> SourcePlan {
-        let Some(maps) = &self.sources else { return SourcePlan::default() };
+        let room = self.installed.capacity().sources;
+        if room == 0 {
+            // Only ClusterIPs are served.
+            return SourcePlan::default();
+        }
         let ranges = ranges.iter().map(|(frontend, ranges)| (*frontend, &**ranges));
-        let plan = sources::plan(ranges, maps.installed(), maps.room());
+        let plan = sources::plan(ranges, self.installed.sources(), room);
         if plan.lacking != self.lacking {
             if let Some(first) = plan.lacking.first() {
                 warn!(
@@ -197,16 +194,6 @@ impl Kernel {
             self.lacking.clone_from(&plan.lacking);
         }
         plan
-    }
-
-    /// Writes source ranges. After a failure, reads the maps again.
-    fn carry_out_sources(&mut self, steps: &[SourceStep]) -> Result<(), StoreError> {
-        let Some(maps) = &mut self.sources else { return Ok(()) };
-        let result = maps.carry_out(steps);
-        if result.is_err() {
-            maps.read()?;
-        }
-        result
     }
 
     /// Lists and logs which Services lack room, if that has changed.

@@ -1,7 +1,8 @@
 //! ClusterIPs that UDP clients can dial from now on: sockets that connected before reach nobody.
 
+use super::finished::Plan;
 use super::installed::Installed;
-use super::step::{Plan, Step};
+use super::step::Step;
 use crate::cluster::{Frontend, Protocol};
 
 /// The UDP frontends that `plan` gives endpoints, and that had none before it. `installed` is the state

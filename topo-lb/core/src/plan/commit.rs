@@ -15,7 +15,7 @@ pub fn commit<S: Store>(
             [visible @ .., Step::Grace] => (visible, &part[visible.len()..]),
             visible => (visible, &[][..]),
         };
-        if !visible.iter().all(|step| matches!(step, Step::Free { .. } | Step::Unname(_))) {
+        if visible.iter().any(concerns_connections) {
             let result = perform(visible, store, installed);
             // After the steps: what checks its endpoint by this revision must find them done. Before
             // the wait, which takes milliseconds. Also after a failure: some steps were done.
@@ -26,6 +26,12 @@ pub fn commit<S: Store>(
         perform(wait, store, installed)?;
     }
     Ok(())
+}
+
+/// Whether tc connections and UDP flows may have to check their endpoints after this step.
+const fn concerns_connections(step: &Step) -> bool {
+    use Step::{Free, RemoveSource, SetSource, Unname};
+    !matches!(step, Free { .. } | Unname(_) | SetSource(_) | RemoveSource(_))
 }
 
 /// Reads what is installed, at the start and after a failed plan.

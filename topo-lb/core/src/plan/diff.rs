@@ -9,10 +9,10 @@ use super::capacity::Lack;
 use super::desired::Desired;
 use super::draft::Draft;
 use super::extent::Extent;
+use super::finished::Plan;
 use super::indexes::service_of;
 use super::installed::Installed;
 use super::ration::{self, Ration};
-use super::step::Plan;
 use crate::cluster::ServiceId;
 use crate::topology::size::Excess;
 

@@ -10,10 +10,11 @@ use tracing::error;
 use super::desired::{Desired, Target};
 use super::entry::Entry;
 use super::extent::Extent;
+use super::finished::Plan;
 use super::installed::Installed;
 use super::share::{NO_POOLS, Pool, Pools, Room};
 use super::slots::Slots;
-use super::step::{Plan, Step};
+use super::step::Step;
 use crate::cluster::{Family, Frontend, ServiceId};
 use crate::topology::Chosen;
 

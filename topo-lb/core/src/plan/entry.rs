@@ -1,12 +1,13 @@
-//! What a frontend's connections do, as the maps hold it.
+//! What a frontend's connections do, and who may dial it, as the maps hold it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use topo_lb_common::record::{INLINE4, INLINE6};
 use topo_lb_common::selection::{LEASED, SPILL_ONE};
 
-use crate::cluster::Family;
+use crate::cluster::{Family, Frontend};
 use crate::topology::Chosen;
 
 /// What a frontend's connections do. Equal entries need no write.
@@ -61,6 +62,15 @@ impl Entry {
         }
         shares
     }
+}
+
+/// An entry of `sources4` or `sources6`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SourceEntry {
+    /// The frontend, whoever its clients are.
+    pub frontend: Frontend,
+    /// The sources that may dial it; `None`: all others may not.
+    pub range: Option<IpNet>,
 }
 
 /// Most endpoints in a record.

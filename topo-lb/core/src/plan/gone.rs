@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use super::finished::Plan;
 use super::indexes::service_of;
 use super::installed::Installed;
-use super::step::{Plan, Step};
+use super::step::Step;
 use crate::cluster::{Family, Frontend, ServiceId};
 
 /// An endpoint that no longer serves connections to these frontends, not even existing ones.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use topo_lb_common::range::Range;
 
 use super::capacity::Capacity;
-use super::entry::Entry;
+use super::entry::{Entry, SourceEntry};
 use super::indexes::Indexes;
 use super::slots::Slots;
 use super::step::Step;
@@ -43,6 +43,7 @@ pub struct Installed {
     records: [Slots; 2],
     counts: [usize; 2],
     member_counts: [usize; 2],
+    sources: BTreeSet<SourceEntry>,
     capacity: Capacity,
 }
 
@@ -60,6 +61,7 @@ impl Installed {
             records: Family::BOTH.map(|_| Slots::new(capacity.records())),
             counts: [0; 2],
             member_counts: [0; 2],
+            sources: BTreeSet::new(),
             capacity,
         }
     }
@@ -127,6 +129,11 @@ impl Installed {
         &self.records[family as usize]
     }
 
+    /// Who may dial frontends with source ranges.
+    pub const fn sources(&self) -> &BTreeSet<SourceEntry> {
+        &self.sources
+    }
+
     /// The sizes of the maps.
     pub const fn capacity(&self) -> Capacity {
         self.capacity
@@ -174,6 +181,8 @@ impl Installed {
                 }
             }
             Step::Unname(index) => self.indexes.clear(*index),
+            Step::SetSource(entry) => self.adopt_source(*entry),
+            Step::RemoveSource(entry) => drop(self.sources.remove(entry)),
         }
     }
 
@@ -208,6 +217,11 @@ impl Installed {
     /// Records the range found in the maps at start.
     pub const fn adopt_range(&mut self, range: Range) {
         self.range = range;
+    }
+
+    /// Records who may dial a frontend, as found in the maps at start.
+    pub fn adopt_source(&mut self, entry: SourceEntry) {
+        self.sources.insert(entry);
     }
 
     /// Records a member found in the maps at start.

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use topo_lb_common::range::Range;
 
 use crate::cluster::{Family, Frontend};
+use crate::plan::entry::SourceEntry;
 use crate::plan::store::Store;
 use crate::plan::{Capacity, Installed, Placed, Step};
 use crate::topology::Chosen;
@@ -20,6 +21,7 @@ pub(crate) struct MemoryStore {
     slots: [BTreeMap<u32, Chosen>; 2],
     members: BTreeMap<(u32, SocketAddr), bool>,
     names: BTreeMap<u32, String>,
+    sources: BTreeSet<SourceEntry>,
     /// Records that were replaced since the last grace period.
     unsettled: [BTreeSet<u32>; 2],
     /// Whether a write since the last `revise` concerns endpoints of connections.
@@ -39,6 +41,7 @@ impl MemoryStore {
             slots: Default::default(),
             members: BTreeMap::new(),
             names: BTreeMap::new(),
+            sources: BTreeSet::new(),
             unsettled: Default::default(),
             is_unrevised: false,
             writes: 0,
@@ -112,19 +115,8 @@ impl Store for MemoryStore {
 
     fn write(&mut self, steps: &[Step]) -> Result<usize, Failed> {
         let step = &steps[0];
-        match step {
-            Step::Grace => {
-                assert!(!self.is_unrevised, "connections keep what was replaced while this waits");
-                self.unsettled = Default::default();
-                return Ok(1);
-            }
-            Step::Free { family, record, .. } => {
-                let place = *family as usize;
-                assert!(!self.unsettled[place].contains(record), "record {record} may be read");
-                assert!(self.records[place].remove(record).is_some(), "record {record} is free");
-                return Ok(1);
-            }
-            _ => self.count_write()?,
+        if !matches!(step, Step::Grace | Step::Free { .. }) {
+            self.count_write()?;
         }
         match step {
             Step::SetRange(range) => self.range = *range,
@@ -163,7 +155,19 @@ impl Store for MemoryStore {
                 let before = self.services.remove(frontend);
                 self.unsettle(frontend, before);
             }
-            Step::Grace | Step::Free { .. } => unreachable!("done above"),
+            Step::SetSource(entry) => assert!(self.sources.insert(*entry), "{entry:?} is there"),
+            Step::RemoveSource(entry) => {
+                assert!(self.sources.remove(entry), "{entry:?} is not there");
+            }
+            Step::Grace => {
+                assert!(!self.is_unrevised, "connections keep what was replaced while this waits");
+                self.unsettled = Default::default();
+            }
+            Step::Free { family, record, .. } => {
+                let place = *family as usize;
+                assert!(!self.unsettled[place].contains(record), "record {record} may be read");
+                assert!(self.records[place].remove(record).is_some(), "record {record} is free");
+            }
         }
         self.is_unrevised |= matches!(
             step,
@@ -199,6 +203,7 @@ impl Store for MemoryStore {
         for (&(index, endpoint), &chosen) in &self.members {
             installed.adopt_member(index, endpoint, chosen);
         }
+        self.sources.iter().for_each(|entry| installed.adopt_source(*entry));
         Ok(installed)
     }
 }

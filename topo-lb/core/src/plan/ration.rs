@@ -19,10 +19,10 @@ use super::capacity::{Lack, Meanwhile, Shortage, WhenFull};
 use super::desired::Desired;
 use super::draft::Draft;
 use super::extent::Extent;
+use super::finished::Plan;
 use super::indexes::service_of;
 use super::installed::Installed;
 use super::share::{self, Pool, Rank, Ranks, Room};
-use super::step::Plan;
 use super::waiting::Wait;
 use crate::cluster::{Family, ServiceId};
 

@@ -10,35 +10,28 @@ use std::rc::Rc;
 
 use ipnet::IpNet;
 
+use super::entry::SourceEntry;
+use super::finished::Plan;
+use super::step::Step;
 use crate::cluster::{Clients, Family, Frontend};
 
-/// An entry of `sources4` or `sources6`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SourceEntry {
-    /// The frontend, whoever its clients are.
-    pub frontend: Frontend,
-    /// The sources that may dial it; `None`: all others may not.
-    pub range: Option<IpNet>,
-}
-
-/// One change of these maps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SourceStep {
-    /// Write an entry.
-    Set(SourceEntry),
-    /// Remove an entry.
-    Remove(SourceEntry),
-}
-
 /// The changes, and the frontends that lack room.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct SourcePlan {
     /// Before frontends are published.
-    pub before: Vec<SourceStep>,
+    pub before: Vec<Step>,
     /// After frontends are withdrawn.
-    pub after: Vec<SourceStep>,
+    pub after: Vec<Step>,
     /// Frontends of which not all ranges fit. The sources in the others are denied.
     pub lacking: BTreeSet<Frontend>,
+}
+
+impl SourcePlan {
+    /// Adds these steps to the plan that publishes and withdraws the frontends.
+    pub fn join(self, plan: &mut Plan) {
+        plan.steps.splice(0..0, self.before);
+        plan.steps.extend(self.after);
+    }
 }
 
 /// Plans from `installed` to `desired`: frontends with source ranges, and these. `room`: entries that
@@ -70,9 +63,9 @@ pub fn plan<'a>(
         // they suffice.
         let excess = (there().count() + added.len()).saturating_sub(room as usize);
         let first = removed.split_off(removed.len().saturating_sub(excess));
-        plan.before.extend(first.into_iter().rev().map(SourceStep::Remove));
-        plan.before.extend(added.into_iter().map(SourceStep::Set));
-        plan.after.extend(removed.into_iter().map(SourceStep::Remove));
+        plan.before.extend(first.into_iter().rev().map(Step::RemoveSource));
+        plan.before.extend(added.into_iter().map(Step::SetSource));
+        plan.after.extend(removed.into_iter().map(Step::RemoveSource));
     }
     plan
 }
@@ -191,10 +184,11 @@ mod tests {
         plan(desired.iter().map(|(frontend, ranges)| (*frontend, &**ranges)), installed, room)
     }
 
-    fn carry_out(entries: &mut BTreeSet<SourceEntry>, step: SourceStep) {
+    fn carry_out(entries: &mut BTreeSet<SourceEntry>, step: Step) {
         match step {
-            SourceStep::Set(entry) => assert!(entries.insert(entry), "{entry:?} is there"),
-            SourceStep::Remove(entry) => assert!(entries.remove(&entry), "{entry:?} is not there"),
+            Step::SetSource(entry) => assert!(entries.insert(entry), "{entry:?} is there"),
+            Step::RemoveSource(entry) => assert!(entries.remove(&entry), "{entry:?} is not there"),
+            other => panic!("{other:?} is of no source"),
         }
     }
 
@@ -340,7 +334,7 @@ mod tests {
         let plan = plan(desired.into_iter(), &BTreeSet::new(), 10);
         let range = Some("10.0.0.0/8".parse().expect("a range"));
         let wanted =
-            [range, None].map(|range| SourceStep::Set(SourceEntry { frontend: own, range }));
+            [range, None].map(|range| Step::SetSource(SourceEntry { frontend: own, range }));
         assert_eq!(plan.before, wanted);
     }
 }

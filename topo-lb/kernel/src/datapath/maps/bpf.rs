@@ -13,7 +13,7 @@ use topo_lb_common::range::Range;
 use super::counters;
 use super::encode::{self, V4, V6};
 use super::error::{OpenError, StoreError};
-use super::family::{BATCH, FamilyMaps, Published};
+use super::family::{BATCH, FamilyMaps, Publication, Published};
 use super::frontends::FrontendFilter;
 use super::pinned::{Hash, Raw, absent_is_fine, data, entries, failed, open, size};
 use super::spec::cpus;
@@ -23,6 +23,16 @@ use crate::datapath::host::grace;
 use topo_lb_core::cluster::Family;
 use topo_lb_core::plan::store::Store;
 use topo_lb_core::plan::{Capacity, Installed, Step};
+
+/// Calls a method of the maps of a family.
+macro_rules! of {
+    ($store:ident, $family:expr, $method:ident($($argument:expr),*)) => {
+        match $family {
+            Family::V4 => $store.v4.$method($($argument),*),
+            Family::V6 => $store.v6.$method($($argument),*),
+        }
+    };
+}
 
 /// The pinned maps.
 pub struct BpfStore {
@@ -56,9 +66,12 @@ impl BpfStore {
             slots: size(pin_dir, maps::SLOTS4)?,
             members: size(pin_dir, maps::MEMBERS4)?,
             flows: size(pin_dir, maps::AFFINITY4)?,
+            sources: match pin_dir.join(maps::SOURCES4).exists() {
+                true => size(pin_dir, maps::SOURCES4)?,
+                false => 0,
+            },
             // Plans do not fill these maps.
             connections: 0,
-            sources: 0,
         };
         Ok(Self {
             v4,
@@ -99,14 +112,20 @@ impl BpfStore {
         self.range.set(0, Raw(range), 0).map_err(failed(maps::RANGE, "write"))
     }
 
-    /// Sets the bits of the frontends that the first of these steps publish.
-    fn set_bits(&mut self, steps: &[Step]) -> Result<(), StoreError> {
-        let Some(filter) = &mut self.frontends else { return Ok(()) };
-        for step in steps.iter().take(BATCH) {
-            let Step::Publish { frontend, .. } = step else { break };
-            filter.add(*frontend)?;
+    /// Publishes what the first of these steps publish; returns how many did.
+    fn publish(&mut self, family: Family, steps: &[Step]) -> Result<usize, StoreError> {
+        let first = steps.iter().take(BATCH).map_while(|step| match step {
+            Step::Publish { frontend, entry, slot_base, record } => {
+                let (frontend, slot_base, record) = (*frontend, *slot_base, *record);
+                Some(Publication { frontend, entry, slot_base, record })
+            }
+            _ => None,
+        });
+        let first: Vec<_> = first.collect();
+        if let Some(filter) = &mut self.frontends {
+            first.iter().try_for_each(|one| filter.add(one.frontend))?;
         }
-        Ok(())
+        of!(self, family, publish(&first))
     }
 
     /// Removes what the last Service ports with these indexes moved.
@@ -138,40 +157,37 @@ impl Store for BpfStore {
 
     fn write(&mut self, steps: &[Step]) -> Result<usize, StoreError> {
         let Some(step) = steps.first() else { return Ok(0) };
+        if !matches!(step, Step::Name { .. } | Step::Unname(_)) {
+            self.clear_totals()?;
+        }
         match step {
-            Step::Name { index, .. } | Step::Unname(index) => {
+            Step::SetRange(range) => self.set_range(*range),
+            Step::Name { index, name } => {
                 self.renamed.insert(*index);
+                self.name(*index, name)
             }
-            _ => self.clear_totals()?,
-        }
-        let family = match step {
-            Step::SetRange(range) => return self.set_range(*range).map(|()| 1),
-            Step::Name { index, name } => return self.name(*index, name).map(|()| 1),
             Step::Unname(index) => {
-                let removed = absent_is_fine(self.names.remove(&Raw(*index)));
-                return removed.map(|()| 1).map_err(failed(maps::NAMES, "remove"));
+                self.renamed.insert(*index);
+                absent_is_fine(self.names.remove(&Raw(*index)))
+                    .map_err(failed(maps::NAMES, "remove"))
             }
-            Step::Grace => return grace::wait().map(|()| 1).map_err(StoreError::Grace),
-            Step::FillSlots { family, .. } | Step::Free { family, .. } => *family,
-            Step::SetMember { endpoint, .. } | Step::RemoveMember { endpoint, .. } => {
-                Family::of(endpoint.ip())
+            Step::FillSlots { family, base, row } => of!(self, *family, fill_slots(*base, row)),
+            Step::SetMember { index, endpoint, chosen } => {
+                of!(self, Family::of(endpoint.ip()), set_member(*index, *endpoint, *chosen))
             }
-            Step::Publish { frontend, .. } => {
-                self.set_bits(steps)?;
-                return match frontend.family() {
-                    Family::V4 => self.v4.publish(steps),
-                    Family::V6 => self.v6.publish(steps),
-                };
+            Step::RemoveMember { index, endpoint } => {
+                of!(self, Family::of(endpoint.ip()), remove_member(*index, *endpoint))
             }
-            Step::Withdraw(frontend) => frontend.family(),
-        };
-        match family {
-            Family::V4 => self.v4.write(step),
-            Family::V6 => self.v6.write(step),
+            Step::Publish { frontend, .. } => return self.publish(frontend.family(), steps),
+            Step::Withdraw(frontend) => {
+                of!(self, frontend.family(), withdraw(frontend))?;
+                self.frontends.as_mut().map_or(Ok(()), |filter| filter.remove(*frontend))
+            }
+            Step::Grace => grace::wait().map_err(StoreError::Grace),
+            Step::Free { family, record, .. } => of!(self, *family, free(*record)),
+            Step::SetSource(entry) => of!(self, entry.frontend.family(), set_source(entry)),
+            Step::RemoveSource(entry) => of!(self, entry.frontend.family(), remove_source(entry)),
         }?;
-        if let (Step::Withdraw(frontend), Some(filter)) = (step, &mut self.frontends) {
-            filter.remove(*frontend)?;
-        }
         Ok(1)
     }
 
@@ -192,8 +208,8 @@ impl Store for BpfStore {
         for published in published {
             installed.adopt(published.frontend, published.placed);
         }
-        self.v4.read_members(&mut installed)?;
-        self.v6.read_members(&mut installed)?;
+        self.v4.read_beside(&mut installed)?;
+        self.v6.read_beside(&mut installed)?;
         if installed.placed().next().is_none() {
             // New maps are all zero, which would mean "anywhere".
             self.set_range(Range::EMPTY)?;

@@ -13,9 +13,12 @@ use super::encode::{self, Head, Layout};
 use super::error::{OpenError, StoreError};
 use super::mapped::Mapped;
 use super::pinned::{Hash, Raw, absent_is_fine, data, entries, failed, found, open};
+use super::sources::Sources;
 use crate::datapath::host::batch::update_batch;
 use topo_lb_core::cluster::{Clients, Frontend};
-use topo_lb_core::plan::{Installed, Placed, Step};
+use topo_lb_core::plan::entry::SourceEntry;
+use topo_lb_core::plan::{Entry, Installed, Placed};
+use topo_lb_core::topology::Chosen;
 
 /// Attempts of a read that overlaps with a write.
 const ATTEMPTS: u32 = 3;
@@ -29,6 +32,8 @@ pub(crate) struct FamilyMaps<L: Layout> {
     records: Mapped<L::Record>,
     slots: Array<MapData, Raw<L::Backend>>,
     members: Hash<L::MemberKey, Member>,
+    /// Only with `--frontends all`.
+    sources: Option<Sources<L>>,
 }
 
 /// A published value of a frontend.
@@ -38,6 +43,15 @@ pub struct Published {
     pub frontend: Frontend,
     /// What its connections do, and where.
     pub placed: Placed,
+}
+
+/// An entry to publish.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Publication<'a> {
+    pub(crate) frontend: Frontend,
+    pub(crate) entry: &'a Entry,
+    pub(crate) slot_base: Option<u32>,
+    pub(crate) record: u32,
 }
 
 /// What the record of a frontend says now.
@@ -56,48 +70,59 @@ impl<L: Layout> FamilyMaps<L> {
             records: Mapped::open(pin_dir, L::RECORDS)?,
             slots: open(pin_dir, L::SLOTS, Map::Array)?,
             members: open(pin_dir, L::MEMBERS, Map::HashMap)?,
+            sources: Sources::open(pin_dir)?,
         })
     }
 
-    /// Carries out a step of this family.
-    pub(crate) fn write(&mut self, step: &Step) -> Result<(), StoreError> {
-        match step {
-            Step::Free { record, .. } => self
-                .records
-                .set(*record, &bytemuck::Zeroable::zeroed())
-                .map_err(failed(L::RECORDS, "clear a record")),
-            Step::Withdraw(frontend) => {
-                let Some(key) = Self::key(frontend) else { return Ok(()) };
-                absent_is_fine(self.services.remove(&Raw(key)))
-                    .map_err(failed(L::SERVICES, "remove a Service"))
-            }
-            Step::FillSlots { base, row, .. } => {
-                for (slot, backend) in (*base..).zip(encode::backends::<L>(row)) {
-                    self.slots
-                        .set(slot, Raw(backend), 0)
-                        .map_err(failed(L::SLOTS, "write an endpoint"))?;
-                }
-                Ok(())
-            }
-            Step::SetMember { index, endpoint, chosen } => {
-                let Some(key) = Self::member(*index, *endpoint) else { return Ok(()) };
-                let member = Member { state: if *chosen { CHOSEN } else { 0 } };
-                self.members
-                    .insert(Raw(key), Raw(member), 0)
-                    .map_err(failed(L::MEMBERS, "write a member"))
-            }
-            Step::RemoveMember { index, endpoint } => {
-                let Some(key) = Self::member(*index, *endpoint) else { return Ok(()) };
-                absent_is_fine(self.members.remove(&Raw(key)))
-                    .map_err(failed(L::MEMBERS, "remove a member"))
-            }
-            // Written by `publish`, or of no family.
-            Step::Publish { .. }
-            | Step::SetRange(_)
-            | Step::Name { .. }
-            | Step::Unname(_)
-            | Step::Grace => Ok(()),
+    /// Clears a record that no program reads any more.
+    pub(crate) fn free(&mut self, record: u32) -> Result<(), StoreError> {
+        self.records
+            .set(record, &bytemuck::Zeroable::zeroed())
+            .map_err(failed(L::RECORDS, "clear a record"))
+    }
+
+    pub(crate) fn withdraw(&mut self, frontend: &Frontend) -> Result<(), StoreError> {
+        let Some(key) = Self::key(frontend) else { return Ok(()) };
+        absent_is_fine(self.services.remove(&Raw(key)))
+            .map_err(failed(L::SERVICES, "remove a Service"))
+    }
+
+    /// Writes endpoints to slots, from `base` on.
+    pub(crate) fn fill_slots(&mut self, base: u32, row: &[Chosen]) -> Result<(), StoreError> {
+        for (slot, backend) in (base..).zip(encode::backends::<L>(row)) {
+            self.slots.set(slot, Raw(backend), 0).map_err(failed(L::SLOTS, "write an endpoint"))?;
         }
+        Ok(())
+    }
+
+    pub(crate) fn set_member(
+        &mut self,
+        index: u32,
+        endpoint: SocketAddr,
+        chosen: bool,
+    ) -> Result<(), StoreError> {
+        let Some(key) = Self::member(index, endpoint) else { return Ok(()) };
+        let member = Member { state: if chosen { CHOSEN } else { 0 } };
+        self.members.insert(Raw(key), Raw(member), 0).map_err(failed(L::MEMBERS, "write a member"))
+    }
+
+    pub(crate) fn remove_member(
+        &mut self,
+        index: u32,
+        endpoint: SocketAddr,
+    ) -> Result<(), StoreError> {
+        let Some(key) = Self::member(index, endpoint) else { return Ok(()) };
+        absent_is_fine(self.members.remove(&Raw(key)))
+            .map_err(failed(L::MEMBERS, "remove a member"))
+    }
+
+    /// Writes who may dial a frontend. Without the map, nobody is kept from it.
+    pub(crate) fn set_source(&mut self, entry: &SourceEntry) -> Result<(), StoreError> {
+        self.sources.as_mut().map_or(Ok(()), |sources| sources.set(entry))
+    }
+
+    pub(crate) fn remove_source(&mut self, entry: &SourceEntry) -> Result<(), StoreError> {
+        self.sources.as_mut().map_or(Ok(()), |sources| sources.remove(entry))
     }
 
     fn key(frontend: &Frontend) -> Option<L::Frontend> {
@@ -110,18 +135,17 @@ impl<L: Layout> FamilyMaps<L> {
         Some(L::member(index, L::octets(endpoint.ip())?, endpoint.port()))
     }
 
-    /// Publishes the entries of the steps before the first that does not publish in this family.
-    /// Returns how many; one at least.
-    pub(crate) fn publish(&mut self, steps: &[Step]) -> Result<usize, StoreError> {
+    /// Publishes these entries, at most [`BATCH`], up to the first that is of the other family. Returns how
+    /// many; one at least.
+    pub(crate) fn publish(&mut self, entries: &[Publication<'_>]) -> Result<usize, StoreError> {
         let (mut keys, mut records) = (Vec::new(), Vec::new());
-        for step in steps.iter().take(BATCH) {
-            let Step::Publish { frontend, entry, slot_base, record } = step else { break };
-            let Some(key) = Self::key(frontend) else { break };
+        for &Publication { frontend, entry, slot_base, record } in entries {
+            let Some(key) = Self::key(&frontend) else { break };
             self.records
-                .set(*record, &encode::record::<L>(key, entry, *slot_base))
+                .set(record, &encode::record::<L>(key, entry, slot_base))
                 .map_err(failed(L::RECORDS, "write a Service"))?;
             keys.push(key);
-            records.push(*record);
+            records.push(record);
         }
         // A program that sees an index sees the record.
         fence(Ordering::Release);
@@ -158,7 +182,11 @@ impl<L: Layout> FamilyMaps<L> {
         Ok(None)
     }
 
-    pub(crate) fn read_members(&self, installed: &mut Installed) -> Result<(), StoreError> {
+    /// Reads members, and who may dial frontends.
+    pub(crate) fn read_beside(&self, installed: &mut Installed) -> Result<(), StoreError> {
+        if let Some(sources) = &self.sources {
+            sources.read(installed)?;
+        }
         for pair in entries(&self.members, L::MEMBERS) {
             let (key, member) = pair?;
             let (index, endpoint) = L::read_member(&key);

@@ -26,8 +26,7 @@ use tracing::warn;
 
 use super::connections::now;
 use super::error::StoreError;
-use super::pinned::{Hash, Raw, absent_is_fine, entries, failed, found};
-use super::reply_filter::another;
+use super::pinned::{Hash, Raw, absent_is_fine, another, entries, failed, found};
 use crate::datapath::host::batch::lookup_batch;
 
 /// Shortest pause between two passes.

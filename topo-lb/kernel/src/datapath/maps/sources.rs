@@ -1,114 +1,53 @@
 //! The maps `sources4` and `sources6`: who may dial a frontend with source ranges.
 
-use std::collections::BTreeSet;
 use std::marker::PhantomData;
 use std::path::Path;
 
 use aya::maps::lpm_trie::Key;
 use aya::maps::{LpmTrie, Map, MapData};
 use ipnet::IpNet;
-use topo_lb_common::maps;
 use topo_lb_common::sources::{ALLOWED, DENIED};
 
-use super::encode::{Layout, V4, V6, protocol_number};
+use super::encode::{Layout, protocol_number};
 use super::error::{OpenError, StoreError};
-use super::pinned::{Raw, absent_is_fine, failed, open, size};
-use topo_lb_core::cluster::Family;
-use topo_lb_core::plan::sources::{SourceEntry, SourceStep};
-
-/// The maps, and what they hold.
-pub struct SourceMaps {
-    v4: FamilySources<V4>,
-    v6: FamilySources<V6>,
-    installed: BTreeSet<SourceEntry>,
-    room: u32,
-}
-
-impl SourceMaps {
-    /// Opens the pinned maps; `None` if they are not pinned, because only ClusterIPs are served.
-    ///
-    /// # Errors
-    /// A map has another type.
-    pub fn open(pin_dir: &Path) -> Result<Option<Self>, OpenError> {
-        if !pin_dir.join(maps::SOURCES4).exists() {
-            return Ok(None);
-        }
-        Ok(Some(Self {
-            v4: FamilySources::open(pin_dir)?,
-            v6: FamilySources::open(pin_dir)?,
-            installed: BTreeSet::new(),
-            room: size(pin_dir, maps::SOURCES4)?,
-        }))
-    }
-
-    /// Reads what the maps hold, at the start and after a failure.
-    ///
-    /// # Errors
-    /// A map cannot be read.
-    pub fn read(&mut self) -> Result<(), StoreError> {
-        self.installed.clear();
-        self.v4.read(&mut self.installed)?;
-        self.v6.read(&mut self.installed)
-    }
-
-    /// What the maps hold.
-    pub const fn installed(&self) -> &BTreeSet<SourceEntry> {
-        &self.installed
-    }
-
-    /// Entries that fit into each map.
-    pub const fn room(&self) -> u32 {
-        self.room
-    }
-
-    /// Carries out steps in order. Stops at the first failure: read the maps and plan again then.
-    ///
-    /// # Errors
-    /// The kernel refuses a write.
-    pub fn carry_out(&mut self, steps: &[SourceStep]) -> Result<(), StoreError> {
-        for step in steps {
-            let (SourceStep::Set(entry) | SourceStep::Remove(entry)) = step;
-            match entry.frontend.family() {
-                Family::V4 => self.v4.write(step)?,
-                Family::V6 => self.v6.write(step)?,
-            }
-            match step {
-                SourceStep::Set(entry) => self.installed.insert(*entry),
-                SourceStep::Remove(entry) => self.installed.remove(entry),
-            };
-        }
-        Ok(())
-    }
-}
+use super::pinned::{Raw, absent_is_fine, failed, open};
+use topo_lb_core::plan::Installed;
+use topo_lb_core::plan::entry::SourceEntry;
 
 /// The map of one family.
-struct FamilySources<L: Layout> {
+pub(super) struct Sources<L: Layout> {
     trie: LpmTrie<MapData, Raw<L::Source>, u32>,
     layout: PhantomData<L>,
 }
 
-impl<L: Layout> FamilySources<L> {
-    fn open(pin_dir: &Path) -> Result<Self, OpenError> {
-        Ok(Self { trie: open(pin_dir, L::SOURCES, Map::LpmTrie)?, layout: PhantomData })
-    }
-
-    fn write(&mut self, step: &SourceStep) -> Result<(), StoreError> {
-        let (SourceStep::Set(entry) | SourceStep::Remove(entry)) = step;
-        let Some(key) = key::<L>(entry) else { return Ok(()) };
-        match step {
-            SourceStep::Set(entry) => {
-                let value = if entry.range.is_some() { ALLOWED } else { DENIED };
-                self.trie.insert(&key, value, 0).map_err(failed(L::SOURCES, "write a source range"))
-            }
-            SourceStep::Remove(_) => absent_is_fine(self.trie.remove(&key))
-                .map_err(failed(L::SOURCES, "remove a source range")),
+impl<L: Layout> Sources<L> {
+    /// Opens the pinned map; `None` if it is not pinned, because only ClusterIPs are served.
+    ///
+    /// # Errors
+    /// It has another type.
+    pub(super) fn open(pin_dir: &Path) -> Result<Option<Self>, OpenError> {
+        if !pin_dir.join(L::SOURCES).exists() {
+            return Ok(None);
         }
+        let trie = open(pin_dir, L::SOURCES, Map::LpmTrie)?;
+        Ok(Some(Self { trie, layout: PhantomData }))
     }
 
-    fn read(&self, all: &mut BTreeSet<SourceEntry>) -> Result<(), StoreError> {
+    pub(super) fn set(&mut self, entry: &SourceEntry) -> Result<(), StoreError> {
+        let Some(key) = key::<L>(entry) else { return Ok(()) };
+        let value = if entry.range.is_some() { ALLOWED } else { DENIED };
+        self.trie.insert(&key, value, 0).map_err(failed(L::SOURCES, "write a source range"))
+    }
+
+    pub(super) fn remove(&mut self, entry: &SourceEntry) -> Result<(), StoreError> {
+        let Some(key) = key::<L>(entry) else { return Ok(()) };
+        absent_is_fine(self.trie.remove(&key)).map_err(failed(L::SOURCES, "remove a source range"))
+    }
+
+    pub(super) fn read(&self, installed: &mut Installed) -> Result<(), StoreError> {
         for key in self.trie.keys() {
             let key = key.map_err(failed(L::SOURCES, "read"))?;
-            all.extend(entry::<L>(&key));
+            entry::<L>(&key).into_iter().for_each(|entry| installed.adopt_source(entry));
         }
         Ok(())
     }
@@ -145,6 +84,7 @@ fn entry<L: Layout>(key: &Key<Raw<L::Source>>) -> Option<SourceEntry> {
 mod tests {
     use topo_lb_common::sources::FRONTEND_BITS4;
 
+    use super::super::encode::{V4, V6};
     use super::*;
     use topo_lb_core::cluster::{Frontend, Protocol};
 

@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use super::connect::Server;
 use super::error::KubeError;
 use super::error::is_missing;
-use super::reflect::{Change, Failure, Query, changes};
+use super::reflect::{Failure, Query, Reflected, changes};
 use super::resource::StateKind;
 use crate::source::object::Identity;
 use crate::source::{Fault, Listing};
@@ -19,7 +19,7 @@ use topo_lb_core::cluster::client::{Client, Clients};
 use topo_lb_core::cluster::mesh::POD_SELECTORS;
 use topo_lb_core::cluster::unread::Unread;
 use topo_lb_core::cluster::{
-    self, ClusterTopologyPolicy, Namespace, Node, Service, Slice, TopologyPolicy, Update,
+    Change, ClusterTopologyPolicy, Namespace, Node, Service, Slice, TopologyPolicy, Update,
 };
 
 /// Lists all Nodes, EndpointSlices, Services, and what gives them policies: without the custom resources
@@ -124,7 +124,7 @@ async fn optional<T: StateKind>(server: &Server) -> Result<(Update, Vec<Fault>),
         }
         answer => return answer,
     };
-    let none = T::update(cluster::Change::Listed(Vec::new(), Vec::new()));
+    let none = T::update(Change::Listed(Vec::new(), Vec::new()));
     Ok((none, fault.into_iter().collect()))
 }
 
@@ -136,7 +136,7 @@ async fn all<T: StateKind>(server: &Server) -> Result<(Update, Vec<Fault>), Kube
     let (mut version, mut listing) = (0, list(0));
     loop {
         match listing.next().await {
-            Some(Ok(Change::Listed(object))) => match object.object {
+            Some(Ok(Reflected::Listed(object))) => match object.object {
                 Ok((object, skipped)) => {
                     faults.extend(skipped.as_ref().and_then(Fault::skipped));
                     all.push(object);
@@ -144,7 +144,7 @@ async fn all<T: StateKind>(server: &Server) -> Result<(Update, Vec<Fault>), Kube
                 Err(error) => faults.extend(Fault::unread(&error)),
             },
             // Of another version, after some pages of the one before.
-            Some(Ok(Change::Begin)) => (all, faults) = Default::default(),
+            Some(Ok(Reflected::Begin)) => (all, faults) = Default::default(),
             Some(Err(Failure::List(error))) => {
                 version += 1;
                 if version == T::VERSIONS.len() || !is_missing(&error) {
@@ -153,7 +153,7 @@ async fn all<T: StateKind>(server: &Server) -> Result<(Update, Vec<Fault>), Kube
                 listing = list(version);
             }
             // Complete, even if it cannot be watched.
-            _ => return Ok((T::update(cluster::Change::Listed(all, Vec::new())), faults)),
+            _ => return Ok((T::update(Change::Listed(all, Vec::new())), faults)),
         }
     }
 }

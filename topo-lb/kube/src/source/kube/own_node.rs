@@ -11,7 +11,7 @@ use tracing::debug;
 use super::backoff::{LONGEST, pause, random};
 use super::connect::{Server, connect};
 use super::error::is_gone;
-use super::reflect::{Change, Failure, Query, changes};
+use super::reflect::{Failure, Query, Reflected, changes};
 use super::resource::Watched;
 use super::target::KubeTarget;
 use super::watch::watch_seconds;
@@ -56,15 +56,15 @@ async fn follow(server: &Server, node: &str, sender: watch::Sender<bool>) {
     let mut listed = None;
     while !sender.is_closed() {
         match all.next().await {
-            Some(Ok(Change::Begin)) => listed = None,
-            Some(Ok(Change::Listed(object))) => listed = Some(read(object)),
+            Some(Ok(Reflected::Begin)) => listed = None,
+            Some(Ok(Reflected::Listed(object))) => listed = Some(read(object)),
             // `None`: the Node does not exist.
-            Some(Ok(Change::Complete)) => match listed {
+            Some(Ok(Reflected::Complete)) => match listed {
                 None => set(true),
                 Some(leaves) => leaves.into_iter().for_each(set),
             },
-            Some(Ok(Change::Applied(object))) => read(object).into_iter().for_each(set),
-            Some(Ok(Change::Deleted(_))) => set(true),
+            Some(Ok(Reflected::Applied(object))) => read(object).into_iter().for_each(set),
+            Some(Ok(Reflected::Deleted(_))) => set(true),
             Some(Err(failure)) => {
                 debug!("watching the Node {node} again: {failure:?}");
                 let is_first = last.is_none_or(|last| last.elapsed() > QUIET);

@@ -10,7 +10,7 @@ use super::backoff::{LONGEST, pause, random};
 use super::connect::Server;
 use super::error::KubeError;
 use super::error::{is_gone, overload};
-use super::reflect::{Change, Failure, Query, changes};
+use super::reflect::{Failure, Query, Reflected, changes};
 use super::resource::{Kept as _, Watched};
 use super::watch::watch_seconds;
 use topo_lb_core::exclusion::{Pod, PodReport};
@@ -19,7 +19,7 @@ use topo_lb_core::once::Once;
 /// A failure this long after the last pause is the first in a row. Exceeds the longest pause.
 const QUIET: Duration = Duration::from_secs(60);
 
-type Changes = BoxStream<'static, Result<Change<Pod>, Failure>>;
+type Changes = BoxStream<'static, Result<Reflected<Pod>, Failure>>;
 
 /// Lists the Pods of a node, and follows all changes. Never ends. Reports a trouble once as
 /// `Trouble`, and retries after growing pauses of at most 30 s.
@@ -71,19 +71,19 @@ impl Watch {
         self.changes = follow(&self.server, &self.node);
     }
 
-    fn take(&mut self, change: Change<Pod>) -> Option<PodReport> {
+    fn take(&mut self, change: Reflected<Pod>) -> Option<PodReport> {
         // Unreadable objects have no UID, which every Pod of an API server has.
         let pod = |object: Watched<Pod>| object.object.ok().map(|(pod, _)| pod);
         match change {
-            Change::Begin => self.listed.clear(),
-            Change::Listed(object) => self.listed.extend(pod(object)),
-            Change::Complete => {
+            Reflected::Begin => self.listed.clear(),
+            Reflected::Listed(object) => self.listed.extend(pod(object)),
+            Reflected::Complete => {
                 self.failures = 0;
                 self.troubles.clear();
                 return Some(PodReport::All(std::mem::take(&mut self.listed)));
             }
-            Change::Applied(object) => return pod(object).map(PodReport::Pod),
-            Change::Deleted(object) => return pod(object).map(|pod| PodReport::Gone(pod.uid)),
+            Reflected::Applied(object) => return pod(object).map(PodReport::Pod),
+            Reflected::Deleted(object) => return pod(object).map(|pod| PodReport::Gone(pod.uid)),
         }
         None
     }
@@ -192,7 +192,7 @@ mod tests {
 
     /// A watch that gets `changes`, without a server.
     async fn watch(
-        changes: impl Stream<Item = Result<Change<Pod>, Failure>> + Send + 'static,
+        changes: impl Stream<Item = Result<Reflected<Pod>, Failure>> + Send + 'static,
     ) -> Watch {
         Watch { changes: changes.boxed(), ..Watch::new(nowhere().await, "n1".to_owned()) }
     }
@@ -200,7 +200,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_server_that_refuses_in_other_words_each_time_is_left_alone_in_between() {
         let refusal = |number| Err(Failure::List(refused(429 + 74 * (number as u16 % 2), number)));
-        let last = [Err(Failure::Told(refused(410, 41))), Ok(Change::Begin), Ok(Change::Complete)];
+        let last =
+            [Err(Failure::Told(refused(410, 41))), Ok(Reflected::Begin), Ok(Reflected::Complete)];
         let mut watch = watch(stream::iter((0..40).map(refusal).chain(last))).await;
         let begun = Instant::now();
         let mut troubles = 0;
@@ -218,7 +219,7 @@ mod tests {
             sleep(hour).await;
             Err(Failure::Watch(::kube::Error::LinesCodecMaxLineLengthExceeded))
         });
-        let done = stream::iter([Ok(Change::Complete)]);
+        let done = stream::iter([Ok(Reflected::Complete)]);
         let mut watch = watch(breaks.chain(done)).await;
         let begun = Instant::now();
         assert_eq!(watch.next().await, PodReport::All(Vec::new()));

@@ -25,8 +25,9 @@ use crate::source::object::Names;
 /// overloaded, or a proxy, and would otherwise get the next request without a pause.
 const SHORTEST: Duration = Duration::from_secs(1);
 
+/// What a list or a watch brought.
 #[derive(Debug)]
-pub(super) enum Change<T> {
+pub(super) enum Reflected<T> {
     /// A listing begins.
     Begin,
     /// An object of the listing.
@@ -70,7 +71,7 @@ pub(super) struct Query {
 pub(super) fn changes<T: Kept>(
     server: &Server,
     query: Query,
-) -> BoxStream<'static, Result<Change<T>, Failure>> {
+) -> BoxStream<'static, Result<Reflected<T>, Failure>> {
     let reflector = Reflector { server: server.clone(), query, step: Step::Anew };
     stream::unfold(reflector, async |mut it| Some((it.next().await, it))).boxed()
 }
@@ -116,13 +117,13 @@ struct ListMetadata {
 }
 
 impl<T: Kept> Reflector<T> {
-    async fn next(&mut self) -> Result<Change<T>, Failure> {
+    async fn next(&mut self) -> Result<Reflected<T>, Failure> {
         loop {
             // Errors without another next step restart with a listing.
             match std::mem::replace(&mut self.step, Step::Anew) {
                 Step::Anew => {
                     self.step = Step::Ask(None);
-                    return Ok(Change::Begin);
+                    return Ok(Reflected::Begin);
                 }
                 Step::Ask(token) => {
                     let body = ask::<T>(&self.server, &self.query, token)
@@ -135,7 +136,7 @@ impl<T: Kept> Reflector<T> {
                 Step::Read(mut page) => {
                     if let Some(object) = page.ready.pop_front() {
                         self.step = Step::Read(page);
-                        return Ok(Change::Listed(object));
+                        return Ok(Reflected::Listed(object));
                     }
                     if page.read_on().await.map_err(Failure::List)? {
                         self.step = Step::Read(page);
@@ -150,7 +151,7 @@ impl<T: Kept> Reflector<T> {
                     self.step = Step::Begin(version.ok_or(Failure::NoVersion)?);
                     // Later, another server's cache may be older than what was seen.
                     self.query.cached = false;
-                    return Ok(Change::Complete);
+                    return Ok(Reflected::Complete);
                 }
                 Step::Begin(from) => match watch::<T>(&self.server, &self.query, &from).await {
                     Ok(events) => self.step = Step::Watch(events, from, Some(Instant::now())),
@@ -174,7 +175,7 @@ impl<T: Kept> Reflector<T> {
         mut events: Events<T>,
         from: String,
         begun: Option<Instant>,
-    ) -> Option<Result<Change<T>, Failure>> {
+    ) -> Option<Result<Reflected<T>, Failure>> {
         match events.next().await {
             None => {
                 self.step = Step::Begin(from);
@@ -193,11 +194,11 @@ impl<T: Kept> Reflector<T> {
             }
             Some(Ok(WatchEvent::Added(object) | WatchEvent::Modified(object))) => {
                 self.step = Step::Watch(events, object.resource_version().to_owned(), None);
-                return Some(Ok(Change::Applied(object)));
+                return Some(Ok(Reflected::Applied(object)));
             }
             Some(Ok(WatchEvent::Deleted(object))) => {
                 self.step = Step::Watch(events, object.resource_version().to_owned(), None);
-                return Some(Ok(Change::Deleted(object)));
+                return Some(Ok(Reflected::Deleted(object)));
             }
             Some(Err(error)) => {
                 // On a new watch the unparsable line would come again.

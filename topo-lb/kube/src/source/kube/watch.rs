@@ -16,13 +16,13 @@ use super::error::{
     is_forbidden, is_gone, is_hang_up, is_missing, is_passing, is_unintelligible, overload,
 };
 use super::reach::{Nodes, Reach};
-use super::reflect::{Change, Failure, Query, changes};
+use super::reflect::{Failure, Query, Reflected, changes};
 use super::resource::{StateKind, Watched};
 use super::watch_aggregator::{Failing, WatchAggregator, WatchReport, beats};
 use crate::source::Event;
 use crate::source::object::Kind;
 use topo_lb_core::cluster::{
-    self, ClusterTopologyPolicy, KnownNodes, Namespace, Node, Service, Slice, TopologyPolicy,
+    Change, ClusterTopologyPolicy, KnownNodes, Namespace, Node, Service, Slice, TopologyPolicy,
     Update,
 };
 
@@ -72,7 +72,7 @@ fn follow_reach(server: Server, nodes: Reach) -> impl Stream<Item = Event> + Sen
     })
 }
 
-type Changes<T> = BoxStream<'static, Result<Change<T>, Failure>>;
+type Changes<T> = BoxStream<'static, Result<Reflected<T>, Failure>>;
 
 struct Watch<T: StateKind> {
     server: Server,
@@ -171,29 +171,29 @@ impl<T: StateKind> Watch<T> {
         self.changes = changes(&self.server, query(self.version, &self.reach, cached));
     }
 
-    fn take(&mut self, change: Change<T>) {
+    fn take(&mut self, change: Reflected<T>) {
         // The begin of a listing is not a success yet.
-        if !matches!(change, Change::Begin) {
+        if !matches!(change, Reflected::Begin) {
             self.attempts = Attempts::Succeeding;
         }
         match change {
-            Change::Begin => {
+            Reflected::Begin => {
                 if !matches!(self.phase, Phase::Probing { .. }) {
                     self.phase = Phase::Listing(Vec::new());
                 }
             }
             // Sends objects as they come, and removes missing ones at the end: a list of all
             // objects would need more memory than the state itself, and fragment the heap.
-            Change::Listed(object) => {
+            Reflected::Listed(object) => {
                 match &mut self.phase {
                     Phase::Listing(listed) => listed.push(object.id()),
                     phase => *phase = Phase::Listing(vec![object.id()]),
                 }
                 if let Some(object) = self.read(object) {
-                    self.say(Event::Update(T::update(cluster::Change::Applied(object))));
+                    self.say(Event::Update(T::update(Change::Applied(object))));
                 }
             }
-            Change::Complete => {
+            Reflected::Complete => {
                 let listed = match std::mem::replace(&mut self.phase, Phase::Watching) {
                     Phase::Listing(listed) => listed,
                     Phase::Probing { .. } | Phase::Watching => Vec::new(),
@@ -202,7 +202,7 @@ impl<T: StateKind> Watch<T> {
                 self.absence = None;
                 self.reach.listed();
                 self.server.session.watch_health.listed(T::KIND);
-                let all = Event::Update(T::update(cluster::Change::Listed(Vec::new(), listed)));
+                let all = Event::Update(T::update(Change::Listed(Vec::new(), listed)));
                 let known = Event::Update(Update::KnownNodes(self.reach.now()));
                 match (T::KIND, self.reach.now()) {
                     // `KnownNodes` first, so that the other Nodes do not count as deleted.
@@ -216,19 +216,19 @@ impl<T: StateKind> Watch<T> {
                 }
                 self.waiting.push_back(WatchReport::Listed(T::KIND));
             }
-            Change::Applied(object) => {
+            Reflected::Applied(object) => {
                 if let Some(object) = self.read(object) {
-                    self.say(Event::Update(T::update(cluster::Change::Applied(object))));
+                    self.say(Event::Update(T::update(Change::Applied(object))));
                 }
             }
-            Change::Deleted(_) if T::IS_CUSTOM => {
+            Reflected::Deleted(_) if T::IS_CUSTOM => {
                 self.relist
                     .get_or_insert_with(|| Instant::now() + self.server.session.timing.deletion);
             }
-            Change::Deleted(object) => {
+            Reflected::Deleted(object) => {
                 let id = object.id();
                 self.wrong.remove(&id);
-                self.say(Event::Update(T::update(cluster::Change::Deleted(id))));
+                self.say(Event::Update(T::update(Change::Deleted(id))));
             }
         }
     }

@@ -11,7 +11,7 @@ use crate::source::kube::backoff::random;
 use crate::source::kube::error::is_forbidden;
 use crate::source::kube::resource::StateKind;
 use crate::source::kube::watch_aggregator::WatchReport;
-use topo_lb_core::cluster;
+use topo_lb_core::cluster::Change;
 
 /// Pause while a server may not know roles or custom resources yet.
 const ROLES_PAUSE: Duration = Duration::from_secs(2);
@@ -44,7 +44,7 @@ impl<T: StateKind> Watch<T> {
             )),
             false => {
                 if before.is_some() {
-                    let none = cluster::Change::Listed(Vec::new(), Vec::new());
+                    let none = Change::Listed(Vec::new(), Vec::new());
                     self.say(Event::Update(T::update(none)));
                 }
                 None
