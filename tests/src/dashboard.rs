@@ -9,7 +9,7 @@ use fs_err as fs;
 use serde_json::Value;
 
 use crate::deployment::deploy;
-use graph::{GREY, Place, text};
+use graph::{Area, GREY, text};
 
 /// The time between two points of a line, in seconds.
 pub const STEP: f64 = 1.0;
@@ -29,7 +29,7 @@ pub struct Panel {
     pub title: String,
     /// All of them are drawn into one graph.
     pub queries: Vec<Query>,
-    place: Place,
+    place: Area,
     /// Grafana's name of the unit.
     unit: String,
     /// The top of the axis, if it is fixed.
@@ -52,7 +52,7 @@ pub struct Dashboard {
     /// Its graphs.
     pub panels: Vec<Panel>,
     /// Titles between the graphs.
-    headings: Vec<(Place, String)>,
+    headings: Vec<(Area, String)>,
 }
 
 impl Query {
@@ -93,7 +93,7 @@ impl Dashboard {
         let dashboard: Value = serde_json::from_str(&content)?;
         let (mut panels, mut headings) = (Vec::new(), Vec::new());
         for panel in dashboard["panels"].as_array().context("the dashboard has panels")? {
-            let place = Place::on_grid(&panel["gridPos"]).context("a panel has a place")?;
+            let place = Area::on_grid(&panel["gridPos"]).context("a panel has a place")?;
             let title = panel["title"].as_str().context("a panel has a title")?.to_owned();
             if panel["type"] == "row" {
                 headings.push((place, title));
@@ -123,11 +123,11 @@ impl Dashboard {
     /// A picture as SVG. `found` has the lines of each panel in this time, in seconds since 1970.
     #[must_use]
     pub fn picture(&self, found: &[Vec<Series>], (begin, end): (f64, f64)) -> String {
-        let size = |of: fn(&Place) -> f64| {
+        let size = |of: fn(&Area) -> f64| {
             let places = self.panels.iter().map(|panel| &panel.place);
             places.map(of).fold(0.0, f64::max) + graph::MARGIN
         };
-        let (width, height) = (size(Place::right), size(Place::bottom));
+        let (width, height) = (size(Area::right), size(Area::bottom));
         let mut svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" font-size=\"11\" \
              font-family=\"system-ui, 'Helvetica Neue', Arial, sans-serif\">\n\

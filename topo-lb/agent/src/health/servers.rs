@@ -1,7 +1,7 @@
 //! The listeners of health checks. They share the limits of connections: a Service with a crowd of
 //! clients takes nothing from the rest of the agent.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::future::ready;
 use std::io;
 use std::net::SocketAddr;

@@ -126,7 +126,7 @@ pub(super) fn follow_at(path: PathBuf, pace: Pace) -> Result<Following, FileErro
         names: Names::default(),
         seen: None,
         troubles: Once::new(),
-        untold: false,
+        unwatched: Once::new(),
         synced: false,
         had_pods: false,
     };
