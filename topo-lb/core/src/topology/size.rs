@@ -6,7 +6,8 @@ use std::collections::HashSet;
 use super::exposed::Exposing;
 use super::route::{differs_outside, frontends};
 use super::trial::Seen;
-use super::{Scope, candidate, has_frontends, policy};
+use super::scope::{Scope, has_frontends};
+use super::{candidate, policy};
 use crate::cluster::{Family, Service, ServiceId, State};
 
 /// The most that a Service may ask for.
