@@ -10,7 +10,8 @@ const PAGE: &str = "ARCHITECTURE.md";
 const HEADING: &str = "\n## Folders\n";
 
 /// Folders whose own folders have a row each, below their row.
-const OPEN: [&str; 6] = [
+const OPEN: [&str; 7] = [
+    "topo-lb-ebpf/src",
     "topo-lb/core/src",
     "topo-lb/kernel/src",
     "topo-lb/kube/src",
