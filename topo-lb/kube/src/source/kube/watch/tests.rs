@@ -5,7 +5,7 @@ const MINUTES: Duration = Duration::from_secs(600);
 
 /// A watch that gets `changes`, without a server.
 async fn watch(
-    changes: impl Stream<Item = Result<Change<Service>, Failure>> + Send + 'static,
+    changes: impl Stream<Item = Result<Reflected<Service>, Failure>> + Send + 'static,
 ) -> Watch<Service> {
     let mut watch = Watch::new(nowhere().await, Reach::all());
     watch.changes = changes.boxed();
@@ -44,7 +44,7 @@ async fn a_server_that_was_never_reached_is_tried_every_three_seconds() {
 
 #[tokio::test(start_paused = true)]
 async fn a_server_without_time_is_tried_every_eight_seconds_and_named_once() {
-    let listed = stream::iter([Ok(Change::Begin), Ok(Change::Complete)]);
+    let listed = stream::iter([Ok(Reflected::Begin), Ok(Reflected::Complete)]);
     let mut number = 0;
     let refusals = stream::repeat_with(move || {
         number += 1;
@@ -63,7 +63,7 @@ async fn a_server_without_time_is_tried_every_eight_seconds_and_named_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_went_away_is_tried_every_half_minute() {
-    let listed = stream::iter([Ok(Change::Begin), Ok(Change::Complete)]);
+    let listed = stream::iter([Ok(Reflected::Begin), Ok(Reflected::Complete)]);
     let nobody = || {
         let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
         Err(Failure::Begin(::kube::Error::Service(refused.into())))
@@ -78,9 +78,9 @@ async fn a_server_that_went_away_is_tried_every_half_minute() {
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_ends_watches_as_they_begin_is_not_asked_without_pause() {
-    let listed = stream::iter([Ok(Change::Begin), Ok(Change::Complete)]);
+    let listed = stream::iter([Ok(Reflected::Begin), Ok(Reflected::Complete)]);
     let short = stream::repeat_with(|| Err(Failure::Short)).take(40);
-    let last = stream::iter([Ok(Change::Complete)]);
+    let last = stream::iter([Ok(Reflected::Complete)]);
     let watch = watch(listed.chain(short).chain(last)).await;
     let begun = Instant::now();
     let mut said = std::pin::pin!(watch.said());
