@@ -10,7 +10,7 @@ use topo_lb_common::selection::SPILL_ONE;
 use topo_lb_core::cluster::service::PolicySources;
 use topo_lb_core::cluster::{Endpoint, Family, Frontend, Node, Port, Service, ServiceId, State};
 use topo_lb_core::topology::{self, Scope, Verdict};
-use topo_lb_core::what_if::{self, Both, Figures, Group, Proxied, Report, Scraped, ServicePort};
+use topo_lb_core::what_if::{self, Both, Figures, Group, Moved, Proxied, Report, ServicePort};
 
 use crate::made::{
     Asking, Cluster, H, Otherwise, Z, endpoint, id, keyed, node, of_cluster, policy, service, slice,
@@ -306,29 +306,23 @@ fn by_hand(
     (groups, loads, fates)
 }
 
-/// Metrics of these nodes: each has moved so many bytes to each port of the Service.
-fn scraped(state: &State, bytes: &BTreeMap<String, u32>) -> Vec<Scraped> {
+/// Bytes to one port of the Service, as an agent's metrics have them.
+fn moved(node: Option<&str>, port: &str, is_near: bool, bytes: f64) -> Moved {
+    Moved { node: node.map(Into::into), service: id("svc"), port: port.into(), is_near, bytes }
+}
+
+/// Figures of these nodes: each has moved so many bytes to each port of the Service.
+fn figures(state: &State, bytes: &BTreeMap<String, u32>) -> Figures {
     let ports = &state.service(&id("svc")).unwrap().ports;
     let label = |port: &Port| match &*port.name {
         "" => port.port.to_string(),
         name => name.to_owned(),
     };
-    let text = |bytes: &u32| -> String {
-        let line = |port| {
-            format!(
-                "topo_lb_tcp_sent_bytes_total{{namespace=\"default\",service=\"svc\",\
-                 port=\"{}\",locality=\"zone\",tier=\"none\"}} {bytes}\n",
-                label(port)
-            )
-        };
-        ports.iter().map(line).collect()
+    let one = |(node, bytes): (&String, &u32)| {
+        let (node, bytes) = (node.clone(), f64::from(*bytes));
+        ports.iter().map(move |port| moved(Some(&node), &label(port), true, bytes))
     };
-    let one = |(node, bytes): (&String, &u32)| Scraped {
-        node: Some(node.as_str().into()),
-        place: node.clone(),
-        text: text(bytes) + "topo_lb_ready 1\n",
-    };
-    bytes.iter().map(one).collect()
+    Figures::since_start(bytes.iter().flat_map(one), Vec::new())
 }
 
 fn assert_near(one: f64, other: f64) {
@@ -405,10 +399,7 @@ fn agrees(
 
 #[test]
 fn bytes_of_a_node_that_nobody_names_follow_all_and_without_the_service_none_flow() {
-    let text = "topo_lb_tcp_sent_bytes_total{namespace=\"default\",service=\"svc\",port=\"http\",\
-                locality=\"elsewhere\"} 400\n";
-    let one = Scraped { node: None, place: "x".into(), text: text.into() };
-    let figures = Figures::of(&[one]).unwrap();
+    let figures = Figures::since_start([moved(None, "http", false, 400.0)], Vec::new());
     let mut without = with(service());
     without.services.clear();
     let [all, near, none] = [with(service()), with(keyed(Z)), without].map(|it| proxied(&it));
@@ -430,10 +421,7 @@ fn bytes_of_a_node_that_nobody_names_follow_all_and_without_the_service_none_flo
 
 #[test]
 fn bytes_are_of_the_port_s_name_before_and_of_the_family_that_changes() {
-    let text = "topo_lb_tcp_sent_bytes_total{namespace=\"default\",service=\"svc\",port=\"http\",\
-                locality=\"elsewhere\"} 400\n";
-    let one = Scraped { node: None, place: "x".into(), text: text.into() };
-    let figures = Figures::of(&[one]).unwrap();
+    let figures = Figures::since_start([moved(None, "http", false, 400.0)], Vec::new());
     let totals = |before: &Cluster, after: &Cluster| {
         let [before, after] = [before, after].map(proxied);
         what_if::compare(&before, &after, Z, &asked(), Some(&figures)).totals.bytes
@@ -469,7 +457,7 @@ fn loads_are_those_of_each_node_alone_and_sum_to_the_served_nodes() {
         let asked = asked();
         let nodes = before.state().nodes().zip(1..);
         let bytes: BTreeMap<_, _> = nodes.map(|((node, _), n)| (node.to_owned(), n * n)).collect();
-        let figures = Figures::of(&scraped(before.state(), &bytes)).unwrap();
+        let figures = figures(before.state(), &bytes);
         for label in [Z, H, "rack"] {
             let report: Report<'_> =
                 what_if::compare(&before, &after, label, &asked, Some(&figures));
