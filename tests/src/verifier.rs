@@ -16,7 +16,7 @@ use topo_lb_kernel::datapath::programs::object::{AllFrontends, Constants, TcpPee
 use topo_lb_kernel::datapath::programs::tcp_fields::TcpFields;
 
 use crate::packets::{MARK, load_object, object};
-use crate::requirements::kernel;
+use crate::requirements::{kernel, walks};
 pub use jumps::peak_jumps;
 
 /// The most instructions, over all paths of one program, that the kernel checks
@@ -28,7 +28,9 @@ pub const INSTRUCTION_LIMIT: u32 = 1_000_000;
 pub const JUMP_LIMIT: u16 = 8_192;
 
 /// Programs that the agent loads from Linux 5.12 on.
-const NEWER: [&str; 3] = ["accounting_beside", "walk4", "walk6"];
+const NEWER: [&str; 3] = ["accounting_beside", WALKS[0], WALKS[1]];
+/// Those of [`walks`].
+const WALKS: [&str; 2] = ["walk4", "walk6"];
 
 /// What the agent's flags say to the programs. Which paths the verifier sees, and how much of the stack
 /// they take, depends on it.
@@ -119,7 +121,9 @@ pub fn instructions(serving: Serving) -> Result<BTreeMap<String, u32>> {
     let mut found = BTreeMap::new();
     for (name, program) in ebpf.programs_mut() {
         let is_tc = matches!(program, Program::SchedClassifier(_));
-        if kernel() < (5, 12) && NEWER.contains(&name) || is_tc && !serving.concerns_tc() {
+        let is_newer = kernel() < (5, 12) && NEWER.contains(&name);
+        let is_refused = !walks() && WALKS.contains(&name);
+        if is_newer || is_refused || is_tc && !serving.concerns_tc() {
             continue;
         }
         match without_descriptors(|| load(program, &btf))? {

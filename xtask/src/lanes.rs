@@ -15,6 +15,7 @@ use fs_err as fs;
 
 use crate::process::{caught, to_log};
 use crate::progress::{GREEN, RED, clock, line, paint};
+use crate::summary::unchecked;
 
 /// The limit for a suite: several times what the longest needs.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
@@ -28,21 +29,21 @@ pub(crate) struct Suite {
 }
 
 /// Starts the suites in this order, so many at once. Prints how each ended, and the output of those
-/// that failed.
+/// that failed. Returns what they say that they could not check.
 ///
 /// # Errors
 /// Suites have failed: the error names them, and their tests with what these say. The others have run
 /// all the same.
-pub(crate) fn run(suites: Vec<Suite>, lanes: usize) -> Result<()> {
+pub(crate) fn run(suites: Vec<Suite>, lanes: usize) -> Result<Option<String>> {
     let waiting = Mutex::new(VecDeque::from(suites));
+    let passed = Mutex::new(Vec::new());
     let failed = Mutex::new(Vec::new());
     thread::scope(|scope| {
         for _ in 0..lanes {
             scope.spawn(|| {
                 while let Some(mut suite) = next(&waiting) {
-                    if !passes(&mut suite) {
-                        failed.lock().unwrap_or_else(PoisonError::into_inner).push(suite);
-                    }
+                    let ended = if passes(&mut suite) { &passed } else { &failed };
+                    ended.lock().unwrap_or_else(PoisonError::into_inner).push(suite);
                 }
             });
         }
@@ -52,7 +53,9 @@ pub(crate) fn run(suites: Vec<Suite>, lanes: usize) -> Result<()> {
     }
     let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
     if failed.is_empty() {
-        return Ok(());
+        let passed = passed.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let outputs: Vec<String> = passed.iter().map(output).collect();
+        return Ok(unchecked(outputs.iter().map(String::as_str)));
     }
     let names: Vec<_> = failed.iter().map(|suite| suite.name.as_str()).collect();
     let reasons = failed.iter().flat_map(|suite| reasons(&output(suite)));

@@ -210,8 +210,14 @@ fn in_lanes(stages: &[Stage], workspace: &Workspace) -> Result<Outcome> {
     suites::longest_first(&mut suites, |suite| &suite.name);
     let lanes = lanes();
     progress::note(&format!("{lanes} suites at a time"));
-    lanes::run(suites, lanes)?;
-    Ok(outcome)
+    let unchecked = lanes::run(suites, lanes)?;
+    Ok(match (unchecked, outcome) {
+        (None, outcome) => outcome,
+        (Some(what), Outcome::Unchecked(other) | Outcome::NothingToCheck(other)) => {
+            Outcome::Unchecked(format!("{what}; {other}"))
+        }
+        (Some(what), _) => Outcome::Unchecked(what),
+    })
 }
 
 fn format(workspace: &Workspace) -> Result<()> {

@@ -1,5 +1,6 @@
 //! The table at the end of `cargo xtask test`.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::progress::{DIM, GREEN, RED, YELLOW, clock, paint};
@@ -17,6 +18,15 @@ pub(crate) enum Outcome {
     Failed,
     /// An earlier stage failed.
     NotRun,
+}
+
+/// What suites say that they could not check on this machine, in their output: each sentence once.
+pub(crate) fn unchecked<'a>(outputs: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    let lines = outputs.into_iter().flat_map(str::lines);
+    let all: BTreeSet<&str> =
+        lines.filter_map(|line| line.trim().strip_prefix("NOT checked: ")).collect();
+    let all: Vec<&str> = all.into_iter().collect();
+    (!all.is_empty()).then(|| format!("NOT checked: {}", all.join("; ")))
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +66,16 @@ pub(crate) fn table(rows: &[Row]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_not_checked_is_said_once() {
+        let outputs = [
+            "test a ... NOT checked: b\nNOT checked: one\n  ok\n",
+            "NOT checked: two\nNOT checked: one\n",
+        ];
+        assert_eq!(unchecked(outputs).as_deref(), Some("NOT checked: one; two"));
+        assert_eq!(unchecked(["test a ... ok\n"]), None);
+    }
 
     #[test]
     fn every_stage_has_a_line_and_columns_align() {

@@ -23,8 +23,8 @@ fn the_datapath_outlasts_its_agent_and_the_next_one_writes_only_what_changed() -
         let content = maps(scene)?;
         for is_killed in [false, true] {
             let objects = scene.agent.objects()?;
-            // Eight hooks, accounting and, with atomic instructions, two walks.
-            let all = if requirements::kernel() < (5, 12) { 9 } else { 11 };
+            // Eight hooks, accounting and, where the kernel takes them, two walks.
+            let all = if requirements::walks() { 11 } else { 9 };
             ensure!(objects.links() == all && objects.programs() == all, "{objects}");
             if is_killed {
                 scene.agent.kill();

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 
 use super::exposed::Exposing;
 use super::route::{differs_outside, frontends};
-use super::trial::Seen;
 use super::scope::{Scope, has_frontends};
+use super::trial::Seen;
 use super::{candidate, policy};
 use crate::cluster::{Family, Service, ServiceId, State};
 

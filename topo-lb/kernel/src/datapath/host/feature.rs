@@ -3,9 +3,11 @@
 use std::os::fd::OwnedFd;
 use std::{fmt, io};
 
+use aya::Btf;
 use aya::maps::MapType;
 use aya::programs::ProgramType;
 use aya::sys::{BpfHelper, is_helper_supported, is_map_supported};
+use aya_obj::btf::BtfKind;
 use aya_obj::generated::bpf_prog_type::{BPF_PROG_TYPE_CGROUP_SOCK_ADDR, BPF_PROG_TYPE_SCHED_CLS};
 
 use super::syscall;
@@ -30,6 +32,8 @@ enum Kind {
     Helper(BpfHelper),
     /// Instructions that exchange a word atomically.
     AtomicExchange,
+    /// Programs that the kernel calls for each element of a map of socket storage.
+    Iterator,
     /// A helper in callbacks of TCP sockets.
     CallbackHelper(BpfHelper),
     /// A helper at the hooks of `bind`.
@@ -59,10 +63,18 @@ impl Feature {
         Self::callback_helper("bpf_skc_to_tcp_sock", "5.9", BpfHelper::BPF_FUNC_skc_to_tcp_sock),
     ];
 
-    /// TCP connections can be counted while they are open.
+    /// Programs of several CPUs can count the same connection.
     // 5ffa25502b5a, "bpf: Add instructions for atomic_[cmp]xchg".
     pub const ATOMIC_EXCHANGE: Self =
         Self { name: "atomic exchanges in programs", since: "5.12", kind: Kind::AtomicExchange };
+
+    // Some hosted kernels refuse it, as all programs of type tracing. 5ce6e77c7edf, "bpf: Implement bpf
+    // iterator for sock local storage map".
+    const ITERATOR: Self =
+        Self { name: "iterators over socket storage", since: "5.9", kind: Kind::Iterator };
+
+    /// TCP connections can be counted while they are open.
+    pub const WALK: &[Self] = &[Self::ATOMIC_EXCHANGE, Self::ITERATOR];
 
     /// A socket that takes IPv6 alone is told from one that takes both. Not under a kernel's lockdown for
     /// confidentiality.
@@ -97,6 +109,7 @@ impl Feature {
             Kind::Map(map_type) => is_map_supported(map_type).ok(),
             Kind::Helper(helper) => is_helper_supported(ProgramType::CgroupSockAddr, helper).ok(),
             Kind::AtomicExchange => has_atomic_exchange(),
+            Kind::Iterator => has_iterator(),
             Kind::CallbackHelper(helper) => is_helper_supported(ProgramType::SockOps, helper).ok(),
             Kind::BindHelper(helper) => is_helper_supported(ProgramType::CgroupSock, helper).ok(),
         }
@@ -109,7 +122,7 @@ impl fmt::Display for Feature {
             Kind::Hook(_) => write!(f, "the cgroup hook {}", self.name),
             Kind::Map(_) => write!(f, "maps of type {}", self.name),
             Kind::Helper(_) => write!(f, "{} at the socket hooks", self.name),
-            Kind::AtomicExchange => f.write_str(self.name),
+            Kind::AtomicExchange | Kind::Iterator => f.write_str(self.name),
             Kind::CallbackHelper(_) => write!(f, "{} at the hook sock_ops", self.name),
             Kind::BindHelper(_) => write!(f, "{} at the hooks of bind", self.name),
         }
@@ -190,7 +203,7 @@ pub const GROUPS: [FeatureGroup; 9] = [
     },
     FeatureGroup {
         name: "walk",
-        features: &[Feature::ATOMIC_EXCHANGE],
+        features: Feature::WALK,
         without: Some("a TCP connection is counted only when it ends"),
     },
     FeatureGroup {
@@ -244,6 +257,20 @@ fn has_atomic_exchange() -> Option<bool> {
     }
 }
 
+/// Loads an iterator that does nothing. EPERM: the kernel refuses programs of this type, whoever loads them.
+fn has_iterator() -> Option<bool> {
+    const TARGET: &str = "bpf_iter_bpf_sk_storage_map";
+    let btf = Btf::from_sys_fs().ok()?;
+    let Ok(target) = btf.id_by_type_name_kind(TARGET, BtfKind::Func) else { return Some(false) };
+    match syscall::load_iterator(target) {
+        Ok(_) => Some(true),
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+            forbidden().is_none().then_some(false)
+        }
+        Err(_) => None,
+    }
+}
+
 /// Why this process may not load programs despite its capabilities; `None` if it may.
 #[must_use]
 pub fn forbidden() -> Option<io::Error> {
@@ -258,7 +285,7 @@ pub fn missing() -> Vec<Feature> {
 }
 
 /// Those of these features that this kernel lacks.
-pub(crate) fn lacking<'a>(features: impl IntoIterator<Item = &'a Feature>) -> Vec<Feature> {
+pub fn lacking<'a>(features: impl IntoIterator<Item = &'a Feature>) -> Vec<Feature> {
     features.into_iter().copied().filter(|feature| feature.is_there() == Some(false)).collect()
 }
 

@@ -10,6 +10,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 pub use aya_obj::generated::BPF_F_BEFORE;
+use aya_obj::generated::bpf_attach_type::BPF_TRACE_ITER;
+use aya_obj::generated::bpf_prog_type::BPF_PROG_TYPE_TRACING;
 use aya_obj::generated::{
     BPF_F_QUERY_EFFECTIVE, bpf_attach_type, bpf_attr,
     bpf_attr__bindgen_ty_14__bindgen_ty_3__bindgen_ty_1, bpf_cmd, bpf_link_info, bpf_link_type,
@@ -334,7 +336,7 @@ pub fn link_iterator(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> io::Result
     let map = map.as_raw_fd() as u32;
     bpf_fd(bpf_cmd::BPF_LINK_CREATE, |attribute| {
         attribute.link_create.__bindgen_anon_1.prog_fd = program.as_raw_fd() as u32;
-        attribute.link_create.attach_type = bpf_attach_type::BPF_TRACE_ITER as u32;
+        attribute.link_create.attach_type = BPF_TRACE_ITER as u32;
         let iterator = bpf_attr__bindgen_ty_14__bindgen_ty_3__bindgen_ty_1 {
             iter_info: std::ptr::from_ref(&map) as u64,
             iter_info_len: size_of_val(&map) as u32,
@@ -366,6 +368,15 @@ pub fn load_empty(program_type: bpf_prog_type, attach_type: u32) -> io::Result<O
     load(program_type, "", &code, attach_type)
 }
 
+/// Loads the shortest iterator over what the kernel's type `target` names, an id of its BTF.
+///
+/// # Errors
+/// The verifier refuses it, or a capability is missing.
+pub fn load_iterator(target: u32) -> io::Result<OwnedFd> {
+    let code = [[0xb7, 0, 0, 0, 0, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]];
+    load_at(BPF_PROG_TYPE_TRACING, "", &code, BPF_TRACE_ITER as u32, target)
+}
+
 /// Loads a program of this name, cut to 15 bytes. Each element of `code` is a `struct bpf_insn`.
 /// `attach_type` is one of `enum bpf_attach_type`, or zero for tc.
 ///
@@ -377,6 +388,16 @@ pub fn load(
     code: &[[u8; 8]],
     attach_type: u32,
 ) -> io::Result<OwnedFd> {
+    load_at(program_type, name, code, attach_type, 0)
+}
+
+fn load_at(
+    program_type: bpf_prog_type,
+    name: &str,
+    code: &[[u8; 8]],
+    attach_type: u32,
+    target: u32,
+) -> io::Result<OwnedFd> {
     let license = c"Dual MIT/GPL";
     bpf_fd(bpf_cmd::BPF_PROG_LOAD, |attribute| {
         // SAFETY: all variants are integers, and all are zero.
@@ -386,6 +407,7 @@ pub fn load(
         program.insns = code.as_ptr() as u64;
         program.license = license.as_ptr() as u64;
         program.expected_attach_type = attach_type;
+        program.attach_btf_id = target;
         for (place, byte) in program.prog_name[..15].iter_mut().zip(name.bytes()) {
             *place = byte as libc::c_char;
         }
