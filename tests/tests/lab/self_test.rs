@@ -121,7 +121,7 @@ fn hold() -> Result<()> {
 /// A process that holds a lab with a server in a pod.
 fn held_lab() -> Result<std::process::Child> {
     let mut child = Command::new(std::env::current_exe()?)
-        .args(["hold", "--exact", "--ignored", "--nocapture"])
+        .args(["self_test::hold", "--exact", "--ignored", "--nocapture"])
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()?;
