@@ -7,7 +7,6 @@
 //! `topo_lb_core`; [`datapath::inspect`] and [`datapath::maps`] read what is there; [`device`], [`socket`],
 //! [`observe`], [`kube_proxy`] and [`pod_cgroups`] are one question to the host each.
 
-pub mod connection_room;
 pub mod datapath;
 pub mod device;
 pub mod kube_proxy;

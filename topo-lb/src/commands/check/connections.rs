@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::Finding;
-use topo_lb_kernel::connection_room::Host;
+use topo_lb_kernel::datapath::host::connection_room::Host;
 use topo_lb_kernel::datapath::maps::share;
 use topo_lb_kernel::datapath::maps::usage::{self, TableUse};
 

@@ -3,6 +3,7 @@
 pub mod batch;
 pub mod btf;
 pub mod capability;
+pub mod connection_room;
 pub mod conntrack;
 pub mod feature;
 pub mod grace;

@@ -28,7 +28,7 @@ use topo_lb_common::totals::{MOST_TOTALS, Totals, TotalsKey};
 use topo_lb_common::unprogrammed::Unprogrammed;
 use topo_lb_common::usage::Usage;
 
-use crate::connection_room::Host;
+use crate::datapath::host::connection_room::Host;
 use topo_lb_core::plan::Capacity;
 
 /// `BPF_F_NO_PREALLOC`: an entry takes memory only while it exists.
