@@ -43,7 +43,7 @@ pub enum Shortage {
     Endpoints,
     /// It asks for more frontends of a family, or Service ports, than the maps hold. It is not planned.
     TooManyFrontends,
-    /// Its ports have too many endpoints together ([`Capacity::most_of_a_service`]). It is not planned.
+    /// Its ports have too many endpoints together (more than the maps could ever hold). It is not planned.
     TooManyEndpoints,
 }
 
