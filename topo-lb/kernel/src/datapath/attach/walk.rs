@@ -29,6 +29,9 @@ pub enum WalkError {
     /// The kernel's types cannot be read.
     #[error("the kernel's BTF cannot be used: {0}")]
     Btf(#[from] BtfError),
+    /// The kernel takes other programs of this process, but not these.
+    #[error("this kernel refuses iterators over socket storage, as some hosted kernels do")]
+    Forbidden,
     /// A program is refused.
     #[error(transparent)]
     Load(#[from] LoadError),
@@ -49,7 +52,10 @@ pub(super) fn pin(ebpf: &mut Ebpf, pin_dir: &Path) -> Result<(), WalkError> {
         let program =
             program.ok_or_else(|| LoadError::Object(format!("it has no program {name}")))?;
         if program.fd().is_err() {
-            program.load(KIND, &btf).map_err(|error| refused(name, error))?;
+            program.load(KIND, &btf).map_err(|error| match refused(name, error) {
+                LoadError::NotPermitted(_) => WalkError::Forbidden,
+                error => error.into(),
+            })?;
         }
         let program = program.fd().map_err(|error| LoadError::Object(causes(&error)))?;
         let map = pinned::data(pin_dir, map)?;
