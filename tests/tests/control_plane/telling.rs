@@ -361,7 +361,7 @@ fn an_endpoint_that_is_left_out_is_told_once_at_its_service() -> Result<()> {
         let note = event["note"].as_str().unwrap_or_default();
         let address = SocketAddr::from((cluster.pod("b")?.ipv4, 9376));
         let wanted = format!(
-            "on node {HERE}: endpoint {address} is left out for 1 s, then probed: 3 connects of this \
+            "on node {HERE}: endpoint {address} is ejected for 1 s, then probed: 3 connects of this \
              node in a row failed (refused)"
         );
         ensure!(note == wanted, "{note}");

@@ -1,4 +1,4 @@
-//! Endpoints to which this node's connects fail are left out for a while, as clients see it.
+//! Endpoints to which this node's connects fail are ejected for a while, as clients see it.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -151,7 +151,7 @@ fn a_probe_costs_no_connection_of_a_client() -> Result<()> {
             })
         })?;
         ensure!(tally.is_of(&["a", "b", "d"]), "{tally}");
-        ensure!(ejected(agent)?.len() == 2, "it is still left out");
+        ensure!(ejected(agent)?.len() == 2, "it is still ejected");
         Ok(())
     })
 }

@@ -1,5 +1,5 @@
 //! Which endpoints a node may use for each Service, why, and what the datapath has to be told. Pure: no
-//! I/O, no kernel, no API server; only [`explain`] reads the clock, for how long an endpoint is left out.
+//! I/O, no kernel, no API server; only [`explain`] reads the clock, for how long an endpoint is ejected.
 //!
 //! It must never know aya, kube, tokio, axum or ratatui: a test of xtask (`layers`) holds its dependencies
 //! against that. Of the workspace it imports only `topo_lb_common`.

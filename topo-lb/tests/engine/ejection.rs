@@ -1,4 +1,4 @@
-//! `topo-lb.io/ejection`: what is left out of a decision.
+//! `topo-lb.io/ejection`: what is taken out of a decision.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -102,8 +102,8 @@ fn one_more_may_be_left_out_while_the_tier_has_room() {
         ejected::may_eject(&state, node, &id("svc"), at(&[host])[0]).is_some()
     };
     assert!(may("n1", &[], 1) && may("n1", &[2], 1));
-    assert!(!may("n1", &[2, 3], 1), "half of the tier is left out");
-    assert!(!may("n1", &[1], 1), "it is left out already");
+    assert!(!may("n1", &[2, 3], 1), "half of the tier is ejected");
+    assert!(!may("n1", &[1], 1), "it is ejected already");
     assert!(!may("n1", &[], 5), "no connection goes there");
     assert!(may("n2", &[1, 2, 3], 5) && !may("n2", &[6], 5), "of two, one");
     let plain = Cluster::of(vec![], service(), vec![endpoint("10.0.0.1", "")]);

@@ -29,7 +29,7 @@ pub(crate) struct Answer {
     pub(crate) source: &'static str,
     /// Whether a node may get nothing of endpoints that are there.
     pub(crate) strict: bool,
-    /// After how many failures an endpoint is left out.
+    /// After how many failures an endpoint is ejected.
     pub(crate) failures: u8,
 }
 
@@ -46,7 +46,7 @@ pub(crate) enum Who {
 }
 
 /// Endpoints to which connects of this node fail, in their order, and the most of a tier, in percent, that may be
-/// left out.
+/// ejected.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Failing {
     pub(crate) most: u8,

@@ -90,7 +90,7 @@ fn the_engine_agrees_with_a_naive_reading_of_the_rules() {
             ("an intended refusal", std::slice::from_ref(&seen.intended)),
             ("clients outside", &seen.outside),
             ("a number of failures", std::slice::from_ref(&seen.failures)),
-            ("endpoints that are left out", &seen.ejected),
+            ("endpoints that are ejected", &seen.ejected),
             ("names of headless Services", &seen.named),
         ] {
             for (index, count) in
@@ -288,7 +288,7 @@ fn family_order(addresses: &[IpAddr]) -> Vec<bool> {
     order
 }
 
-/// What is left out, and what stays though it fails.
+/// What is ejected, and what stays though it fails.
 fn note_ejected(seen: &Seen, whole: &naive::Answer, answer: &naive::Answer, failing: &Failing) {
     let lost = |whole: &BTreeMap<SocketAddr, _>, rest: &BTreeMap<SocketAddr, _>| whole != rest;
     let is_weighed = !whole.parts.is_empty();

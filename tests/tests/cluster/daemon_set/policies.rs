@@ -1,4 +1,4 @@
-//! Policies for many Services, and endpoints that are left out, as real pods see them.
+//! Policies for many Services, and endpoints that are ejected, as real pods see them.
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};

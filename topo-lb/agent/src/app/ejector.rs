@@ -1,4 +1,4 @@
-//! Leaves out endpoints to which this node's connects fail, and takes them back.
+//! Ejects endpoints to which this node's connects fail, and takes them back.
 
 use std::io;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use topo_lb_core::turns::Turns;
 use topo_lb_kernel::datapath::Datapath;
 use topo_lb_kernel::datapath::maps::failing::{FailingEndpoint, FailingRing};
 
-/// Pause between two looks at the ring buffer: endpoints of which none can be left out may fail very
+/// Pause between two looks at the ring buffer: endpoints of which none can be ejected may fail very
 /// often.
 const PAUSE: Duration = Duration::from_millis(10);
 /// Most endpoints that are judged at once: one takes up to a tenth of a millisecond.
@@ -178,7 +178,7 @@ impl Ejector {
         let cause = Ejection { endpoint, until, failures, why }.cause();
         let seconds = time.as_secs();
         let sentence =
-            format!("endpoint {endpoint} is left out for {seconds} s, then probed: {cause}");
+            format!("endpoint {endpoint} is ejected for {seconds} s, then probed: {cause}");
         let is_first = !cluster.ejections().services.contains_key(&due.service);
         if is_first {
             let uid = cluster.service(&due.service).and_then(|service| service.uid);
@@ -223,14 +223,14 @@ impl Ejector {
         }
     }
 
-    /// Has decisions leave out of a Service what the schedule says.
+    /// Has decisions eject endpoints of a Service, as the schedule says.
     fn tell(&self, service: &ServiceId, state: &mut AgentState) {
         self.figures.ejections.ejected.store(self.schedule.len() as u64, Relaxed);
         let ejections = self.schedule.ejections(service);
         state.reconciler.observe(Update::ServiceEjections(service.clone(), ejections));
     }
 
-    /// Says that nothing is left out any more, and whether this node sees that connects fail.
+    /// Says that nothing is ejected any more, and whether this node sees that connects fail.
     fn forget(&mut self, state: &mut AgentState) {
         (self.schedule, self.failing) = Default::default();
         self.figures.ejections.ejected.store(0, Relaxed);

@@ -11,7 +11,7 @@
 //! | `retry`, `quarantine` | when a failed plan is tried again, and when a slot may be used again |
 //! | `guard`, `precedence`, `prove` | whether our programs are in place, run first, and translate |
 //! | `devices` | on which devices packets are translated |
-//! | `ejector` | which endpoints are left out for failing connects, and when they come back |
+//! | `ejector` | which endpoints are ejected for failing connects, and when they come back |
 //! | `exclusions`, `observer`, `resolver` | the tasks for excluded Pods, for observing only, and for DNS |
 //! | `serve` | what reports about the agent: HTTP, Events, metrics |
 

@@ -107,7 +107,7 @@ pub enum Topic {
     NodeRefused,
     /// The kernel refused connections to a Service port.
     ClientsRefused,
-    /// An endpoint is left out, because connects to it failed; before, none of the Service's was.
+    /// An endpoint is ejected, because connects to it failed; before, none of the Service's was.
     EndpointEjected,
     /// The Service lacks room in the maps.
     #[strum(serialize = "NoRoomInMaps")]
@@ -233,7 +233,7 @@ pub fn no_room(id: &ServiceId, uid: Option<Uuid>, node: &str, lack: Lack) -> New
     News::of(id, uid, Topic::NoRoom, format!("on node {node}: {lack}"))
 }
 
-/// News of an endpoint that is left out. All nodes have the same subject.
+/// News of an endpoint that is ejected. All nodes have the same subject.
 #[must_use]
 pub fn ejected(
     id: &ServiceId,

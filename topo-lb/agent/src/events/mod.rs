@@ -10,4 +10,4 @@ pub mod publish;
 pub mod written;
 
 #[cfg(test)]
-mod proof;
+mod fleet;

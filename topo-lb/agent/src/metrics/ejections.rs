@@ -1,4 +1,4 @@
-//! Figures of endpoints that are left out.
+//! Figures of endpoints that are ejected.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -12,7 +12,7 @@ use topo_lb_core::metrics::declared;
 /// What the agent counts of ejections.
 #[derive(Debug, Default)]
 pub struct EjectionFigures {
-    /// Endpoints that are left out.
+    /// Endpoints that are ejected.
     pub ejected: AtomicU64,
     /// Ejections by how the last connect failed, in the order of `Failure::ALL`.
     pub ejections: [AtomicU64; 4],

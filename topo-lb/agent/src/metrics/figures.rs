@@ -115,7 +115,7 @@ pub struct Figures {
     pub unanswered_health_checks: [AtomicU64; 2],
     /// Of ended sockets.
     pub sockets: Arc<EndedSockets>,
-    /// Of endpoints that are left out.
+    /// Of endpoints that are ejected.
     pub ejections: EjectionFigures,
     /// Of the resolver.
     pub dns: DnsFigures,

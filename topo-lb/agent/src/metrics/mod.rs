@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `bounded` | which Service ports have series of their own |
 //! | `dns` | figures of the resolver |
-//! | `ejections` | figures of endpoints that are left out |
+//! | `ejections` | figures of endpoints that are ejected |
 //! | `families` | how they are written, by declaration |
 //! | `figures` | what the agent's tasks count |
 //! | `refusals` | why connections were refused |

@@ -1,4 +1,4 @@
-//! Endpoints that this node leaves out for a while, because its connects to them failed. The agent finds
+//! Endpoints that this node ejects for a while, because its connects to them failed. The agent finds
 //! them (`ejection`); no source sends them.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use topo_lb_common::totals::Failure;
 
 use super::service::ServiceId;
 
-/// An endpoint that is left out.
+/// An endpoint that is ejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ejection {
     /// The endpoint.
@@ -24,7 +24,7 @@ pub struct Ejection {
 }
 
 impl Ejection {
-    /// Why it is left out, as a clause.
+    /// Why it is ejected, as a clause.
     #[must_use]
     pub fn cause(&self) -> String {
         let why = self.why.name();
@@ -35,7 +35,7 @@ impl Ejection {
     }
 }
 
-/// The endpoints of a Service that are left out.
+/// The endpoints of a Service that are ejected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceEjections {
     /// Most of a tier, in percent: 1–100.
@@ -44,7 +44,7 @@ pub struct ServiceEjections {
     pub endpoints: Arc<[Ejection]>,
 }
 
-/// What this node leaves out.
+/// What this node ejects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ejections {
     /// Why this node does not see that connects fail; `None`: it does.
@@ -54,7 +54,7 @@ pub struct Ejections {
 }
 
 impl Ejections {
-    /// Sets what is left out of a Service. Returns whether that differs.
+    /// Sets what is ejected of a Service. Returns whether that differs.
     pub(super) fn put(&mut self, service: &ServiceId, of: ServiceEjections) -> bool {
         if of.endpoints.is_empty() {
             return self.services.remove(service).is_some();
@@ -67,7 +67,7 @@ impl Ejections {
     }
 }
 
-/// How many of so many endpoints of a tier may be left out, if `most` percent may: never all.
+/// How many of so many endpoints of a tier may be ejected, if `most` percent may: never all.
 #[must_use]
 pub const fn most_ejected(endpoints: usize, most: u8) -> usize {
     let share = endpoints.saturating_mul(most as usize) / 100;

@@ -13,7 +13,7 @@
 //! | `exposure`, `frontend`, `port`, `protocol` | what clients can dial |
 //! | `annotation` | which annotations are read, on which objects, and what may have been meant |
 //! | `local_addresses` | which addresses this host has, and at which it serves node ports |
-//! | `ejection` | what this node leaves out, as its agent found |
+//! | `ejection` | what this node ejects, as its agent found |
 //! | `client`, `mesh`, `unread` | facts for `lint` only |
 //! | `created`, `labels`, `freshness`, `policy_status` | values |
 

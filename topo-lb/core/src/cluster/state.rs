@@ -230,7 +230,7 @@ impl State {
         &self.local
     }
 
-    /// What this node leaves out.
+    /// What this node ejects.
     #[must_use]
     pub const fn ejections(&self) -> &Ejections {
         &self.ejections

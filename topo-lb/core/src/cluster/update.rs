@@ -135,8 +135,8 @@ pub enum Update {
     LocalAddresses(LocalAddresses),
     /// Which Nodes the source sends from now on. By default all.
     KnownNodes(KnownNodes),
-    /// All endpoints that this node leaves out.
+    /// All endpoints that this node ejects.
     Ejections(Ejections),
-    /// What this node leaves out of one Service now; perhaps nothing.
+    /// What this node ejects of one Service now; perhaps nothing.
     ServiceEjections(ServiceId, ServiceEjections),
 }

@@ -1,4 +1,4 @@
-//! What a probe of an endpoint that is left out has shown.
+//! What a probe of an endpoint that is ejected has shown.
 
 /// What a probe has shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

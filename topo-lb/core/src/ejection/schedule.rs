@@ -1,4 +1,4 @@
-//! When an endpoint is left out, and until when. Pure: callers pass the time.
+//! When an endpoint is ejected, and until when. Pure: callers pass the time.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use crate::cluster::{Ejection, ServiceEjections, ServiceId};
 use crate::topology::ejection::{LONGEST, Setting};
 use crate::turns::Turns;
 
-/// The endpoints that are left out, or were a while ago.
+/// The endpoints that are ejected, or were a while ago.
 #[derive(Debug, Default)]
 pub struct Schedule {
     services: BTreeMap<ServiceId, BTreeMap<SocketAddr, Entry>>,
@@ -24,7 +24,7 @@ pub struct Schedule {
     probing: HashMap<Arc<str>, usize>,
     /// How many were ejected so far.
     ejected: u64,
-    /// How many are left out.
+    /// How many are ejected.
     out: usize,
 }
 
@@ -35,18 +35,18 @@ struct Entry {
     failures: u8,
     why: Failure,
     most: u8,
-    /// For how long it is left out, or was the last time.
+    /// For how long it is ejected, or was the last time.
     time: Duration,
     phase: Phase,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Left out until then.
+    /// Ejected until then.
     Out(Instant),
-    /// Left out; since then the time is over, and it is being probed.
+    /// Ejected; since then the time is over, and it is being probed.
     Probing(Instant),
-    /// Back. If it fails before then, it is left out for twice the time.
+    /// Back. If it fails before then, it is ejected for twice the time.
     Back(Instant),
 }
 
@@ -66,7 +66,7 @@ impl Entry {
 }
 
 impl Schedule {
-    /// Records that connects to an endpoint failed, and returns for how long it is left out; `None`: it
+    /// Records that connects to an endpoint failed, and returns for how long it is ejected; `None`: it
     /// is already. The caller has seen that its tier has room.
     pub fn fail(
         &mut self,
@@ -158,9 +158,9 @@ impl Schedule {
         Some(is_back)
     }
 
-    /// Forgets endpoints of a Service: what is left out by the schedule, but not among `out`, because the
+    /// Forgets endpoints of a Service: what is ejected by the schedule, but not among `out`, because the
     /// cluster or the policy has changed; and what is not among `ready`. Such an endpoint is judged
-    /// afresh. Returns whether there was one that is left out.
+    /// afresh. Returns whether there was one that is ejected.
     pub fn keep(
         &mut self,
         service: &ServiceId,
@@ -194,25 +194,25 @@ impl Schedule {
         differs
     }
 
-    /// Whether a Service has endpoints that are left out, or were a while ago.
+    /// Whether a Service has endpoints that are ejected, or were a while ago.
     #[must_use]
     pub fn knows(&self, service: &ServiceId) -> bool {
         self.services.contains_key(service)
     }
 
-    /// How many endpoints are left out.
+    /// How many endpoints are ejected.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.out
     }
 
-    /// Whether no endpoint is left out.
+    /// Whether no endpoint is ejected.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.out == 0
     }
 
-    /// What is left out of a Service, for the decisions.
+    /// What is ejected of a Service, for the decisions.
     #[must_use]
     pub fn ejections(&self, service: &ServiceId) -> ServiceEjections {
         let all = self.services.get(service).into_iter().flatten();
@@ -253,13 +253,13 @@ mod tests {
         let (mut schedule, mut now) = (Schedule::default(), Instant::now());
         assert_eq!(fail(&mut schedule, now), Some(30));
         for seconds in [30, 60, 120, 240, 480, 600, 600] {
-            assert_eq!(fail(&mut schedule, now), None, "it is left out already");
+            assert_eq!(fail(&mut schedule, now), None, "it is ejected already");
             let almost = now + Duration::from_secs(seconds) - Duration::from_millis(1);
             assert_eq!(schedule.due(9, almost), []);
             now += Duration::from_secs(seconds);
             assert_eq!(schedule.due(9, now), [due(1)]);
             assert_eq!(schedule.due(9, now), [], "one probe at a time");
-            assert_eq!(schedule.len(), 1, "it is left out while it is probed");
+            assert_eq!(schedule.len(), 1, "it is ejected while it is probed");
             assert_eq!(schedule.answer(&due(1), Probed::Failed, now), Some(false));
         }
     }
@@ -414,7 +414,7 @@ mod tests {
             let differs = schedule.keep(&service, setting, &at(&out), &at(&ready));
             assert_eq!((differs, schedule.len()), (left != 3, left));
         }
-        // What is back, and then is not ready, is not left out for longer.
+        // What is back, and then is not ready, is not ejected for longer.
         let (mut schedule, now) = (Schedule::default(), Instant::now());
         assert_eq!(fail(&mut schedule, now), Some(30));
         schedule.due(9, now + FIRST);

@@ -98,7 +98,7 @@ pub(super) fn reason(decision: &Decision<'_>, endpoint: &Endpoint<'_>) -> String
     }
 }
 
-/// For how long it is left out, and why.
+/// For how long it is ejected, and why.
 fn ejected(ejection: &Ejection) -> String {
     let left = ejection.until.saturating_duration_since(Instant::now());
     match left.as_millis().div_ceil(1_000) {

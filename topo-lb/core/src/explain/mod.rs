@@ -114,7 +114,7 @@ pub struct Policy {
     pub kind: &'static str,
     /// Its keys.
     pub keys: Vec<String>,
-    /// When endpoints are left out, because connects to them fail.
+    /// When endpoints are ejected, because connects to them fail.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ejection: Option<String>,
     /// The rules that ignored annotations and fields break, and how to fix them.

@@ -85,7 +85,7 @@ fn family(decision: &Decision<'_>, choice: &Choice<'_>) -> String {
         text += &weights(choice, weighs);
     }
     if choice.ejected > 0 {
-        text += &format!("; {} of them left out: connects of this node failed", choice.ejected);
+        text += &format!("; {} of them ejected: connects of this node failed", choice.ejected);
     }
     if choice.stock == Stock::Draining && choice.usable > 0 {
         text += "; no endpoint is ready, so those that are terminating but still serve stand in";

@@ -213,13 +213,13 @@ metrics! {
          answered; over TCP, has got it), `failed` (it did not answer within 5 s), `dropped` (given up, because too \
          many were on their way)";
     EJECTED_ENDPOINTS: Gauge "topo_lb_ejected_endpoints" []
-        "Endpoints that this node leaves out, because its connects to them failed",
+        "Endpoints that this node ejects, because its connects to them failed",
         "[Ejection](reliability.md#endpoints-to-which-connects-fail)";
     EJECTIONS: Counter "topo_lb_ejections_total" [reason]
-        "Times that an endpoint was left out, by how the last connect to it failed",
+        "Times that an endpoint was ejected, by how the last connect to it failed",
         "`reason`: as in `topo_lb_connect_failures_total`";
     EJECTION_PROBES: Counter "topo_lb_ejection_probes_total" [outcome]
-        "Probes of endpoints that were left out, by what they have shown",
+        "Probes of endpoints that were ejected, by what they have shown",
         "`answered`, `failed` (it does not answer, and another endpoint does), `unknown` (neither does)";
     ENDED_SOCKETS: Counter "topo_lb_ended_sockets_total" [protocol]
         "Connected sockets of applications that were ended because their endpoint serves no more, or because they \

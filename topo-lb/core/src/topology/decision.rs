@@ -64,7 +64,7 @@ pub struct InForce<'a> {
     pub keys: Vec<&'a str>,
     /// Annotations and fields that broke a rule.
     pub ignored: Vec<Ignored>,
-    /// When endpoints are left out; `None`: never.
+    /// When endpoints are ejected; `None`: never.
     pub ejection: Option<Setting>,
     /// Annotation `topo-lb.io/refusal: intended`: no report of refusals is needed.
     pub refusal_intended: bool,
@@ -117,9 +117,9 @@ pub struct Choice<'a> {
     pub usable: usize,
     /// The state of the usable endpoints.
     pub stock: Stock,
-    /// How many the policy chose, without those that are left out.
+    /// How many the policy chose, without those that are ejected.
     pub chosen: usize,
-    /// How many of the chosen tier are left out.
+    /// How many of the chosen tier are ejected.
     pub ejected: usize,
     /// Every key and what it would match; empty for policies without keys.
     pub tiers: Vec<Tier<'a>>,

@@ -1,4 +1,4 @@
-//! Which endpoints of a Service this node leaves out, and which it may leave out, by its decisions.
+//! Which endpoints of a Service this node ejects, and which it may eject, by its decisions.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -33,7 +33,7 @@ pub fn setting(state: &State, this_node: &str, id: &ServiceId) -> Option<Setting
 }
 
 /// The setting, if new connections of this node go to this endpoint, and one more endpoint of its tier
-/// may be left out.
+/// may be ejected.
 #[must_use]
 pub fn may_eject(
     state: &State,
@@ -56,7 +56,7 @@ pub fn may_eject(
     evaluations(state, this_node, id).iter().any(has_room).then_some(setting)
 }
 
-/// The endpoints of a Service that this node leaves out.
+/// The endpoints of a Service that this node ejects.
 #[must_use]
 pub fn ejected(state: &State, this_node: &str, id: &ServiceId) -> HashSet<SocketAddr> {
     let all = evaluations(state, this_node, id);

@@ -1,5 +1,5 @@
-//! `topo-lb.io/ejection`: endpoints to which this node's connects fail are left out for a while. The
-//! decision is made as without; what is left out is then taken from its tier, never all of it.
+//! `topo-lb.io/ejection`: endpoints to which this node's connects fail are ejected for a while. The
+//! decision is made as without; what is ejected is then taken from its tier, never all of it.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use super::validation::{Rule, quoted};
 use crate::cluster::ServiceEjections;
 use crate::cluster::ejection::most_ejected;
 
-/// The longest time that an endpoint is left out before it is probed.
+/// The longest time that an endpoint is ejected before it is probed.
 pub const LONGEST: Duration = Duration::from_secs(600);
 
-/// When endpoints of a Service are left out.
+/// When endpoints of a Service are ejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setting {
     /// After how many failed connects in a row: 1–15.
@@ -85,7 +85,7 @@ fn within(text: &str, least: u64, most: u64) -> Option<u64> {
     digits.parse().ok().filter(|number| (least..=most).contains(number))
 }
 
-/// Those of the members of a tier that are left out. Members are indices of `candidates`; both are sorted
+/// Those of the members of a tier that are ejected. Members are indices of `candidates`; both are sorted
 /// by address.
 pub(super) fn leave_out(
     ejections: &ServiceEjections,

@@ -23,7 +23,7 @@ pub(super) enum CandidateStatus {
     Wider,
     /// Chosen by the policy, but without a weight, while others have one.
     Weightless,
-    /// Of one of these tiers, but left out.
+    /// Of one of these tiers, but ejected.
     Ejected,
     /// Usable, but not chosen by the policy.
     Passed,
@@ -54,12 +54,12 @@ pub(super) struct Evaluation<'a> {
     pub(super) crowding: Option<Crowding>,
     /// How new connections divide; empty without weights, or if they have no effect.
     pub(super) parts: Vec<Part<'a>>,
-    /// How many were left out.
+    /// How many were ejected.
     pub(super) ejected: Ejected,
     pub(super) cause: Cause<'a>,
 }
 
-/// How many endpoints were left out.
+/// How many endpoints were ejected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ejected {
     /// Of the chosen tier.
@@ -146,7 +146,7 @@ impl<'a> Evaluation<'a> {
         self
     }
 
-    /// The same without the endpoints that this node leaves out; made after weights.
+    /// The same without the endpoints that this node ejects; made after weights.
     pub(super) fn leaving_out(mut self, state: &State, service: &Service, port: &Port) -> Self {
         let ejections = state.ejections().services.get(&service.id);
         // Only TCP connects are seen to fail.

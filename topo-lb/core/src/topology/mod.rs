@@ -16,7 +16,7 @@
 //! | `min_endpoints` | whether a tier has enough endpoints to be chosen |
 //! | `spill`, `crowding` | which share of connections goes to the next wider tier |
 //! | `weights` | how new connections divide among endpoints |
-//! | `ejection`, `ejected` | which endpoints of a tier are left out, because connects to them failed |
+//! | `ejection`, `ejected` | which endpoints of a tier are ejected, because connects to them failed |
 //! | `decide`, `decision`, `cause` | all of it for a Service, with what explains it |
 //! | `route`, `verdict` | what of it the datapath does |
 //! | `exposed`, `claim` | which frontends there are besides ClusterIPs, and who gets one that two claim |

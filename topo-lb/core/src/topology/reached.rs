@@ -28,7 +28,7 @@ pub fn reached(state: &State, this_node: &str, service: &Service) -> Option<usiz
             let done = Evaluation::of(state, here, service, port, rules, family, only_local);
             let done = done.weighed(weights, rules, here);
             let all = done.candidates.iter().zip(&done.statuses);
-            // What this node leaves out is Ready all the same, so it counts.
+            // What this node ejects is Ready all the same, so it counts.
             let chosen = all.filter(|(_, status)| **status == CandidateStatus::Chosen);
             let chosen = chosen.filter(|(one, _)| one.site.endpoint.ready);
             ready.extend(chosen.map(|(one, _)| one.address.ip()));

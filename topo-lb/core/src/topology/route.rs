@@ -51,7 +51,7 @@ pub struct Route {
     pub spill: u16,
     /// Connections are refused if no endpoint matches, although the Service has endpoints.
     pub strict: bool,
-    /// After how many failed connects in a row an endpoint is to be left out; zero: never. 1–15.
+    /// After how many failed connects in a row an endpoint is to be ejected; zero: never. 1–15.
     pub failures: u8,
     /// Session affinity in seconds.
     pub affinity_seconds: Option<u32>,

@@ -133,7 +133,7 @@ pub struct Rules {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 4096), regex(pattern = WEIGHTS))]
     pub weights: Option<String>,
-    /// Leaves out endpoints to which a node's connects fail: failures in a row, first time, most of a tier.
+    /// Ejects endpoints to which a node's connects fail: failures in a row, first time, most of a tier.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 64), regex(pattern = EJECTION))]
     pub ejection: Option<String>,

@@ -21,7 +21,7 @@ pub(crate) struct Said {
     pub(crate) weights: Option<(String, Vec<(String, f64)>)>,
     /// Keys for clients outside.
     pub(crate) outside: Option<Vec<String>>,
-    /// After how many failures an endpoint is left out; 0: never.
+    /// After how many failures an endpoint is ejected; 0: never.
     pub(crate) failures: u8,
     pub(crate) intended: bool,
     /// Whether topo-lb translates: in scope, and not left alone.

@@ -1,6 +1,6 @@
 //! Properties of plans, over random changes of a node's Services.
 
 mod fairness;
-mod proof;
+mod prefixes;
 mod rows;
 mod world;

@@ -23,7 +23,7 @@ pub enum Status<'a> {
         /// Its value, or why it has none.
         own: Result<&'a str, Absent<'a>>,
     },
-    /// Left out, because connects of this node to it failed.
+    /// Ejected, because connects of this node to it failed.
     Ejected(&'a Ejection),
     /// Bypass: topo-lb does not translate the Service.
     LeftAlone,
