@@ -18,7 +18,7 @@ use topo_lb_tests::verifier::{INSTRUCTION_LIMIT, JUMP_LIMIT, Serving, instructio
 const KNOWN: &str = include_str!("../../verifier.tsv");
 
 /// If `true`, the pending jumps of every program are searched, and programs are loaded with all flags of
-/// the agent. `cargo xtask test` sets it with `--bless` and for kernels that are named.
+/// the agent. `cargo xtask test` sets it for kernels that are named.
 const ALL_OF_VERIFIER: &str = "TOPO_LB_ALL_OF_VERIFIER";
 
 fn all_of_verifier() -> bool {

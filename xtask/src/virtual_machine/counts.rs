@@ -29,11 +29,16 @@ const LIMITS: [(&str, u32); 2] = [("instructions", 1_000_000), ("jumps", 8_192)]
 /// By kernel, then by program and measure.
 type Table = BTreeMap<String, BTreeMap<(String, String), u32>>;
 
+/// In front of the digest of [`accepted`](super::accepted), in the file.
+const ACCEPTED: &str = "# accepted: ";
+
 /// The counts of the repository and of this run.
 #[derive(Debug)]
 pub(super) struct Counts {
     known: Table,
     seen: Table,
+    /// The digest of the inputs that the counts of the repository are of.
+    accepted: Option<String>,
 }
 
 /// The column of this machine's kernel, if the repository has counts of it.
@@ -49,7 +54,12 @@ impl Counts {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
             other => other?,
         };
-        Ok(Self { known: parse(&text), seen: Table::new() })
+        Ok(Self { known: parse(&text), seen: Table::new(), accepted: accepted(&text) })
+    }
+
+    /// Whether the repository's counts are of these [inputs](super::accepted).
+    pub(super) fn are_of(&self, inputs: &str) -> bool {
+        self.accepted.as_deref() == Some(inputs)
     }
 
     pub(super) fn set(&mut self, kernel: &str, verified: Verified) {
@@ -111,11 +121,14 @@ impl Counts {
         drifts
     }
 
-    pub(super) fn write(&self, workspace: &Workspace) -> Result<()> {
+    /// Writes the counts, as those of these [inputs](super::accepted); `None`: of several.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub(super) fn write(&self, workspace: &Workspace, inputs: Option<&str>) -> Result<()> {
         let mut table = self.known.clone();
         table.extend(self.seen.clone());
-        let path = path(workspace);
-        Ok(fs::write(&path, print(&table))?)
+        Ok(fs::write(path(workspace), print(&table, inputs.unwrap_or("-")))?)
     }
 }
 
@@ -132,6 +145,11 @@ fn path(workspace: &Workspace) -> PathBuf {
 
 /// The columns before those of the kernels.
 const HEAD: [&str; 4] = ["program", "measure", "limit", "share"];
+
+/// The digest in the file.
+fn accepted(text: &str) -> Option<String> {
+    text.lines().find_map(|line| line.strip_prefix(ACCEPTED)).map(str::to_owned)
+}
 
 /// Parses a line per program and measure, and a column per kernel. `-`: no count.
 fn parse(text: &str) -> Table {
@@ -152,13 +170,15 @@ fn parse(text: &str) -> Table {
     table
 }
 
-fn print(table: &Table) -> String {
+fn print(table: &Table, inputs: &str) -> String {
     let kernels: Vec<&str> = Line::ALL.map(Line::name).into_iter().chain([HOST]).collect();
     let mut text = format!(
         "# How much of a limit of the kernel's verifier a program needs: instructions that the verifier\n\
          # looks at, and jumps with a branch that it has put aside, at the same time. `share`: the\n\
          # largest part of the limit on any kernel.\n\
-         # Written by `cargo xtask test --only kernels --bless`; not by hand.\n\
+         # Written by `cargo xtask test --only kernels --bless`; not by hand. While object, loader and\n\
+         # kernels are those of this digest, `cargo xtask test` does not ask the verifiers again.\n\
+         {ACCEPTED}{inputs}\n\
          {}\t{}\n",
         HEAD.join("\t"),
         kernels.join("\t")
@@ -203,7 +223,7 @@ mod tests {
     }
 
     fn nothing() -> Counts {
-        Counts { known: Table::new(), seen: Table::new() }
+        Counts { known: Table::new(), seen: Table::new(), accepted: None }
     }
 
     #[test]
@@ -211,8 +231,9 @@ mod tests {
         let mut counts = nothing();
         counts.set("6.1", of(&[("connect4", 12), ("connect6", 599_999)]));
         counts.set("6.18", of(&[("connect4", 14)]));
-        let text = print(&counts.seen);
-        let rows: Vec<&str> = text.lines().skip(4).collect();
+        let text = print(&counts.seen, "0a1b");
+        assert_eq!(accepted(&text).as_deref(), Some("0a1b"));
+        let rows: Vec<&str> = text.lines().skip(6).collect();
         let expected = [
             "program\tmeasure\tlimit\tshare\t5.10\t6.1\t6.12\tarm64\t6.18",
             "connect4\tinstructions\t1000000\t1%\t-\t12\t-\t-\t14",

@@ -9,6 +9,8 @@ use crate::suites::filter;
 /// The extent of the suites.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
+    /// [`Short`](Self::Short) without what only asks the verifiers.
+    Accepted,
     /// Each program, hook, family and protocol once on the oldest kernel that has it, as in
     /// `cargo xtask test`.
     Short,
@@ -41,22 +43,30 @@ pub(super) fn of(scope: Scope, line: Line) -> Vec<Suite> {
         Line::V6_1 | Line::V6_12 => EVERYWHERE.contains(&suite.name),
         Line::Arm64 => WITHOUT_AGENT.contains(&suite.name),
     };
-    SUITES.into_iter().filter(|suite| scope == Scope::Whole || is_short(suite)).collect()
+    let is_of = |suite: &Suite| match scope {
+        Scope::Accepted => is_short(suite) && suite.name != VERIFIER,
+        Scope::Short => is_short(suite),
+        Scope::Whole => true,
+    };
+    SUITES.into_iter().filter(is_of).collect()
 }
+
+/// The suite that only asks the verifiers.
+const VERIFIER: &str = "verifier";
 
 /// The suites of [`Scope::Short`] on every kernel: each kernel has its own verifier, grace periods and
 /// answer to a refused client, and the oldest has no walk over open connections. The others run on the
 /// oldest kernel, and in the lab on this machine's; `--kernel` runs them on those in between.
-const EVERYWHERE: [&str; 4] = ["verifier", "records", "connect", "accounting"];
+const EVERYWHERE: [&str; 4] = [VERIFIER, "records", "connect", "accounting"];
 
 /// The suites of [`Scope::Short`] on another architecture, whose verifier knows another compiler of the
 /// kernel. They need no agent: to compile it as for a release takes ten minutes. `records` is not one of
 /// them: its negative control takes two processors at the same time, which four emulators do not get.
-const WITHOUT_AGENT: [&str; 1] = ["verifier"];
+const WITHOUT_AGENT: [&str; 1] = [VERIFIER];
 
 /// In the order of execution. `tc_packets` is last: its old connections need some uptime.
 pub(super) const SUITES: [Suite; 10] = [
-    Suite { name: "verifier", short: &[], skipped: &[], has_mptcp: false },
+    Suite { name: VERIFIER, short: &[], skipped: &[], has_mptcp: false },
     Suite { name: "records", short: &[], skipped: &[], has_mptcp: false },
     Suite {
         name: "connect",
@@ -143,7 +153,7 @@ impl Suite {
     /// The tests to run; empty: all.
     fn tests(&self, scope: Scope) -> &'static [&'static str] {
         match scope {
-            Scope::Short => self.short,
+            Scope::Accepted | Scope::Short => self.short,
             Scope::Whole => &[],
         }
     }
@@ -226,6 +236,8 @@ mod tests {
     fn the_oldest_kernel_runs_all_but_one_and_the_others_what_differs() {
         let short = |line| of(Scope::Short, line).len();
         assert_eq!(Line::ALL.map(short), [SUITES.len() - 1, 4, 4, 1]);
+        let accepted = |line| of(Scope::Accepted, line).len();
+        assert_eq!(Line::ALL.map(accepted), [SUITES.len() - 2, 3, 3, 0]);
         assert!(Line::ALL.iter().all(|line| of(Scope::Whole, *line).len() == SUITES.len()));
     }
 
