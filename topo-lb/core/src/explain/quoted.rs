@@ -19,6 +19,16 @@ pub fn shown(text: &str) -> String {
     short
 }
 
+/// A sentence of topo-lb with names from the cluster in it, on one line. It is not shortened: its end is what
+/// it says.
+pub(super) fn sentence(text: &str) -> String {
+    let shown = |one: char| match one {
+        ' '..='~' => one.to_string(),
+        _ => one.escape_debug().to_string(),
+    };
+    text.chars().map(shown).collect()
+}
+
 /// `namespace/name`.
 pub fn shown_id(id: &ServiceId) -> String {
     format!("{}/{}", shown(&id.namespace), shown(&id.name))
@@ -43,4 +53,18 @@ pub fn some<'a>(
     let more = names.len().saturating_sub(most);
     let first = names.take(most).map(shown).collect::<Vec<_>>().join(", ");
     if more == 0 { first } else { format!("{first} and {more} more") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sentence_is_whole_and_on_one_line_and_a_name_is_short() {
+        let long = format!("its ramp is 50%, {}and this node is at 70.19%\n", "x".repeat(SHOWN));
+        let (whole, short) = (sentence(&long), shown(&long));
+        assert!(whole.ends_with("at 70.19%\\n"), "{whole}");
+        assert!(short.ends_with('…') && short.chars().count() == SHOWN + 1, "{short}");
+        assert_eq!(sentence("node's “a”\u{202e}"), "node's “a”\\u{202e}");
+    }
 }

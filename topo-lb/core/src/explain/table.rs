@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use comfy_table::{Attribute, Cell, Color, Table, presets};
 use topo_lb_common::backend::Locality;
 
-use super::quoted::{shown, shown_id};
+use super::quoted::{sentence, shown, shown_id};
 use super::{Policy, Port, Report, ServicePort};
 
 /// The report as text, with colours if `colour` is set.
@@ -54,10 +54,10 @@ fn one(service: &ServicePort, paint: Paint) -> String {
     let mut text = format!("{}\n", paint.bold(&title));
     let _ = writeln!(text, "  policy    {policy}");
     if !service.policy.passed_over.is_empty() {
-        let _ = writeln!(text, "  over      {}", shown(&service.policy.passed_over.join(", ")));
+        let _ = writeln!(text, "  over      {}", sentence(&service.policy.passed_over.join(", ")));
     }
     for trial in &service.policy.trials {
-        let _ = writeln!(text, "  trial     {}", shown(trial));
+        let _ = writeln!(text, "  trial     {}", sentence(trial));
     }
     if let Some(ejection) = &service.policy.ejection {
         let _ = writeln!(text, "  ejection  {ejection}");
