@@ -132,7 +132,8 @@ fn every_node_is_in_the_spread() {
     let state = state(REASONS, "");
     let id = |name: &str| ServiceId { namespace: "demo".into(), name: name.into() };
     let mut text = String::new();
-    for name in ["waterfall", "lone-pod", "strict-rack", "pool", "hinted", "local", "dual"] {
+    for name in ["waterfall", "lone-pod", "strict-rack", "pool", "hinted", "local", "dual", "warm"]
+    {
         text += &explain::spread_table(&explain::spread(&state, Scope::All, &id(name)), false);
         text.push('\n');
     }

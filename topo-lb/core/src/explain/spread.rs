@@ -45,6 +45,29 @@ pub struct OnNode {
     pub tier: Option<u8>,
     /// Where the chosen endpoints are, or all that have a share by weight.
     pub endpoints: Localities,
+    /// The share of new connections that goes to the next wider tier.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spill: Option<Spill>,
+}
+
+/// What leaves the chosen tier, by `topo-lb.io/spill`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Spill {
+    /// The share of new connections, such as `20%`.
+    pub share: String,
+    /// The key of the wider tier.
+    pub key: String,
+    /// Where the endpoints are that the wider tier adds.
+    pub endpoints: Localities,
+}
+
+impl OnNode {
+    /// Whether new connections may leave the node's zone.
+    #[must_use]
+    pub fn leaves_zone(&self) -> bool {
+        let spilled = self.spill.as_ref().map_or(0, |spill| spill.endpoints.outside());
+        self.endpoints.outside() + spilled > 0
+    }
 }
 
 /// What a key would match on a node.
@@ -135,7 +158,16 @@ pub fn spread_on<'a>(
                 tiers: tiers(decision, choice),
                 verdict: choice.verdict.into(),
                 tier: choice.tier(),
-                endpoints: localities(decision, choice),
+                endpoints: localities(decision, choice, |one| {
+                    one.is_chosen() || one.part.is_some()
+                }),
+                spill: choice.wider.as_ref().map(|wider| Spill {
+                    share: wider.share.to_string(),
+                    key: wider.key.to_owned(),
+                    endpoints: localities(decision, choice, |one| {
+                        one.selected() && !one.is_chosen()
+                    }),
+                }),
             });
         }
     }
@@ -161,11 +193,15 @@ fn tiers(decision: &Decision<'_>, choice: &Choice<'_>) -> Vec<TierOnNode> {
     }
 }
 
-fn localities(decision: &Decision<'_>, choice: &Choice<'_>) -> Localities {
+/// Where the endpoints of a choice are for which `counts_for` holds.
+fn localities(
+    decision: &Decision<'_>,
+    choice: &Choice<'_>,
+    counts_for: impl Fn(&Endpoint<'_>) -> bool,
+) -> Localities {
     let mut counts = Localities::default();
     if choice.verdict == Verdict::Route {
-        let counts_for = |one: &&Endpoint<'_>| one.is_chosen() || one.part.is_some();
-        let own = decision.endpoints.iter().filter(counts_for);
+        let own = decision.endpoints.iter().filter(|one| counts_for(one));
         own.filter(|one| Family::of(one.address.ip()) == choice.family)
             .for_each(|one| counts.add(one.locality));
     }
@@ -222,7 +258,11 @@ fn one(spread: &Spread, colour: bool) -> String {
                 _ => tier.endpoints.to_string(),
             }
         }));
-        cells.extend([goes_to(node.endpoints), note]);
+        let mut goes = goes_to(node.endpoints);
+        if let Some(Spill { share, endpoints, .. }) = &node.spill {
+            let _ = write!(goes, "; {share} spill: {}", goes_to(*endpoints));
+        }
+        cells.extend([goes, note]);
         table.add_row(cells.into_iter().map(|text| match paint {
             Some(colour_of) if colour => Cell::new(text).fg(colour_of),
             _ => Cell::new(text),
@@ -231,7 +271,7 @@ fn one(spread: &Spread, colour: bool) -> String {
     let _ = writeln!(text, "{}", table.trim_fmt());
 
     let refused = nodes.iter().filter(|node| node.verdict == "refuse").count();
-    let crossing = nodes.iter().filter(|node| node.endpoints.outside() > 0).count();
+    let crossing = nodes.iter().filter(|node| node.leaves_zone()).count();
     let plural = if nodes.len() == 1 { "" } else { "s" };
     let _ = writeln!(
         text,
@@ -268,6 +308,7 @@ fn note(node: &OnNode) -> (String, Option<Color>) {
         _ if outside > 0 => {
             (format!("{outside} of {} leave its zone", node.endpoints.total()), Some(Color::Yellow))
         }
+        _ if node.leaves_zone() => ("what spills leaves its zone".to_owned(), Some(Color::Yellow)),
         _ => (String::new(), None),
     }
 }

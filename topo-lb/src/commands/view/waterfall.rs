@@ -81,7 +81,7 @@ impl Waterfall {
                 })
                 .collect();
             let is_refused = |row: &&Alike| row.on.verdict == "refuse";
-            let crosses = |row: &&Alike| row.on.endpoints.outside() > 0;
+            let crosses = |row: &&Alike| row.on.leaves_zone();
             let refused = rows.iter().filter(is_refused).map(|row| row.count).sum();
             let crossing = rows.iter().filter(crosses).map(|row| row.count).sum();
             rows.sort_by_key(|row| (!is_refused(&row), !crosses(&row), row.group.clone()));
