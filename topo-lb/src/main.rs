@@ -21,7 +21,7 @@ use topo_lb_agent::app;
 use topo_lb_core::cluster::{ServiceId, State};
 use topo_lb_core::explain::{self, Asked, ServicePort, Spread};
 use topo_lb_core::lint;
-use topo_lb_core::lint::Rule;
+use topo_lb_core::lint::{Finding, Rule, Severity};
 use topo_lb_core::topology::Scope;
 use topo_lb_core::what_if::{self, Figures, Proxied, SettingError};
 use topo_lb_kernel::datapath::attach::cleanup::cleanup;
@@ -245,14 +245,26 @@ fn run_plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
         );
     }
     let (figures, doubts) = figures(args, &before)?;
-    for doubt in doubts {
-        eprintln!("{}: {doubt}", name::called());
+    let new = brought(&before, &after, args.set.iter().map(what_if::Setting::service).collect());
+    for said in doubts.iter().chain(&new) {
+        eprintln!("{}: {said}", name::called());
     }
     let (before, after) = (Proxied::of(before, args.scope), Proxied::of(after, args.scope));
     let report = what_if::compare(&before, &after, &args.by, &asked, figures.as_ref());
     print(args.output, &report, || what_if::table(&report, colours()))?;
-    let is_clean = faults == 0 && !report.services.iter().any(what_if::ServicePort::is_problem);
+    let is_clean = faults == 0
+        && new.is_empty()
+        && !report.services.iter().any(what_if::ServicePort::is_problem);
     Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What `lint` warns of in these Services after the change, and did not before.
+fn brought(before: &State, after: &State, services: BTreeSet<&ServiceId>) -> Vec<String> {
+    let known = lint::findings_on(before, services.iter().copied());
+    let now = lint::findings_on(after, services);
+    let is_new = |it: &Finding| it.severity < Severity::Info && !known.contains(it);
+    let say = |it: Finding| format!("{}/{}: {}", it.namespace, it.name, it.message);
+    now.into_iter().filter(is_new).map(say).collect()
 }
 
 /// What agents have counted, and sentences on what of it does not fit the cluster as it is.

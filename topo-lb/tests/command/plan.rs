@@ -58,6 +58,22 @@ fn a_change_that_refuses_a_node_ends_with_1() {
     assert!(text(&done.stdout).contains("refused   1 node: n2"), "{}", text(&done.stdout));
 }
 
+/// Without Nodes that carry a key, the change does nothing, which is not what was meant.
+#[test]
+fn a_key_that_no_node_carries_is_warned_of_as_lint_does() {
+    let done = set("default/web=topology-keys:topology.kubernetes.io/zon,*");
+    assert_eq!(code(&done), Some(1));
+    let warning = "topo-lb: default/web: no Node carries the label topology.kubernetes.io/zon of \
+                   topo-lb.io/topology-keys: the key never matches";
+    assert!(text(&done.stderr).starts_with(warning), "{}", text(&done.stderr));
+    let both = CLUSTER.replace("topology.kubernetes.io/zone: a", "topology.kubernetes.io/zon: a");
+    let known = plan(
+        &["--from", "-", "--set", "default/web=topology-keys:topology.kubernetes.io/zon,*"],
+        &both,
+    );
+    assert_eq!((code(&known), text(&known.stderr)), (Some(0), ""));
+}
+
 #[test]
 fn json_has_the_assumption_and_the_loads() {
     let setting = "default/web=topology-keys:topology.kubernetes.io/zone";

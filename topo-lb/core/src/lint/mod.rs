@@ -15,7 +15,7 @@ use std::collections::{BTreeSet, HashMap};
 use clap::ValueEnum;
 use serde::Serialize;
 
-use crate::cluster::{Frontend, State};
+use crate::cluster::{Frontend, ServiceId, State};
 use crate::explain::shown_id;
 use crate::topology::claim::{self, Claim};
 use crate::topology::{NodesByLabel, Scope};
@@ -138,17 +138,41 @@ pub fn unreadable<'a>(
 /// All findings, sorted by namespace, name, port and rule.
 #[must_use]
 pub fn findings(state: &State) -> Vec<Finding> {
-    let keys: BTreeSet<&str> =
-        state.nodes().flat_map(|(_, labels)| labels.iter().map(|(key, _)| key)).collect();
-    let nodes = NodesByLabel::of(state);
-    let mut findings = Vec::new();
-    for id in state.services() {
-        service::look(state, &nodes, id, &keys, &mut findings);
-    }
+    let keys = keys(state);
+    let mut findings = of_services(state, &keys, state.services());
     policy::look(state, &keys, &mut findings);
     shared_frontends(state, &mut findings);
     findings.sort();
     findings.dedup();
+    findings
+}
+
+/// Findings on what these Services themselves ask for, sorted by namespace, name, port and rule.
+#[must_use]
+pub fn findings_on<'a>(
+    state: &State,
+    services: impl IntoIterator<Item = &'a ServiceId>,
+) -> Vec<Finding> {
+    let mut findings = of_services(state, &keys(state), services);
+    findings.sort();
+    findings
+}
+
+/// The label keys that some Node carries.
+fn keys(state: &State) -> BTreeSet<&str> {
+    state.nodes().flat_map(|(_, labels)| labels.iter().map(|(key, _)| key)).collect()
+}
+
+fn of_services<'a>(
+    state: &State,
+    keys: &BTreeSet<&str>,
+    services: impl IntoIterator<Item = &'a ServiceId>,
+) -> Vec<Finding> {
+    let nodes = NodesByLabel::of(state);
+    let mut findings = Vec::new();
+    for id in services {
+        service::look(state, &nodes, id, keys, &mut findings);
+    }
     findings
 }
 

@@ -65,6 +65,14 @@ pub enum SettingError {
     },
 }
 
+impl Setting {
+    /// The Service.
+    #[must_use]
+    pub const fn service(&self) -> &ServiceId {
+        &self.service
+    }
+}
+
 impl FromStr for Setting {
     type Err = SettingError;
 
