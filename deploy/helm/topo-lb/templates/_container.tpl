@@ -84,6 +84,8 @@ env:
   {{- with .Values.extraEnv }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
+# `kubectl describe` shows the last lines of an agent that failed.
+terminationMessagePolicy: FallbackToLogsOnError
 securityContext: {{- include "topo-lb.securityContext" . | nindent 2 }}
 {{- if not .Values.cleanup }}
 {{- if .Values.listen.onNode }}

@@ -27,10 +27,13 @@ use topo_lb_core::cluster::service::PolicySources;
     kind = "TopologyPolicy",
     doc = "A topology policy for Services of its namespace.",
     plural = "topologypolicies",
+    shortname = "tpol",
     namespaced,
     category = "topo-lb",
     status = "PolicyStatus",
     printcolumn(name = "Keys", type_ = "string", json_path = ".spec.topologyKeys"),
+    printcolumn(name = "Mode", type_ = "string", json_path = ".spec.mode"),
+    printcolumn(name = "Ramp", type_ = "string", json_path = ".spec.ramp"),
     printcolumn(name = "Services", type_ = "integer", json_path = ".status.services"),
     printcolumn(name = "In force", type_ = "integer", json_path = ".status.inForce")
 )]
@@ -69,9 +72,12 @@ pub struct TopologyPolicySpec {
     kind = "ClusterTopologyPolicy",
     doc = "A topology policy for Services of all namespaces.",
     plural = "clustertopologypolicies",
+    shortname = "ctpol",
     category = "topo-lb",
     status = "PolicyStatus",
     printcolumn(name = "Keys", type_ = "string", json_path = ".spec.topologyKeys"),
+    printcolumn(name = "Mode", type_ = "string", json_path = ".spec.mode"),
+    printcolumn(name = "Ramp", type_ = "string", json_path = ".spec.ramp"),
     printcolumn(name = "Services", type_ = "integer", json_path = ".status.services"),
     printcolumn(name = "In force", type_ = "integer", json_path = ".status.inForce")
 )]
