@@ -55,7 +55,7 @@ fn addresses(route: &Route) -> Vec<SocketAddr> {
 }
 
 #[test]
-fn the_first_that_failed_are_left_out_up_to_the_share_and_never_all() {
+fn the_first_that_failed_are_ejected_up_to_the_share_and_never_all() {
     let cluster = cluster(&format!("{H},{Z},*"));
     for (most, out, left) in [
         (50, &[][..], &[1, 2, 3, 4][..]),
@@ -74,7 +74,7 @@ fn the_first_that_failed_are_left_out_up_to_the_share_and_never_all() {
 }
 
 #[test]
-fn the_reason_says_what_is_left_out_and_why() {
+fn the_reason_says_what_is_ejected_and_why() {
     let cluster = cluster(&format!("{Z},*"));
     let state = state(&cluster, "n1", ejections(50, &at(&[2])));
     let decisions = decide(&state, "n1", Scope::All, &id("svc"));
