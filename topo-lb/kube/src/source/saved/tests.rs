@@ -275,7 +275,7 @@ async fn a_silent_server_delays_the_saved_state_by_its_head_start_alone() {
     assert_eq!(begun.elapsed(), Duration::from_millis(400));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn without_a_server_it_starts_from_what_was_saved_and_drops_what_is_gone_later() {
     let (_place, saved) = saved();
     let played = played(Some(saved), Duration::from_secs(1)).await;
@@ -285,7 +285,7 @@ async fn without_a_server_it_starts_from_what_was_saved_and_drops_what_is_gone_l
     assert!(played[2].1 == fixture(1), "what is live, and nothing else");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn with_nothing_saved_it_waits() {
     let played = played(None, Duration::from_millis(700)).await;
     assert_eq!(words(&played), ["Synced", "Freshness"]);
