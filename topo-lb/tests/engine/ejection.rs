@@ -84,8 +84,8 @@ fn the_reason_says_what_is_ejected_and_why() {
     assert!(matches!(decisions[0].endpoints[1].status, Status::Ejected(it) if it.failures == 3));
     let report = explain::report(&state, "n1", Scope::All, &[id("svc")]);
     let port = &report.services[0];
-    let sentence = "4 of 6 endpoints share this node's topology.kubernetes.io/zone=a; 1 of them left \
-                    out: connects of this node failed";
+    let sentence = "4 of 6 endpoints share this node's topology.kubernetes.io/zone=a; 1 of them \
+                    ejected: connects of this node failed";
     assert_eq!(port.decision.reason, sentence);
     let one = &port.endpoints[1];
     let (begin, end) =

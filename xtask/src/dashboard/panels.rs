@@ -174,11 +174,11 @@ pub(super) const ROWS: &[Row] = &[
         ],
     },
     Row {
-        title: "Endpoints that are left out",
+        title: "Endpoints that are ejected",
         panels: &[
             Panel {
                 title: "Ejected endpoints",
-                description: "Endpoints that nodes leave out because their connects to them failed \
+                description: "Endpoints that nodes eject because their connects to them failed \
                               (topo-lb.io/ejection): the 10 nodes with most of them.",
                 unit: "short",
                 stacked: false,
@@ -189,13 +189,13 @@ pub(super) const ROWS: &[Row] = &[
             },
             Panel {
                 title: "Ejections and probes",
-                description: "Why endpoints were left out, and what the probes of those have shown; \
+                description: "Why endpoints were ejected, and what the probes of those have shown; \
                               docs/metrics.md lists the reasons and outcomes.",
                 unit: "cps",
                 stacked: false,
                 queries: &[
                     query(
-                        "left out: {{reason}}",
+                        "ejected: {{reason}}",
                         r#"sum by (reason) (rate(topo_lb_ejections_total{$nodes}[$__rate_interval]))"#,
                     ),
                     query(
