@@ -92,7 +92,8 @@ Examples:
   topo-lb lint --manifests ./cluster.yaml --ignore hints-missing,unknown-node
   kubectl get namespaces,nodes,services,endpointslices -A -o json | topo-lb lint --manifests -")]
     Lint(LintArgs),
-    /// Show what a change of policies, Nodes or endpoints would do; exit code 1 if nodes would be refused
+    /// Show what a change of policies, Nodes or endpoints would do; exit code 1 if nodes would be refused, or
+    /// if lint would warn of what --set says
     #[command(after_help = "\
 Examples:
   topo-lb plan --from cluster.yaml --to changed.yaml

@@ -229,3 +229,20 @@ fn the_guide_shows_what_is_really_printed() {
         assert!(printed.contains(block), "the guide shows otherwise:\n{block}");
     }
 }
+
+/// The end of the sentence says whether the policy holds here.
+#[test]
+fn a_trial_with_a_long_name_is_told_to_its_end() {
+    let name = "n".repeat(90);
+    let manifests = std::fs::read_to_string(REASONS).unwrap()
+        + &format!(
+            "\n---\napiVersion: topo-lb.io/v1alpha1\nkind: TopologyPolicy\nmetadata: {{name: {name}, \
+             namespace: demo}}\nspec: {{topologyKeys: ['*'], ramp: '80%'}}\n"
+        );
+    let arguments = ["explain", "--manifests", "-", "--node", "north-1", "demo/local"];
+    let done = run(&arguments, &manifests);
+    let told = text(&done.stdout);
+    let trial = told.lines().find(|line| line.contains(&name)).unwrap_or_else(|| panic!("{told}"));
+    assert!(trial.starts_with("  trial ") && trial.ends_with('%'), "{trial}");
+    assert!(trial.contains("its ramp is 80%, and this node is at "), "{trial}");
+}

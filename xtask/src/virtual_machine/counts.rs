@@ -245,6 +245,14 @@ mod tests {
     }
 
     #[test]
+    fn counts_are_of_the_inputs_that_they_were_written_with_and_of_no_others() {
+        let read = |text: &str| Counts { accepted: accepted(text), ..nothing() };
+        let written = read(&print(&Table::new(), "0a1b"));
+        assert!(written.are_of("0a1b") && !written.are_of("0a1c"));
+        assert!(!read("program\tmeasure\n").are_of("0a1b"), "a file without a digest");
+    }
+
+    #[test]
     fn a_count_that_differs_is_shown_with_what_it_was() {
         let known = parse(
             "program\tmeasure\tlimit\tshare\t6.1\n\

@@ -118,7 +118,6 @@ pub(crate) fn run(
     {
         scope = Scope::Accepted;
         kernels.retain(|kernel| !suites::of(scope, kernel.line).is_empty());
-        progress::note("what the verifiers take has not changed since its counts were written");
     }
     let mut supplies = BTreeMap::new();
     for architecture in kernels.iter().map(|it| it.line.architecture()).collect::<BTreeSet<_>>() {
@@ -221,10 +220,19 @@ pub(crate) fn run(
             drifts.join("\n  ")
         ),
     }
-    let remark = (unchanged > 0).then(|| {
+    let mut remarks = Vec::new();
+    if scope == Scope::Accepted {
+        let path = counts::PATH;
+        remarks.push(format!(
+            "Debian's verifiers not asked: nothing has changed for them since {path}"
+        ));
+    }
+    if unchanged > 0 {
         let all = kernels.len();
-        format!("{unchanged} of {all} unchanged since they passed; --only kernels boots them again")
-    });
+        remarks.push(format!("{unchanged} of {all} unchanged since they passed"));
+    }
+    let remark = (!remarks.is_empty())
+        .then(|| format!("{}; --only kernels does all again", remarks.join("; ")));
     Ok(match (unchecked, remark) {
         (None, remark) => Outcome::Passed(remark),
         (Some(what), None) => Outcome::Unchecked(what),

@@ -32,7 +32,9 @@ use contest::Own;
 pub use outside::{Exposed, ExposedFrontend};
 pub use quoted::{shown, shown_id, some};
 pub use reason::decision as sentence;
-pub use spread::{Localities, OnNode, Spread, TierOnNode, spread, spread_on, spread_table};
+pub use spread::{
+    Localities, OnNode, Spread, TierOnNode, WiderOnNode, spread, spread_on, spread_table,
+};
 pub use table::table;
 pub(crate) use table::{empty, policy_text, port_text};
 

@@ -47,12 +47,12 @@ pub struct OnNode {
     pub endpoints: Localities,
     /// The share of new connections that goes to the next wider tier.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub spill: Option<Spill>,
+    pub wider: Option<WiderOnNode>,
 }
 
 /// What leaves the chosen tier, by `topo-lb.io/spill`.
 #[derive(Clone, Debug, Serialize)]
-pub struct Spill {
+pub struct WiderOnNode {
     /// The share of new connections, such as `20%`.
     pub share: String,
     /// The key of the wider tier.
@@ -65,8 +65,8 @@ impl OnNode {
     /// Whether new connections may leave the node's zone.
     #[must_use]
     pub fn leaves_zone(&self) -> bool {
-        let spilled = self.spill.as_ref().map_or(0, |spill| spill.endpoints.outside());
-        self.endpoints.outside() + spilled > 0
+        let wider = self.wider.as_ref().map_or(0, |wider| wider.endpoints.outside());
+        self.endpoints.outside() + wider > 0
     }
 }
 
@@ -161,7 +161,7 @@ pub fn spread_on<'a>(
                 endpoints: localities(decision, choice, |one| {
                     one.is_chosen() || one.part.is_some()
                 }),
-                spill: choice.wider.as_ref().map(|wider| Spill {
+                wider: choice.wider.as_ref().map(|wider| WiderOnNode {
                     share: wider.share.to_string(),
                     key: wider.key.to_owned(),
                     endpoints: localities(decision, choice, |one| {
@@ -259,7 +259,7 @@ fn one(spread: &Spread, colour: bool) -> String {
             }
         }));
         let mut goes = goes_to(node.endpoints);
-        if let Some(Spill { share, endpoints, .. }) = &node.spill {
+        if let Some(WiderOnNode { share, endpoints, .. }) = &node.wider {
             let _ = write!(goes, "; {share} spill: {}", goes_to(*endpoints));
         }
         cells.extend([goes, note]);

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use comfy_table::{Attribute, Cell, Color, Table, presets};
 use topo_lb_common::backend::Locality;
 
-use super::quoted::{sentence, shown, shown_id};
+use super::quoted::{sentence, shown, shown_id, some};
 use super::{Policy, Port, Report, ServicePort};
 
 /// The report as text, with colours if `colour` is set.
@@ -54,7 +54,8 @@ fn one(service: &ServicePort, paint: Paint) -> String {
     let mut text = format!("{}\n", paint.bold(&title));
     let _ = writeln!(text, "  policy    {policy}");
     if !service.policy.passed_over.is_empty() {
-        let _ = writeln!(text, "  over      {}", sentence(&service.policy.passed_over.join(", ")));
+        let over = service.policy.passed_over.iter().map(String::as_str);
+        let _ = writeln!(text, "  over      {}", some(over, 8));
     }
     for trial in &service.policy.trials {
         let _ = writeln!(text, "  trial     {}", sentence(trial));
