@@ -57,7 +57,11 @@ pub(crate) fn leave<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
     }
     if established.is_some() {
         if F::closed().push(&key, 0).is_err() {
-            if let Ok(Some(oldest)) = F::closed().pop() {
+            if let Ok(Some(oldest)) = F::closed().pop()
+                // The same ports have ended another connection before: its key does not end this one.
+                // SAFETY: two values of this function; keys have no padding.
+                && !unsafe { are_same(&raw const oldest, &key) }
+            {
                 forget_if::<F>(&oldest, find_established::<F>(&oldest), is_closed);
             }
             let _ = F::closed().push(&key, 0);
@@ -72,17 +76,21 @@ pub(crate) fn leave<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
         affinity::remember::<F>(&key, unsafe { client.as_ref() });
     }
     if F::settled().push(&key, 0).is_err() {
-        forget_settled::<F>();
+        forget_settled::<F>(&key);
         let _ = F::settled().push(&key, 0);
     }
     Verdict::Translate
 }
 
 /// Forgets the half-open connection that has been done for the longest time, if the first key of its queue is of
-/// one. Returns whether it was.
+/// one, and not `spared`, which is of another one by now. Returns whether it was.
 #[inline(always)]
-fn forget_settled<F: Translate>() -> bool {
+fn forget_settled<F: Translate>(spared: &TupleOf<F>) -> bool {
     let Ok(Some(oldest)) = F::settled().pop() else { return false };
+    // SAFETY: two values of a function; keys have no padding.
+    if unsafe { are_same(&raw const oldest, spared) } {
+        return false;
+    }
     let protocol = oldest.protocol;
     let entry = find_half_open::<F>(&oldest);
     forget_if::<F>(&oldest, entry, |state| is_settled(protocol, state))
@@ -103,7 +111,7 @@ pub(crate) fn replace_oldest<F: Translate>(skb: *mut __sk_buff) -> Verdict {
         if !lacks_room {
             break;
         }
-        lacks_room = !forget_settled::<F>();
+        lacks_room = !forget_settled::<F>(&key);
     }
     let client = if is_of_outside::<F>(&key) {
         let [word, _] = F::halves(says.source);

@@ -38,7 +38,7 @@ pub(super) const FAMILIES: [Parts; 2] = [
 ];
 
 /// Entries of `connections4/6` in these tests.
-const ENTRIES: u32 = 1_024;
+pub(super) const ENTRIES: u32 = 1_024;
 
 impl Parts {
     pub(super) fn client(&self, network: u16, port: u16) -> Result<SocketAddr> {

@@ -14,6 +14,7 @@ mod neighbours;
 mod openings;
 mod outside;
 mod own;
+mod queues;
 mod refusals;
 mod scene;
 mod source_nat;
