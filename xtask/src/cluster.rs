@@ -25,7 +25,7 @@ const PROGRAM: &str = "cluster";
 /// A real cluster on this machine: control plane, containerd and kubelets, with topo-lb on it.
 ///
 /// The cluster stays when the command ends. Its nodes are node-a in zone a and pool hangzhou, node-b in
-/// zone b and pool shanghai, and so on. TOPO_LB_KUBERNETES and TOPO_LB_CONTAINERD name folders with
+/// zone b and pool shanghai, and so on; two nodes are in each of the regions north and south. TOPO_LB_KUBERNETES and TOPO_LB_CONTAINERD name folders with
 /// other versions of these programs.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

@@ -321,7 +321,15 @@ fn page(
     let (start, limit) = (number("continue").unwrap_or(0), number("limit").unwrap_or(usize::MAX));
     let all = &state.lists[path];
     let is_meant = |name: &str| selected.is_none_or(|selected| is_named(name, selected));
-    let meant = all.iter().filter(|(name, _)| is_meant(name));
+    // One label with its value, as in `zone=a`.
+    let label = query.get("labelSelector").and_then(|it| it.split_once('='));
+    let carries = |text: &str| {
+        label.is_none_or(|(key, value)| {
+            let object: Value = serde_json::from_str(text).unwrap_or_default();
+            object["metadata"]["labels"][key] == value
+        })
+    };
+    let meant = all.iter().filter(|(name, text)| is_meant(name) && carries(text));
     let items: Vec<_> = meant.skip(start).take(limit).map(|(_, text)| &**text).collect();
     let end = start + items.len();
     let token = if selected.is_none() && end < all.len() { end.to_string() } else { String::new() };

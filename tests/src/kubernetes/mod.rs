@@ -4,9 +4,11 @@
 //!
 //! ```text
 //!  fabric: etcd, kube-apiserver, controllers, scheduler, cluster DNS; the machine's loopback ─▶ API
-//!  node-a (zone a): containerd, kubelet, kube-proxy │ pods 10.244.0.0/24
-//!  node-b (zone b): containerd, kubelet, kube-proxy │ pods 10.244.1.0/24
+//!  node-a (zone a, region north): containerd, kubelet, kube-proxy │ pods 10.244.0.0/24
+//!  node-b (zone b, region north): containerd, kubelet, kube-proxy │ pods 10.244.1.0/24
 //! ```
+//!
+//! Two nodes are in each region: node-c and node-d are in south.
 //!
 //! Everything lives in the lab's cluster, which removes it.
 
@@ -23,7 +25,7 @@ use crate::deployment::{NAME, compose, kubectl};
 use crate::kind::POOL;
 use crate::node::NodePlan;
 use crate::progress::Progress;
-use crate::scene::ZONE;
+use crate::scene::{REGION, ZONE};
 use crate::wait::until;
 
 use self::dns::Dns;
@@ -154,6 +156,9 @@ fn alone(server: SocketAddr) -> serde_json::Value {
         "spec": {"template": {"spec": {"containers": [agent]}}},
     })
 }
+
+/// The regions: two nodes are in the first, two in the second; later ones join them again.
+const REGIONS: [&str; 4] = ["north", "north", "south", "south"];
 
 /// The zone of a node: the letter of its name.
 #[must_use]
@@ -324,14 +329,15 @@ fn start_workers<'a>(
     proxy: Proxy,
 ) -> Result<Vec<Worker<'a>>> {
     let dns = &dns::address(proxy);
+    let places = POOLS.into_iter().cycle().zip(REGIONS.into_iter().cycle());
     // Starting a node takes seconds, mostly of waiting.
     let workers: Vec<_> = std::thread::scope(|scope| {
-        let start = |(node, pool): (&'a crate::node::Node, &'static str)| {
-            let labels = json!({ZONE: zone(&node.name), POOL: pool});
-            scope.spawn(move || Worker::start(cluster, plane, parts, node, &labels, dns, proxy))
-        };
-        let threads: Vec<_> =
-            cluster.nodes().iter().zip(POOLS.into_iter().cycle()).map(start).collect();
+        let start =
+            |(node, (pool, region)): (&'a crate::node::Node, (&'static str, &'static str))| {
+                let labels = json!({ZONE: zone(&node.name), REGION: region, POOL: pool});
+                scope.spawn(move || Worker::start(cluster, plane, parts, node, &labels, dns, proxy))
+            };
+        let threads: Vec<_> = cluster.nodes().iter().zip(places).map(start).collect();
         let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };

@@ -32,6 +32,7 @@ impl Last {
             // These change no object.
             Update::LocalAddresses(_)
             | Update::KnownNodes(_)
+            | Update::ZoneRegion(_)
             | Update::Ejections(_)
             | Update::ServiceEjections(..) => {}
         }

@@ -54,6 +54,8 @@ pub(crate) fn the_page_and_top_show_what_pods_do(stage: &mut Stage<'_>) -> Resul
     let is_shown = |rows: &Value| far(rows, ANYWHERE) > 0.0 && near(rows, SERVICE) > 0.0;
     let rows = until_is("rates of both Services", SOON, top, is_shown)?;
     ensure!(far(&rows, SERVICE) == 0.0, "{rows}");
+    // Both zones are in one region, which agents know although each watches its own Node alone.
+    ensure!(at(&rows, ANYWHERE, [2, 2]) > 0.0 && at(&rows, ANYWHERE, [3, 3]) == 0.0, "{rows}");
     let nodes = &row(&rows, SERVICE).context("a row")?["nodes"];
     ensure!(nodes["node-a"].is_object() && nodes["node-b"].is_object(), "{nodes}");
     annotate("topo-lb.io/topology-keys-").map(drop)

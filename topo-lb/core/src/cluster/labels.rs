@@ -5,6 +5,13 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+/// Label: the host name of the Node, usually its name.
+pub const HOSTNAME: &str = "kubernetes.io/hostname";
+/// Label: the zone.
+pub const ZONE: &str = "topology.kubernetes.io/zone";
+/// Label: the region.
+pub const REGION: &str = "topology.kubernetes.io/region";
+
 /// Labels of a Node, or those that a slice carries for an endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Labels(Box<[(Arc<str>, Arc<str>)]>);

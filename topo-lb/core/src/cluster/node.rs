@@ -25,6 +25,15 @@ pub struct Node {
     pub labels: Labels,
 }
 
+/// The region that the Nodes of a zone are in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ZoneRegion {
+    /// A value of the label `topology.kubernetes.io/zone`.
+    pub zone: Arc<str>,
+    /// The value of the label `topology.kubernetes.io/region` of the zone's Nodes.
+    pub region: Arc<str>,
+}
+
 /// Whether a Node is about to leave: load balancers should send it no new connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Leaving(pub bool);

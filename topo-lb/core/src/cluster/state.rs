@@ -8,10 +8,10 @@ use smallvec::SmallVec;
 
 use super::ejection::Ejections;
 use super::kept::{ById, Endpoints, Shared};
-use super::labels::Labels;
+use super::labels::{Labels, ZONE};
 use super::local_addresses::LocalAddresses;
 use super::namespace::Namespace;
-use super::node::{KnownNodes, Node};
+use super::node::{KnownNodes, Node, ZoneRegion};
 use super::policies::{Above, Policies};
 use super::population::Population;
 use super::service::{PolicySources, Service, ServiceId};
@@ -28,7 +28,7 @@ pub struct Changed {
 }
 
 /// The cluster's objects. Clones share them. Two states are equal if they hold the same objects, local
-/// addresses and ejections, in whatever order those came; known Nodes do not count.
+/// addresses, regions and ejections, in whatever order those came; known Nodes do not count.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     services: BTreeMap<ServiceId, Arc<Service>>,
@@ -37,6 +37,8 @@ pub struct State {
     nodes: BTreeMap<Arc<str>, Labels>,
     population: Population,
     known_nodes: KnownNodes,
+    /// By zone.
+    regions: BTreeMap<Arc<str>, Arc<str>>,
     policies: Policies,
     /// The same by their Service, known or not; sorted by id.
     of_service: HashMap<ServiceId, SmallVec<[Arc<Endpoints>; 1]>>,
@@ -52,6 +54,7 @@ impl PartialEq for State {
     fn eq(&self, other: &Self) -> bool {
         self.services == other.services
             && self.nodes == other.nodes
+            && self.regions == other.regions
             && self.policies == other.policies
             && self.of_service == other.of_service
             && self.local == other.local
@@ -110,6 +113,7 @@ impl State {
             }
             Update::LocalAddresses(all) => self.put_local(all, &mut changed),
             Update::KnownNodes(known) => self.known_nodes = known,
+            Update::ZoneRegion(one) => self.put_region(one, &mut changed),
             Update::Ejections(all) => self.put_ejections(all, &mut changed),
             Update::ServiceEjections(id, of) => {
                 if self.ejections.put(&id, of) && self.services.contains_key(&id) {
@@ -210,6 +214,19 @@ impl State {
     #[must_use]
     pub fn node(&self, name: &str) -> Option<&Labels> {
         self.nodes.get(name)
+    }
+
+    /// The region of a zone, as the source learnt it from one of its Nodes; `None` if it did not ask.
+    #[must_use]
+    pub fn region_of(&self, zone: &str) -> Option<&str> {
+        self.regions.get(zone).map(|region| &**region)
+    }
+
+    /// The zones whose regions are known, by name.
+    pub fn regions(&self) -> impl Iterator<Item = ZoneRegion> {
+        self.regions
+            .iter()
+            .map(|(zone, region)| ZoneRegion { zone: zone.clone(), region: region.clone() })
     }
 
     /// How many Nodes carry a label with this value.
@@ -333,6 +350,18 @@ impl State {
         let (name, labels) = self.nodes.remove_entry(name)?;
         self.population.change(Some(&labels), None);
         Some(name)
+    }
+
+    fn put_region(&mut self, ZoneRegion { zone, region }: ZoneRegion, changed: &mut Changed) {
+        let zone = self.shared.text(zone);
+        if self.regions.get(&zone) == Some(&region) {
+            return;
+        }
+        let is_there = |one: &Endpoint| one.label(ZONE) == Some(&zone);
+        for ById(slice) in self.slices.iter().filter(|it| it.0.endpoints.iter().any(is_there)) {
+            self.touch(&slice.service, changed);
+        }
+        self.regions.insert(zone, region);
     }
 
     /// An unknown Service has no routes to change.

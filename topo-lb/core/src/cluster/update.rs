@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::ejection::{Ejections, ServiceEjections};
 use super::local_addresses::LocalAddresses;
 use super::namespace::Namespace;
-use super::node::{KnownNodes, Node};
+use super::node::{KnownNodes, Node, ZoneRegion};
 use super::service::{Service, ServiceId};
 use super::slice::{Slice, SliceId};
 use super::topology_policy::{ClusterTopologyPolicy, PolicyId, TopologyPolicy};
@@ -135,6 +135,8 @@ pub enum Update {
     LocalAddresses(LocalAddresses),
     /// Which Nodes the source sends from now on. By default all.
     KnownNodes(KnownNodes),
+    /// The region of a zone, as a source learns it that does not send all Nodes.
+    ZoneRegion(ZoneRegion),
     /// All endpoints that this node ejects.
     Ejections(Ejections),
     /// What this node ejects of one Service now; perhaps nothing.

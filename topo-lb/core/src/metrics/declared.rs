@@ -68,7 +68,8 @@ metrics! {
         "Connections of this node to a Service port by where they went (while observing: would have gone): an \
          endpoint on the same node, in its zone, its region, or elsewhere. Only Service ports that had any",
         "`locality`: `node`, `zone`, `region` or `elsewhere`. An endpoint whose EndpointSlice does not give its zone \
-         or region counts as `elsewhere` unless [all Nodes are watched](topology.md#which-nodes-an-agent-watches). \
+         counts as `elsewhere` unless [all Nodes are watched](topology.md#which-nodes-an-agent-watches), and so does \
+         one in another zone while this node has no region. \
          `port`: the Service port's name, else its number";
     TCP_SENT_BYTES: Counter "topo_lb_tcp_sent_bytes_total" [namespace service port locality tier]
         "Bytes that clients of this node sent to a Service port over TCP, without headers and retransmissions, by \

@@ -1,7 +1,10 @@
+use topo_lb_common::backend::Locality;
+
 use super::*;
 use crate::cluster::service::Skipped;
 use crate::cluster::{
-    Change, Endpoint, Exposure, Labels, Node, Placement, Port, Protocol, Service, Slice, SliceId,
+    Change, Endpoint, Exposure, Labels, Node, Placement, Port, Protocol, REGION, Service, Slice,
+    SliceId, ZONE, ZoneRegion,
 };
 use crate::counted;
 use crate::plan::commit::commit;
@@ -172,6 +175,58 @@ fn a_service_that_reads_other_nodes_stays_as_it_was_until_all_are_known() {
     reconciler.observe(Update::Node(Change::Listed(Vec::new(), vec!["n".into()])));
     settle(&mut reconciler, &mut store);
     assert_eq!((reconciler.waiting(), counts(&mut store)), (0, vec![3]));
+}
+
+/// The distances of the installed endpoints, in order of their zones.
+fn localities(store: &mut MemoryStore) -> Vec<Locality> {
+    let installed = store.installed().unwrap();
+    let mut row: Vec<_> = installed.placed().flat_map(|(_, it)| it.entry.row.to_vec()).collect();
+    row.sort_by_key(|one| one.address());
+    row.into_iter().map(|one| one.locality).collect()
+}
+
+#[test]
+fn the_same_is_counted_as_region_whichever_nodes_are_watched() {
+    let labels = |all: [(&str, &str); 2]| all.map(|(key, value)| (key.into(), value.into())).into();
+    let places = [("n", "a", "r1"), ("m", "b", "r1"), ("l", "c", "r2"), ("k", "d", "r1")];
+    let nodes = places.map(|(name, zone, region)| {
+        let labels = labels([(ZONE, zone), (REGION, region)]);
+        Update::Node(Change::Applied(Node { name: name.into(), labels }))
+    });
+    let endpoints = (1..).zip(places).map(|(at, (node, zone, _))| {
+        let labels = [(ZONE.into(), zone.into())].into();
+        Endpoint::new([10, 1, 1, at].into(), Placement { labels, ..Placement::on(node) })
+    });
+    let objects = [keyed("*"), slice_of(id("a"), endpoints.collect())];
+    let region = |zone: &str, region: &str| {
+        Update::ZoneRegion(ZoneRegion { zone: zone.into(), region: region.into() })
+    };
+    let wanted = [Locality::Node, Locality::Region, Locality::Elsewhere, Locality::Region];
+
+    let (mut store, mut all) =
+        (MemoryStore::new(ROOM), Reconciler::new("n".into(), Scope::All, false));
+    for update in nodes.clone().into_iter().chain(objects.clone()) {
+        all.observe(update);
+    }
+    settle(&mut all, &mut store);
+    assert_eq!(localities(&mut store), wanted);
+
+    let (mut store, mut own) =
+        (MemoryStore::new(ROOM), Reconciler::new("n".into(), Scope::All, false));
+    let [node, ..] = nodes;
+    let first = [Update::KnownNodes(KnownNodes::Own), node, region("b", "r1")];
+    for update in first.into_iter().chain(objects) {
+        own.observe(update);
+    }
+    settle(&mut own, &mut store);
+    let unknown = [Locality::Node, Locality::Region, Locality::Elsewhere, Locality::Elsewhere];
+    assert_eq!(localities(&mut store), unknown);
+    assert!(own.observe(region("d", "r1")), "its endpoint's distance changes");
+    own.observe(region("c", "r2"));
+    assert!(!own.observe(region("d", "r1")), "nothing new");
+    settle(&mut own, &mut store);
+    assert_eq!(localities(&mut store), wanted);
+    assert_eq!(own.reads_other_nodes(), None);
 }
 
 #[test]

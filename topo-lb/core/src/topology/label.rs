@@ -2,15 +2,10 @@
 
 use topo_lb_common::backend::Locality;
 
-use crate::cluster::Endpoint;
-use crate::cluster::{KnownNodes, Labels, State};
+use crate::cluster::{Endpoint, KnownNodes, Labels, State};
 
-/// Label: the host name of the Node, usually its name.
-pub const HOSTNAME: &str = "kubernetes.io/hostname";
-/// Label: the zone.
-pub const ZONE: &str = "topology.kubernetes.io/zone";
-/// Label: the region.
-pub const REGION: &str = "topology.kubernetes.io/region";
+pub use crate::cluster::{HOSTNAME, REGION, ZONE};
+
 /// OpenYurt's label: the pool that a Node is in.
 pub const NODEPOOL: &str = "apps.openyurt.io/nodepool";
 /// OpenYurt's label: the pool that a Node is to join.
@@ -60,12 +55,20 @@ pub struct Site<'a> {
     /// Labels of its Node; `None` if it has no node name, or its Node is unknown.
     home: Option<&'a Labels>,
     known_nodes: KnownNodes,
+    /// The region of its zone; `None` if the slice gives no zone, or nobody asked.
+    zone_region: Option<&'a str>,
 }
 
 impl<'a> Site<'a> {
     pub(super) fn of(state: &'a State, endpoint: &'a Endpoint) -> Self {
         let home = endpoint.node().and_then(|name| state.node(name));
-        Self { endpoint, home, known_nodes: state.known_nodes() }
+        let zone_region = endpoint.label(ZONE).and_then(|zone| state.region_of(zone));
+        Self { endpoint, home, known_nodes: state.known_nodes(), zone_region }
+    }
+
+    /// The region, for counting only: policies read [`label`](Self::label), which holds exactly.
+    fn region(&self) -> Option<&'a str> {
+        self.label(REGION).ok().or(self.zone_region)
     }
 
     /// `nodeName`.
@@ -115,7 +118,7 @@ impl<'a> Site<'a> {
             Locality::Node
         } else if shares(ZONE) {
             Locality::Zone
-        } else if shares(REGION) {
+        } else if here.label(REGION).is_some_and(|own| self.region() == Some(own)) {
             Locality::Region
         } else {
             Locality::Elsewhere

@@ -14,6 +14,7 @@
 //! | `watch`, `watch_aggregator` | how the watches of all kinds become one source, and which kind may be absent |
 //! | `watch_health` | how fresh the state is |
 //! | `reach`, `own_node`, `pods` | which Nodes and which Pods are watched |
+//! | `zone_regions` | in which region a zone is, while only the own Node is watched |
 //! | `backoff`, `timing` | how long to wait before the next attempt, and for an answer |
 //! | `error` | what is said of a failed request |
 
@@ -37,6 +38,7 @@ mod upstream;
 mod watch;
 mod watch_aggregator;
 mod watch_health;
+mod zone_regions;
 
 pub use connect::{Identity, Server, connect, connect_to_show};
 pub use error::KubeError;

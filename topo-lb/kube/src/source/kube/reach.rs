@@ -20,7 +20,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// This node, and which Nodes it needs.
 #[derive(Clone, Debug)]
 pub struct Nodes {
-    own: Arc<str>,
+    pub(super) own: Arc<str>,
     wanted: watch::Receiver<KnownNodes>,
 }
 

@@ -3,9 +3,10 @@
 mod absence;
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures::stream::{self, BoxStream};
+use futures::stream::{self, BoxStream, PollNext};
 use futures::{Stream, StreamExt};
 use tokio::time::{Instant, sleep_until};
 
@@ -19,6 +20,7 @@ use super::reach::{Nodes, Reach};
 use super::reflect::{Failure, Query, Reflected, changes};
 use super::resource::{StateKind, Watched};
 use super::watch_aggregator::{Failing, WatchAggregator, WatchReport, beats};
+use super::zone_regions::zone_regions;
 use crate::source::Event;
 use crate::source::object::Kind;
 use topo_lb_core::cluster::{
@@ -44,8 +46,17 @@ const MISSING_PAUSE: Duration = Duration::from_secs(10);
 /// Follows only the Nodes that `nodes` wants. Sends `KnownNodes` after these were listed, and
 /// before it drops Nodes that are no longer followed. Follows the own Node while all are wanted but
 /// cannot be listed.
+///
+/// Sends the `ZoneRegion` of each zone that slices name, if the own Node has a region.
 pub fn follow(server: Server, nodes: Nodes) -> impl Stream<Item = Event> + Send + 'static {
-    follow_reach(server, Reach::of(nodes))
+    let (mut zones, answers) = zone_regions(server.clone(), Arc::clone(&nodes.own));
+    let watched = follow_reach(server, Reach::of(nodes)).inspect(move |event| {
+        if let Event::Update(update) = event {
+            zones.observe(update);
+        }
+    });
+    // The watches first: a listing must not wait for answers about zones.
+    stream::select_with_strategy(watched, answers.map(Event::Update), |()| PollNext::Left)
 }
 
 /// The same with all Nodes, for a reader that is on none of them.

@@ -9,12 +9,14 @@ use serde::{Deserialize, Serialize};
 use topo_lb_core::cluster::kept::Endpoints;
 use topo_lb_core::cluster::{
     Endpoint, Namespace, Node, Placement, Port, Service, ServiceId, Slice, SliceId, TopologyPolicy,
+    ZoneRegion,
 };
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Entry {
     Node(Node),
+    Region(ZoneRegion),
     Namespace(Namespace),
     Policy(TopologyPolicy),
     Service(Service),

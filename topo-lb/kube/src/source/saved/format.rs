@@ -106,6 +106,9 @@ fn write_objects(state: &State, out: &mut impl Write) -> io::Result<()> {
     for (name, labels) in state.nodes() {
         line(out, &Entry::Node(Node { name: name.into(), labels: labels.clone() }))?;
     }
+    for region in state.regions() {
+        line(out, &Entry::Region(region))?;
+    }
     for namespace in state.namespaces() {
         line(out, &Entry::Namespace(namespace.clone()))?;
     }
@@ -184,6 +187,7 @@ impl Whole {
 fn object(line: &str) -> Result<Update, FormatError> {
     match serde_json::from_str(line) {
         Ok(Entry::Node(node)) => Ok(Update::Node(Change::Applied(node))),
+        Ok(Entry::Region(it)) => Ok(Update::ZoneRegion(it)),
         Ok(Entry::Namespace(it)) => Ok(Update::Namespace(Change::Applied(it))),
         Ok(Entry::Policy(policy)) if policy.id.is_of_cluster() => {
             Ok(Update::ClusterTopologyPolicy(Change::Applied(ClusterTopologyPolicy(policy))))

@@ -12,7 +12,7 @@ use crate::source::Event;
 use crate::source::file::parse;
 use crate::source::kube::Identity;
 use topo_lb_core::cluster::Freshness;
-use topo_lb_core::cluster::{Change, State, Update};
+use topo_lb_core::cluster::{Change, State, Update, ZoneRegion};
 
 const FIXTURES: [(&str, &str); 2] = [
     ("kubernetes-1.36.json", include_str!("../../../../../tests/fixtures/kubernetes-1.36.json")),
@@ -120,7 +120,9 @@ fn version_1_is_this() {
 
 fn golden() -> State {
     let manifest = include_bytes!("../../../../tests/golden/saved.yaml");
-    state_of(parse("saved.yaml".as_ref(), manifest).unwrap().updates)
+    let region = ZoneRegion { zone: "z".into(), region: "r".into() };
+    let updates = parse("saved.yaml".as_ref(), manifest).unwrap().updates;
+    state_of(updates.into_iter().chain([Update::ZoneRegion(region)]))
 }
 
 #[test]
