@@ -35,7 +35,7 @@ const AFTER_FAILURE: u32 = 12;
 const THEN_LIMIT: Duration = Duration::from_secs(6);
 /// How often a port that is taken is tried.
 const AGAIN: Duration = Duration::from_millis(5);
-/// The client repeats a datagram after so long, as TCP repeats a SYN.
+/// The client repeats a datagram after so long, then after twice as long, as TCP repeats a SYN.
 const REPEAT: Duration = Duration::from_secs(1);
 
 /// Dials all destinations, and returns what came of each, in their order.
@@ -186,10 +186,11 @@ impl Socket {
             }
             Self::Udp(socket) => {
                 socket.connect(to).await.map_err(at(Step::Connect))?;
-                let mut buffer = [0; 512];
+                let (mut buffer, mut pause) = ([0; 512], REPEAT);
                 loop {
                     socket.send(SOURCE_DATAGRAM).await.map_err(at(Step::Send))?;
-                    let Ok(received) = timeout(REPEAT, socket.recv(&mut buffer)).await else {
+                    let Ok(received) = timeout(pause, socket.recv(&mut buffer)).await else {
+                        pause *= 2;
                         continue;
                     };
                     let length = received.map_err(at(Step::Receive))?;
