@@ -25,9 +25,9 @@ pub struct ViewArgs {
     /// Group nodes by this label until the page picks another one
     #[arg(long, value_name = "LABEL", env = "TOPO_LB_BY", default_value = ZONE, value_parser = plan::label)]
     pub by: String,
-    /// Which Services are handled on all nodes
-    #[arg(long, value_enum, default_value_t, env = "TOPO_LB_SCOPE")]
-    pub scope: Scope,
+    /// Which Services are handled on all nodes. Without it: as the agents' Pods say, else all
+    #[arg(long, value_enum, env = "TOPO_LB_SCOPE")]
+    pub scope: Option<Scope>,
     /// Serve the page here. Whoever can connect can read it
     #[arg(
         long,

@@ -28,12 +28,16 @@ const PAGES: usize = 64;
 const PAUSE: Duration = Duration::from_millis(90);
 
 /// What the page is made of: path, type, content.
-const FILES: [(&str, &str, &str); 7] = [
+const FILES: [(&str, &str, &str); 11] = [
     ("/", "text/html; charset=utf-8", include_str!("page/index.html")),
     ("/style.css", "text/css; charset=utf-8", include_str!("page/style.css")),
     ("/page.js", SCRIPT, include_str!("page/page.js")),
     ("/map.js", SCRIPT, include_str!("page/map.js")),
     ("/service.js", SCRIPT, include_str!("page/service.js")),
+    ("/lines.js", SCRIPT, include_str!("page/lines.js")),
+    ("/time.js", SCRIPT, include_str!("page/time.js")),
+    ("/link.js", SCRIPT, include_str!("page/link.js")),
+    ("/csv.js", SCRIPT, include_str!("page/csv.js")),
     ("/format.js", SCRIPT, include_str!("page/format.js")),
     ("/icon.svg", "image/svg+xml", include_str!("page/icon.svg")),
 ];
@@ -196,7 +200,7 @@ mod tests {
             cluster,
             Looks { newest, interval: Duration::from_secs(2), histories },
             "zone".to_owned(),
-            Scope::All,
+            Some(Scope::All),
         );
         (viewer, (looks, clusters))
     }

@@ -1,27 +1,32 @@
 //! `topo-lb view`: a web page that shows where traffic goes. Only reads.
 //!
 //! ```text
-//! cluster ─▶ State ──┐                        ┌─▶ waterfall ─┐
-//! look ─▶ rates ─────┴─▶ lens: groups, leads ─┴──────────────┴─▶ picture ─▶ http ─▶ page
-//!   └─▶ history ─────────────────────────────────────────────────┘
+//! cluster ─▶ State ──┬──────────────┐                        ┌─▶ waterfall ─┐
+//! look ─▶ rates ─▶ regions ─────────┴─▶ lens: groups, leads ─┴──────────────┴─▶ picture ─▶ http ─▶ page
+//!                     └─▶ gaps ─▶ history ────────────────────────────────────────┘
 //! ```
 //!
 //! | file | idea |
 //! |---|---|
 //! | `cluster` | what the cluster looks like now |
 //! | `look` | what nodes have counted between two looks |
+//! | `regions` | which distances those are by the Nodes' regions |
+//! | `gaps` | which looks are complete |
 //! | `history`, `histories` | the last hour; of all Services, the busiest and the picked |
 //! | `groups` | nodes by their value of a label |
 //! | `leads` | where connections lead, by the decisions |
 //! | `lines` | traffic between groups, measured or estimated |
 //! | `lens` | traffic by groups |
+//! | `treatment` | whether a Service has a policy, and whether it is counted |
 //! | `waterfall` | how the nodes see one Service |
 //! | `picture` | what one page shows, as JSON |
 //! | `host` | which names this server answers to |
 //! | `http` | the server |
 //! | `page/` | the page itself |
+//! | `palette` | tests of its colours |
 
 mod cluster;
+mod gaps;
 mod groups;
 mod histories;
 mod history;
@@ -31,16 +36,21 @@ mod leads;
 mod lens;
 mod lines;
 mod look;
+#[cfg(test)]
+mod palette;
 mod picture;
+mod regions;
+mod treatment;
 mod waterfall;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use tokio::runtime::Builder;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
 use crate::commands::top::From;
@@ -63,8 +73,8 @@ pub struct Options {
     pub from: Option<From>,
     /// The time between two looks.
     pub interval: Duration,
-    /// Which Services topo-lb handles.
-    pub scope: Scope,
+    /// Which Services topo-lb handles; `None`: as the agents' Pods say, else all.
+    pub scope: Option<Scope>,
     /// The label that groups nodes unless the reader picks another one.
     pub by: String,
     /// Where to serve the page.
@@ -88,9 +98,12 @@ pub async fn serve(
         anyhow::anyhow!("cannot listen on {listen}: {reason}; --listen names another address")
     })?;
     let awaited = described.awaited();
-    let cluster = beside("cluster", async move |ready| cluster::follow(described, ready).await);
-    let looks = beside("look", async move |ready| look::follow(from, interval, ready).await);
-    let mut sources = std::pin::pin!(async { tokio::try_join!(cluster, looks) });
+    let (sender, cluster) = watch::channel(Arc::default());
+    let known = cluster.clone();
+    let clusters =
+        beside("cluster", async move |ready| cluster::follow(described, sender, ready).await);
+    let looks = beside("look", async move |ready| look::follow(from, interval, known, ready).await);
+    let mut sources = std::pin::pin!(async { tokio::try_join!(clusters, looks) });
     let opened = match timeout(SILENT, &mut sources).await {
         Ok(opened) => opened,
         Err(_) => {
@@ -100,7 +113,7 @@ pub async fn serve(
             late.with_context(|| format!("gave up after {most} s of waiting for {awaited}"))?
         }
     };
-    let (cluster, looks) = opened?;
+    let ((), looks) = opened?;
     ready(listener.local_addr()?);
     let viewer = Viewer::new(cluster, looks, by, scope);
     http::serve(listener, viewer, hosts).await;
@@ -145,7 +158,7 @@ mod tests {
             described: Described::By(KubeTarget::Kubeconfig(kubeconfig)),
             from: None,
             interval: Duration::from_secs(1),
-            scope: Scope::All,
+            scope: None,
             by: String::new(),
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             hosts: Vec::new(),
