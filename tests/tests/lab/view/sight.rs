@@ -28,7 +28,7 @@ const COVERED: &str = r"(() => {
     const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
     while (texts.nextNode()) {
         const { data, parentElement: owner } = texts.currentNode;
-        if (!data.trim() || !owner.checkVisibility() || owner.closest('select, dialog, #tip')) continue;
+        if (!data.trim() || !owner.checkVisibility() || owner.closest('select, dialog, legend, #tip')) continue;
         if (owner instanceof SVGElement) { add(owner, data, owner.getBoundingClientRect()); continue; }
         const range = document.createRange();
         range.selectNodeContents(texts.currentNode);
@@ -127,7 +127,7 @@ fn nothing_covers_a_number_on_a_narrow_page_and_on_a_wide_one() -> Result<()> {
 
 #[test]
 fn every_text_can_be_read_in_light_and_in_dark() -> Result<()> {
-    let (_api, _view, mut browser) = super::shop()?;
+    let (_api, _view, mut browser) = shop()?;
     browser.run("document.getElementById('flows').open = true")?;
     for service in ["data/postgres", "ops/logs"] {
         pick(&mut browser, service)?;
