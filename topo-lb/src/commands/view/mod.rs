@@ -21,6 +21,7 @@
 //! | `waterfall` | how the nodes see one Service |
 //! | `picture` | what one page shows, as JSON |
 //! | `host` | which names this server answers to |
+//! | `token` | who may read, if not everybody |
 //! | `http` | the server |
 //! | `page/` | the page itself |
 //! | `palette` | tests of its colours |
@@ -40,10 +41,12 @@ mod look;
 mod palette;
 mod picture;
 mod regions;
+mod token;
 mod treatment;
 mod waterfall;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -55,7 +58,9 @@ use tokio::time::timeout;
 
 use crate::commands::top::From;
 pub use cluster::Described;
+use http::Readers;
 use picture::Viewer;
+use token::Token;
 use topo_lb_agent::serve::listen;
 use topo_lb_core::topology::Scope;
 
@@ -81,6 +86,8 @@ pub struct Options {
     pub listen: SocketAddr,
     /// Further names that the server answers to.
     pub hosts: Vec<String>,
+    /// The file with the token that a reader has to know; `None`: everybody may read.
+    pub token_file: Option<PathBuf>,
 }
 
 /// Serves the page for ever. Calls `ready` with its address, and `say` with a sentence if that takes long.
@@ -92,8 +99,9 @@ pub async fn serve(
     ready: impl FnOnce(SocketAddr),
     say: impl FnOnce(&str),
 ) -> anyhow::Result<()> {
-    let Options { described, from, interval, scope, by, listen, hosts } = options;
-    let listener = listen::listen(listen).map_err(|error| {
+    let Options { described, from, interval, scope, by, listen, hosts, token_file } = options;
+    let token = token_file.map(Token::of).transpose().context("--token-file")?;
+    let listener = listen::listen_as_go(listen).map_err(|error| {
         let reason = listen::reason(&error);
         anyhow::anyhow!("cannot listen on {listen}: {reason}; --listen names another address")
     })?;
@@ -116,7 +124,7 @@ pub async fn serve(
     let ((), looks) = opened?;
     ready(listener.local_addr()?);
     let viewer = Viewer::new(cluster, looks, by, scope);
-    http::serve(listener, viewer, hosts).await;
+    http::serve(listener, viewer, Readers { hosts, token }).await;
     Ok(())
 }
 
@@ -162,6 +170,7 @@ mod tests {
             by: String::new(),
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             hosts: Vec::new(),
+            token_file: None,
         };
         let said = RefCell::new(String::new());
         let ready = |_| panic!("it cannot be ready");
