@@ -550,6 +550,7 @@ fn pictures_for_the_documentation() -> Result<()> {
         browser.until(COUNTED)?;
         browser
             .until("document.getElementById('time-note').textContent.includes('shop/checkout')")?;
+        browser.run(sight::DRAWN)?;
         keep("view-dark.png", &browser.picture()?)?;
         no_complaints(browser)?;
         of_top(open.top()?)

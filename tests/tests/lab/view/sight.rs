@@ -8,6 +8,10 @@ use topo_lb_tests::view_page::COUNTED;
 
 use super::{no_complaints, pick, shop};
 
+/// Is there when the page has drawn what it knows.
+pub(crate) const DRAWN: &str =
+    "new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))";
+
 /// Texts and fields that cover one another, as far as they can be seen, and cards without room between them.
 const COVERED: &str = r"(() => {
     const all = [];
@@ -45,6 +49,8 @@ const COVERED: &str = r"(() => {
         const wide = { left: b.left - 8, right: b.right + 8, top: b.top - 8, bottom: b.bottom + 8 };
         if (meet(a, wide)) found.push('cards');
     }
+    const map = document.getElementById('map').getBoundingClientRect();
+    if (cards.some((card) => card.left < map.left || card.right > map.right)) found.push('a card beside the map');
     const labels = [...document.querySelectorAll('.labels text')].map((it) => it.getBoundingClientRect());
     for (const label of labels) if (cards.some((card) => meet(label, card))) found.push('a label on a card');
     if (document.documentElement.scrollWidth > innerWidth) found.push(`${document.documentElement.scrollWidth} pixels wide`);
@@ -99,9 +105,7 @@ fn nothing_covers_a_number_on_a_narrow_page_and_on_a_wide_one() -> Result<()> {
                 "import('/page.js').then((page) => page.shown().cluster.label === {label})"
             );
             browser.until(&is_shown)?;
-            browser.run(
-                "new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))",
-            )?;
+            browser.run(DRAWN)?;
             let covered = browser.run(COVERED)?;
             ensure!(
                 covered == "",
@@ -110,6 +114,13 @@ fn nothing_covers_a_number_on_a_narrow_page_and_on_a_wide_one() -> Result<()> {
             );
         }
         pick(&mut browser, "data/postgres")?;
+        browser.run(DRAWN)?;
+        let covered = browser.run(COVERED)?;
+        ensure!(
+            covered == "",
+            "{width} pixels, just picked:\n{}",
+            covered.as_str().unwrap_or_default()
+        );
         browser.until("/refused[1-9]/.test(document.querySelector('aside .cost').textContent)")?;
         let covered = browser.run(COVERED)?;
         ensure!(

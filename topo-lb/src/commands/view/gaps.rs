@@ -37,7 +37,7 @@ impl Gaps {
         }
         let of = |is_away: bool| {
             let nodes =
-                self.0.iter().filter(|(node, _)| !newest.answered.contains(*node) == is_away);
+                self.0.iter().filter(|(node, _)| newest.answered.contains(*node) != is_away);
             nodes.map(|(_, (_, size))| size).sum::<f64>()
         };
         let away = of(true);

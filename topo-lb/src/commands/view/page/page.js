@@ -67,9 +67,10 @@ function draw() {
     if (!view.now || !view.cluster) return;
     drawSums();
     drawServices();
+    // First, as it takes room of the map.
+    drawService(view, $("service"));
     drawMap(view);
     drawFlows();
-    drawService(view, $("service"));
     drawTime(view);
     drawStatus();
     if (!performance.getEntriesByName("topo-lb painted").length) performance.mark("topo-lb painted");
@@ -286,6 +287,7 @@ $("span").addEventListener("change", () => { view.span = Number($("span").value)
 $("save-flows").addEventListener("click", () => { if (view.now && view.cluster) save("flows", flowRows(view), view.now.at); });
 $("save-services").addEventListener("click", () => { if (view.now) save("services", serviceRows(view), view.now.at); });
 addEventListener("resize", draw);
+new ResizeObserver(draw).observe($("scroll"));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 document.addEventListener("keydown", (event) => {
   const isTyping = event.target.matches("input, select, textarea");
