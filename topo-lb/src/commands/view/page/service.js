@@ -82,7 +82,7 @@ function alike(row, policy) {
   const parts = [[counts.node, "on the node"], [counts.zone, "in the zone"], [counts.region, "in the region"], [counts.elsewhere, "elsewhere"]];
   const places = parts.filter(([endpoints]) => endpoints > 0).map(([endpoints, place]) => `${count(endpoints)} ${place}`).join(", ");
   const outcome = isRefused ? html("b", { class: "bad" }, "refused") : row.verdict === "bypass" ? "left to kube-proxy" : `→ ${places}`;
-  return html("li", { class: isRefused ? "refused" : counts.region + counts.elsewhere > 0 ? "crossing" : "" },
+  return html("li", { class: isRefused ? "refused" : counts.region + counts.elsewhere > 0 ? `crossing${counts.elsewhere > counts.region ? " beyond" : ""}` : "" },
     html("div", { class: "who" }, html("strong", { title: row.nodes.join("\n") }, shown + (more > 0 ? ` and ${count(more)} more` : "")),
       html("span", { class: "note" }, row.group ?? "")),
     html("div", { class: "tiers" }, ...tiers), html("div", { class: "outcome" }, outcome));
