@@ -58,6 +58,18 @@ struct OfNode {
 /// # Errors
 /// An object is none that agents read, or the server does not start.
 pub fn cluster(objects: Vec<Value>, demands: &[Demand]) -> Result<FakeApi> {
+    cluster_as(objects, demands, |text| text)
+}
+
+/// The same with agents that tell their counts in another way.
+///
+/// # Errors
+/// As [`cluster`].
+pub fn cluster_as(
+    objects: Vec<Value>,
+    demands: &[Demand],
+    tell: fn(String) -> String,
+) -> Result<FakeApi> {
     let mut state = State::default();
     let mut by_path: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for object in objects {
@@ -94,7 +106,8 @@ pub fn cluster(objects: Vec<Value>, demands: &[Demand]) -> Result<FakeApi> {
         let own = counted.get(node).unwrap_or(&empty);
         // Never falls, and is not the same every second.
         let seconds = begin.elapsed().as_secs_f64() + 60.0;
-        Some(metrics(own, seconds + 1.6 * (seconds / 4.0).sin() + 0.9 * (seconds / 2.3).cos()))
+        let seconds = seconds + 1.6 * (seconds / 4.0).sin() + 0.9 * (seconds / 2.3).cos();
+        Some(tell(metrics(own, seconds)))
     });
     Ok(api)
 }

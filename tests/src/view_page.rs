@@ -15,7 +15,9 @@ pub const COUNTED: &str = "document.getElementById('sum-all').textContent.includ
 /// That does not happen in time.
 pub fn complete(browser: &mut Browser, agents: &str, services: &str) -> Result<()> {
     browser.until(COUNTED)?;
-    let all = json!(format!("{agents} of {agents} agents count · {services} Services"));
+    let all = json!(format!(
+        "{agents} of {agents} nodes have an agent that counts · {services} Services"
+    ));
     browser.until(&format!("document.getElementById('status').textContent.includes({all})"))?;
     browser.until("document.getElementById('sentences').children.length === 0")?;
     browser.until("document.getElementById('unknown').hidden")?;

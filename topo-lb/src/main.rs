@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, anyhow, bail};
 use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{SignalKind, signal};
 use topo_lb::cli::{
     AgentArgs, CheckArgs, CleanupArgs, Command, ExplainArgs, LintArgs, ListArgs, MigrateArgs,
     Output, PlanArgs, PodTask, ProbeArgs, TopArgs, TraceArgs, TryArgs, ViewArgs, kube_target, name,
@@ -324,9 +325,12 @@ fn run_view(args: ViewArgs) -> anyhow::Result<ExitCode> {
             let _ = write(&format!("The page is at http://{address}. Ctrl-C ends it."));
         };
         let say = |sentence: &str| eprintln!("{}: {sentence}", name::called());
+        let mut ended = signal(SignalKind::terminate()).context("cannot wait for signals")?;
         tokio::select! {
             served = view::serve(args.options(), ready, say) => served,
             end = tokio::signal::ctrl_c() => end.context("cannot wait for Ctrl-C"),
+            // As the first process of a container it is asked so, and would not end by itself.
+            Some(()) = ended.recv() => Ok(()),
         }
     });
     runtime.shutdown_background();

@@ -97,6 +97,10 @@ fn the_chart_is_what_kustomize_makes() -> Result<()> {
         (chart(&["dns.enabled=true"])?, overlay_with("opt-in", &["dns"])?),
         (chart(&["policies.install=true"])?, overlay_with("opt-in", &["policies"])?),
         (
+            chart(&["view.enabled=true", "listen.onNode=true"])?,
+            overlay_with("opt-in", &["metrics", "view"])?,
+        ),
+        (
             chart(&[
                 "listen.onNode=true",
                 "podMonitor.enabled=true",
@@ -288,8 +292,10 @@ fn kubectl_has_the_agents_binary_as_the_plugin_topo() -> Result<()> {
 
 #[test]
 fn a_monitor_of_a_port_that_is_not_served_is_refused() -> Result<()> {
-    let error = chart(&["podMonitor.enabled=true"]).err().context("it was rendered")?;
-    ensure!(format!("{error:#}").contains("needs listen.onNode"), "{error:#}");
+    for needs in ["podMonitor.enabled=true", "view.enabled=true"] {
+        let error = chart(&[needs]).err().context("it was rendered")?;
+        ensure!(format!("{error:#}").contains("needs listen.onNode"), "{error:#}");
+    }
     Ok(())
 }
 
@@ -304,6 +310,39 @@ fn every_container_that_is_deployed_has_the_image_of_this_source_s_version() -> 
         let wanted = concat!("registry.example.com/topo-lb:", env!("CARGO_PKG_VERSION"));
         ensure!(images == [wanted, wanted], "{images:?}");
     }
+    Ok(())
+}
+
+#[test]
+fn the_page_in_the_cluster_reads_alone_and_only_for_who_knows_the_token() -> Result<()> {
+    let objects = overlay_with("opt-in", &["metrics", "view"])?;
+    let pod = &one(&objects, "Deployment")?["spec"]["template"];
+    let labels = &pod["metadata"]["labels"];
+    // `view` and `top` would take it for an agent.
+    ensure!(labels["app.kubernetes.io/name"] == "topo-lb-view", "{labels}");
+    let container = &pod["spec"]["containers"][0];
+    let wanted = concat!("registry.example.com/topo-lb:", env!("CARGO_PKG_VERSION"));
+    ensure!(container["image"] == wanted, "{container:#}");
+    let flags = container["args"].as_array().context("flags")?;
+    let has_token = |flag: &Value| flag.as_str().is_some_and(|it| it.starts_with("--token-file="));
+    ensure!(flags.iter().any(has_token), "{flags:?}");
+    let security = &container["securityContext"];
+    ensure!(security["capabilities"] == json!({"drop": ["ALL"]}), "{security:#}");
+    for (field, wanted) in [
+        ("runAsNonRoot", true),
+        ("readOnlyRootFilesystem", true),
+        ("allowPrivilegeEscalation", false),
+    ] {
+        ensure!(security[field] == wanted, "{field}: {security:#}");
+    }
+    let is_own = |object: &&Value| {
+        let kind = object["kind"].as_str().unwrap_or_default();
+        kind.ends_with("Role") && object["metadata"]["name"] == "topo-lb-view"
+    };
+    let rules = objects.iter().filter(is_own).filter_map(|role| role["rules"].as_array());
+    let verbs = rules.flatten().filter_map(|rule| rule["verbs"].as_array()).flatten();
+    let verbs: BTreeSet<_> = verbs.filter_map(Value::as_str).collect();
+    ensure!(verbs == BTreeSet::from(["get", "list", "watch"]), "{verbs:?}");
     Ok(())
 }
 

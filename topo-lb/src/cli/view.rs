@@ -1,6 +1,7 @@
 //! Flags of `topo-lb view`.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -25,10 +26,10 @@ pub struct ViewArgs {
     /// Group nodes by this label until the page picks another one
     #[arg(long, value_name = "LABEL", env = "TOPO_LB_BY", default_value = ZONE, value_parser = plan::label)]
     pub by: String,
-    /// Which Services are handled on all nodes
-    #[arg(long, value_enum, default_value_t, env = "TOPO_LB_SCOPE")]
-    pub scope: Scope,
-    /// Serve the page here. Whoever can connect can read it
+    /// Which Services are handled on all nodes. Without it: as the agents' Pods say, else all
+    #[arg(long, value_enum, env = "TOPO_LB_SCOPE")]
+    pub scope: Option<Scope>,
+    /// Serve the page here. Whoever can connect can read it, unless there is a token
     #[arg(
         long,
         value_name = "ADDRESS:PORT",
@@ -39,6 +40,10 @@ pub struct ViewArgs {
     /// Also answer requests for this host name. Without it: for addresses and localhost
     #[arg(long, value_name = "NAME", env = "TOPO_LB_HOST", value_delimiter = ',')]
     pub host: Vec<String>,
+    /// Answer only who knows the token in this file, of 16 characters or more: as password of a browser, or as
+    /// bearer token. It is read for each request
+    #[arg(long, value_name = "FILE", env = "TOPO_LB_VIEW_TOKEN_FILE")]
+    pub token_file: Option<PathBuf>,
 }
 
 impl ViewArgs {
@@ -58,8 +63,8 @@ impl ViewArgs {
         };
         let of_cluster = matches!(described, Described::By(_)).then(|| self.agents.of(target));
         let from = named.or(of_cluster);
-        let Self { interval, scope, by, listen, host: hosts, .. } = self;
-        Options { described, from, interval, scope, by, listen, hosts }
+        let Self { interval, scope, by, listen, host: hosts, token_file, .. } = self;
+        Options { described, from, interval, scope, by, listen, hosts, token_file }
     }
 }
 

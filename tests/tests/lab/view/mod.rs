@@ -1,7 +1,9 @@
 //! `topo-lb view` in a real browser, with agents that count what real decisions would make them count.
 
+mod bill;
 mod real;
 mod shop;
+mod sight;
 
 use std::time::{Duration, Instant};
 
@@ -60,34 +62,38 @@ fn the_page_shows_zones_nodes_and_what_flows_between_them() -> Result<()> {
     let groups = text(&mut browser, ".group .title")?;
     ensure!(groups == "edge-9|eu-1a|eu-1b|eu-1c", "{groups}");
     ensure!(text(&mut browser, ".node-name")?.starts_with("e1|e2|e3|a1|a2"));
-    ensure!(text(&mut browser, "#status")?.starts_with("17 of 17 agents count · 12 Services"));
+    ensure!(
+        text(&mut browser, "#status")?
+            .starts_with("17 of 17 nodes have an agent that counts · 12 Services")
+    );
     browser.until("document.querySelectorAll('.lines path').length >= 9")?;
     // The clients of eu-1c have two zones to choose from for checkout: that is an estimate.
     pick(&mut browser, "shop/checkout")?;
     browser.run("document.getElementById('flows').open = true")?;
     let row = "[...document.querySelectorAll('#flow-rows tr')].map((it) => \
-               [0, 1, 4, 5].map((cell) => it.children[cell].textContent).join(' ')).sort().join('|')";
+               [0, 1, 5, 6].map((cell) => it.children[cell].textContent).join(' ')).sort().join('|')";
     let wanted =
         "eu-1a eu-1a 0 % 0 %|eu-1b eu-1b 0 % 0 %|eu-1c eu-1a 100 % 100 %|eu-1c eu-1b 100 % 100 %";
     browser.until(&format!("({row}) === {}", json!(wanted))).with_context(|| wanted.to_owned())?;
+    // As many bytes go back. Connections do not.
+    let both = "eu-1a eu-1c|eu-1b eu-1c|eu-1c eu-1a|eu-1c eu-1b";
+    browser.until(&format!("{DIRECTIONS} === '{both}'"))?;
+    browser.press("m")?;
     browser.until(&format!("{DIRECTIONS} === 'eu-1c eu-1a|eu-1c eu-1b'"))?;
     no_complaints(&browser)
 }
 
-/// From which group to which one each line leads: its wide end is where it begins.
+/// From which group to which one each arrow leads: its path begins at the tip, and turns at the other end.
 const DIRECTIONS: &str = r"(() => {
     const cards = [...document.querySelectorAll('.group')].map((card) => [
         card.querySelector('.title').textContent, card.getBoundingClientRect()]);
     const origin = document.getElementById('drawing').getBoundingClientRect();
+    const away = (box, [x, y]) => Math.hypot(Math.max(box.left - x, 0, x - box.right), Math.max(box.top - y, 0, y - box.bottom));
     return [...document.querySelectorAll('.lines path')].map((line) => {
         const all = line.getAttribute('d').match(/-?[0-9.]+/g).map(Number);
-        const ends = [[0, 1, 10, 11], [4, 5, 6, 7]].map((at) => at.map((place) => all[place]));
-        const end = ([x, y, u, v]) => ({ width: Math.hypot(x - u, y - v), at: cards.find(([, box]) => {
-            const [left, top] = [(x + u) / 2 + origin.left, (y + v) / 2 + origin.top];
-            return box.left < left && left < box.right && box.top < top && top < box.bottom;
-        })?.[0] });
-        const [one, other] = ends.map(end);
-        return (one.width > other.width ? [one, other] : [other, one]).map((it) => it.at).join(' ');
+        const point = (place) => [all[2 * place] + origin.left, all[2 * place + 1] + origin.top];
+        const near = (at) => cards.toSorted((a, b) => away(a[1], at) - away(b[1], at))[0][0];
+        return `${near(point(Math.floor(all.length / 4)))} ${near(point(0))}`;
     }).sort().join('|');
 })()";
 
@@ -116,7 +122,7 @@ fn bytes_between_zones_are_measured_and_the_page_says_what_is_not() -> Result<()
     browser.until(&format!("{basis} === 'lines: bytes as measured'"))?;
     browser.run("document.getElementById('flows').open = true")?;
     let estimated =
-        "[...document.querySelectorAll('#flow-rows tr')].map((it) => it.children[5].textContent)";
+        "[...document.querySelectorAll('#flow-rows tr')].map((it) => it.children[6].textContent)";
     browser
         .until(&format!("{estimated}.length >= 9 && {estimated}.every((it) => it === '0 %')"))?;
     browser.press("m")?;
@@ -531,7 +537,7 @@ fn pictures_for_the_documentation() -> Result<()> {
         browser
             .until("document.getElementById('basis').textContent === 'lines: bytes as measured'")?;
         browser
-            .until("document.getElementById('status').textContent.startsWith('17 of 17 agents')")?;
+            .until("document.getElementById('status').textContent.startsWith('17 of 17 nodes')")?;
         // Enough of the time line to see it.
         if pictures::folder().is_some() {
             browser.until("import('/page.js').then((page) => page.shown().history.length > 11)")?;
@@ -544,6 +550,7 @@ fn pictures_for_the_documentation() -> Result<()> {
         browser.until(COUNTED)?;
         browser
             .until("document.getElementById('time-note').textContent.includes('shop/checkout')")?;
+        browser.run(sight::DRAWN)?;
         keep("view-dark.png", &browser.picture()?)?;
         no_complaints(browser)?;
         of_top(open.top()?)

@@ -155,6 +155,17 @@ pub(crate) fn distances(service: Option<&str>) -> Result<[f64; 4]> {
 
 /// The cluster's API server, with stand-ins for agents. Traffic begins at once.
 pub(crate) fn start() -> Result<FakeApi> {
-    let demands: Vec<_> = demands().into_iter().map(|(_, demand)| demand).collect();
-    counting::cluster(objects(made_up), &demands)
+    start_as(|_| true, |text| text)
+}
+
+/// The same with traffic of these Services only, by their keys, and with agents that tell their counts in
+/// another way.
+pub(crate) fn start_as(
+    is_used: impl Fn(&str) -> bool,
+    tell: fn(String) -> String,
+) -> Result<FakeApi> {
+    let demands =
+        demands().into_iter().filter(|(index, _)| is_used(SERVICES[usize::from(*index)].1));
+    let demands: Vec<_> = demands.map(|(_, demand)| demand).collect();
+    counting::cluster_as(objects(made_up), &demands, tell)
 }

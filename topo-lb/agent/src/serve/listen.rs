@@ -124,7 +124,7 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 ///
 /// # Errors
 /// As [`listen`].
-pub(crate) fn listen_as_go(address: SocketAddr) -> io::Result<TcpListener> {
+pub fn listen_as_go(address: SocketAddr) -> io::Result<TcpListener> {
     if !address.ip().is_unspecified() {
         return listen(address);
     }

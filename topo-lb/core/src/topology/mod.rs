@@ -69,7 +69,7 @@ pub use decision::Decision;
 pub use faults::{faults, ignored};
 pub use node_labels::{reads_other_nodes, waits_for};
 pub use origin::Origin;
-pub use policy::{broken, decider};
+pub use policy::{broken, bypass, decider};
 pub use policy_source::PolicySource;
 pub use reached::reached;
 pub use route::{Part, Route, port_name, routes};

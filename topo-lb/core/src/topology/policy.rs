@@ -79,6 +79,12 @@ pub fn decider(state: &State, service: &Service) -> Option<Origin> {
     (policy.handled && policy.source != PolicySource::None).then_some(policy.origin)
 }
 
+/// Why topo-lb leaves a Service alone on all nodes; `None` if it does not.
+#[must_use]
+pub fn bypass(state: &State, scope: Scope, service: &Service) -> Option<Bypass<'static>> {
+    of(state, Seen::From(""), service).bypass(scope, service)
+}
+
 fn of_layers<'a>(
     mut layers: Vec<Layer<'a>>,
     seen: Seen<'_>,

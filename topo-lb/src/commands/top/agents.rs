@@ -4,27 +4,35 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::anyhow;
+use clap::ValueEnum as _;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
 use tokio::time::timeout;
 
 use super::agent::{Agent, LIMIT};
 use super::moment::Doubts;
+use topo_lb_core::topology::Scope;
 use topo_lb_kube::source::kube::{Server, in_words};
 
 /// The label of the agents' Pods, as the manifests set it.
 const LABEL: &str = "app.kubernetes.io/name=topo-lb";
+
+/// The agents of a cluster, as their Pods say.
+#[derive(Default)]
+pub(super) struct Agents {
+    /// One of each node.
+    pub(super) all: Vec<Agent>,
+    pub(super) doubts: Doubts,
+    /// Which Services they handle; `None`: their Pods do not say.
+    pub(super) scope: Option<Scope>,
+}
 
 /// The agents of a cluster. Each is reached through the API server, at its Pod. Only Pods of `namespace`
 /// count: whoever may create Pods elsewhere can give them any label.
 ///
 /// # Errors
 /// The Pods cannot be listed, or there are none.
-pub(super) async fn list(
-    server: &Server,
-    namespace: &str,
-    port: u16,
-) -> anyhow::Result<(Vec<Agent>, Doubts)> {
+pub(super) async fn list(server: &Server, namespace: &str, port: u16) -> anyhow::Result<Agents> {
     let pods: Api<Pod> = Api::namespaced(server.client(), namespace);
     let params = ListParams::default().labels(LABEL).fields("status.phase=Running");
     let list = timeout(LIMIT, pods.list(&params)).await;
@@ -40,18 +48,34 @@ pub(super) async fn list(
             "cannot list the Pods of the namespace {namespace} with the label {LABEL}: {reason}"
         )
     })?;
+    let scope = scope(&pods.items);
     let (chosen, doubts) = choose(pods.items);
     let agent = |(node, pod): (Arc<str>, String)| {
         let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}:{port}/proxy/metrics");
         Agent { name: node, server: server.clone(), path }
     };
-    let agents: Vec<_> = chosen.into_iter().map(agent).collect();
+    let all: Vec<_> = chosen.into_iter().map(agent).collect();
     anyhow::ensure!(
-        !agents.is_empty(),
+        !all.is_empty(),
         "no running Pod of the namespace {namespace} has the label {LABEL}: is topo-lb installed there? \
          --agents-namespace names another one"
     );
-    Ok((agents, doubts))
+    Ok(Agents { all, doubts, scope })
+}
+
+/// Which Services agents handle whose Pods set `TOPO_LB_SCOPE`, as the manifests do; or `--scope`, which is
+/// stronger.
+fn scope(pods: &[Pod]) -> Option<Scope> {
+    let mut containers =
+        pods.iter().filter_map(|pod| pod.spec.as_ref()).flat_map(|it| &it.containers);
+    containers.find_map(|container| {
+        let mut flags = container.args.iter().flatten();
+        let flag = flags.find_map(|it| it.strip_prefix("--scope="));
+        let mut variables = container.env.iter().flatten();
+        let variable = variables.find(|it| it.name == "TOPO_LB_SCOPE");
+        let text = flag.or_else(|| variable?.value.as_deref())?;
+        Scope::from_str(text, false).ok()
+    })
 }
 
 /// The Pod to ask on each node: the oldest that is not being deleted. A sentence for each node with
@@ -110,12 +134,26 @@ mod tests {
         assert!(error.contains("--agents-namespace"), "{error}");
 
         api.fill(PODS, [pod("agent", "n1", "2026-01-01T00:00:00Z", false)]);
-        let (agents, doubts) = list(&server, "topo-lb", 7).await.expect("an agent");
-        let paths: Vec<_> = agents.iter().map(|it| (&*it.name, &*it.path)).collect();
+        let Agents { all, doubts, .. } = list(&server, "topo-lb", 7).await.expect("an agent");
+        let paths: Vec<_> = all.iter().map(|it| (&*it.name, &*it.path)).collect();
         let path = "/api/v1/namespaces/topo-lb/pods/agent:7/proxy/metrics";
         assert_eq!((paths, doubts), (vec![("n1", path)], Doubts::new()));
         let asked = api.requested("status.phase%3DRunning");
         assert_eq!((asked, api.requested("/api/v1/pods")), (2, 0));
+    }
+
+    #[test]
+    fn pods_say_which_services_their_agents_handle() {
+        let of = |container: Value| {
+            let mut pod = pod("agent", "n1", "2026-01-01T00:00:00Z", false);
+            pod["spec"]["containers"] = json!([{"name": "sidecar"}, container]);
+            scope(&[serde_json::from_value(pod).expect("a Pod")])
+        };
+        let variable = json!([{"name": "TOPO_LB_SCOPE", "value": "opt-in"}]);
+        assert_eq!(of(json!({"name": "agent"})), None);
+        assert_eq!(of(json!({"name": "agent", "env": variable})), Some(Scope::OptIn));
+        let flags = json!(["agent", "--scope=all"]);
+        assert_eq!(of(json!({"name": "agent", "env": variable, "args": flags})), Some(Scope::All));
     }
 
     #[test]

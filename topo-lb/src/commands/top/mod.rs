@@ -31,7 +31,7 @@ use draw::Status;
 pub use moment::Tier;
 #[cfg(test)]
 pub(crate) use moment::{Counter, Series, Traffic};
-pub(crate) use moment::{Moment, Zones};
+pub(crate) use moment::{Moment, Moved, Zones};
 use round_trips::{in_words, medians};
 pub use source::From;
 pub(crate) use source::Source;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use serde::{Serialize, Serializer};
 use topo_lb_common::backend::Locality;
 use topo_lb_common::totals::RTT_PLACES;
+use topo_lb_core::topology::Scope;
 
 /// One number for each [`Locality`], in its order.
 pub(crate) type ByLocality<T> = [T; Locality::ALL.len()];
@@ -24,8 +25,10 @@ pub(crate) enum Counter {
     Failed,
     /// TCP connections that were established and have ended.
     Ended,
-    /// Bytes that clients of this node sent and received by TCP; none where nobody counts them.
-    Bytes(Locality),
+    /// Bytes that clients of this node sent by TCP; none where nobody counts them.
+    Sent(Locality),
+    /// Bytes that they received, likewise.
+    Received(Locality),
 }
 
 /// The tier in force when a connection was made.
@@ -93,13 +96,22 @@ pub(crate) type Traffic = BTreeMap<Arc<str>, Totals>;
 /// [`Totals::rtt`](topo_lb_common::totals::Totals::rtt) has there.
 pub(crate) type RoundTrips = ByLocality<[f64; RTT_PLACES]>;
 
+/// Bytes that the clients of one node moved by TCP.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Moved {
+    /// What they sent.
+    pub sent: f64,
+    /// What they received.
+    pub received: f64,
+}
+
 /// Bytes that the clients of one node sent and received by TCP.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Zones {
     /// The node's own zone.
     pub own: Arc<str>,
     /// By the zone of the endpoint.
-    pub to: BTreeMap<Arc<str>, f64>,
+    pub to: BTreeMap<Arc<str>, Moved>,
 }
 
 /// Sentences by node.
@@ -122,6 +134,8 @@ pub(crate) struct Moment {
     pub doubts: Doubts,
     /// How many agents only observe.
     pub observing: usize,
+    /// Which Services the agents handle, as far as their Pods say.
+    pub scope: Option<Scope>,
 }
 
 impl Moment {
@@ -129,7 +143,7 @@ impl Moment {
     pub(crate) fn at(at: Instant) -> Self {
         let (nodes, round_trips, zones) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let (when, doubts) = (BTreeMap::new(), Doubts::new());
-        Self { at, when, nodes, round_trips, zones, doubts, observing: 0 }
+        Self { at, when, nodes, round_trips, zones, doubts, observing: 0, scope: None }
     }
 
     /// What to know of the counts if agents only observe.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use prometheus_parse::{Sample, Scrape, Value};
 use topo_lb_common::backend::Locality;
 
-use super::moment::{Counter, RoundTrips, Series, Tier, Totals, Traffic, Zones};
+use super::moment::{Counter, Moved, RoundTrips, Series, Tier, Totals, Traffic, Zones};
 use super::round_trips::limit;
 use topo_lb_core::metrics::declared::{self, Metric};
 
@@ -62,8 +62,10 @@ pub(super) fn answer(text: &str) -> Result<Scraped, String> {
             observes = *value > 0.0;
         }
         let Some(value) = count(&sample.value) else { continue };
-        if [declared::ZONE_SENT_BYTES.name, declared::ZONE_RECEIVED_BYTES.name].contains(&name) {
-            add_to_zone(&mut zones, &sample, value);
+        if name == declared::ZONE_SENT_BYTES.name {
+            add_to_zone(&mut zones, &sample, |moved| moved.sent += value);
+        } else if name == declared::ZONE_RECEIVED_BYTES.name {
+            add_to_zone(&mut zones, &sample, |moved| moved.received += value);
         }
         let (Some(service), Some(counter)) = (service(&sample), counter(name, &sample)) else {
             continue;
@@ -96,20 +98,22 @@ fn counter(name: &str, sample: &Sample) -> Option<Counter> {
         Some(Counter::Failed)
     } else if is(&[TCP_ENDED_CONNECTIONS]) {
         Some(Counter::Ended)
-    } else if is(&[TCP_SENT_BYTES, TCP_RECEIVED_BYTES]) {
-        Some(Counter::Bytes(locality(sample)?))
+    } else if is(&[TCP_SENT_BYTES]) {
+        Some(Counter::Sent(locality(sample)?))
+    } else if is(&[TCP_RECEIVED_BYTES]) {
+        Some(Counter::Received(locality(sample)?))
     } else {
         None
     }
 }
 
-fn add_to_zone(zones: &mut Option<Zones>, sample: &Sample, value: f64) {
+fn add_to_zone(zones: &mut Option<Zones>, sample: &Sample, add: impl FnOnce(&mut Moved)) {
     let (from, to) = (sample.labels.get("source_zone"), sample.labels.get("destination_zone"));
     let (Some(from), Some(to)) = (from, to) else { return };
     let zones = zones.get_or_insert_with(|| Zones { own: from.into(), ..Zones::default() });
     // A node has one zone.
     if &*zones.own == from {
-        *zones.to.entry(to.into()).or_default() += value;
+        add(zones.to.entry(to.into()).or_default());
     }
 }
 
@@ -174,7 +178,8 @@ mod tests {
             # EOF\n";
         let Scraped { traffic, round_trips, zones, observes } = answer(text).expect("metrics");
         assert!(observes);
-        let to = [("a".into(), 5.0), ("b".into(), 37.0)].into();
+        let moved = |sent, received| Moved { sent, received };
+        let to = [("a".into(), moved(5.0, 0.0)), ("b".into(), moved(7.0, 30.0))].into();
         assert_eq!(zones, Some(Zones { own: "a".into(), to }));
         assert_eq!(round_trips[Locality::Zone as usize][..3], [2.0, 3.0, 0.0]);
         // Since nothing.
@@ -184,6 +189,7 @@ mod tests {
             connections: [7.0, 0.0, 0.0, 0.0],
             refused: 2.0,
             bytes: [0.0, 0.0, 0.0, 1000.0],
+            sent: 1000.0,
             ..Rate::default()
         };
         assert_eq!((&*rows[0].service, &rows[0].rate), ("default/web", &wanted));

@@ -1,6 +1,6 @@
 //! Where the counts come from: this node's maps, agents, or all agents of a cluster.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,8 +10,8 @@ use futures::stream;
 use topo_lb_common::backend::Locality;
 
 use super::agent::{Agent, Answer};
-use super::agents::list;
-use super::moment::{Counter, Doubts, Moment, RoundTrips, Series, Tier, Traffic};
+use super::agents::{Agents, list};
+use super::moment::{Counter, Moment, RoundTrips, Series, Tier, Traffic};
 use super::scraped::Scraped;
 use topo_lb_agent::metrics::bounded::Counts;
 use topo_lb_agent::metrics::scrape::Counted;
@@ -22,7 +22,7 @@ use topo_lb_kube::source::kube::{KubeTarget, Server, connect};
 
 /// How many agents are asked at once.
 const AT_ONCE: usize = 32;
-/// How long a listing of the agents' Pods is used.
+/// How long a listing of the agents' Pods is used while each of them answers.
 const LISTED: Duration = Duration::from_secs(60);
 
 /// Where the counts come from.
@@ -56,9 +56,53 @@ pub(crate) struct Cluster {
     server: Server,
     namespace: String,
     port: u16,
-    agents: Vec<Agent>,
-    doubts: Doubts,
-    listed: Option<Instant>,
+    listed: Option<(Instant, Agents)>,
+    /// Nodes whose agent did not answer, or that have none any more, at the last look.
+    silent: BTreeSet<Arc<str>>,
+    /// Since when the newest of them is silent.
+    since: Instant,
+}
+
+impl Cluster {
+    /// Asks every agent. Pods of a rollout are replaced: those of silent nodes are listed again at once,
+    /// and then each time that the silence lasts half as long again.
+    ///
+    /// # Errors
+    /// The Pods cannot be listed for the first time, or for a minute.
+    async fn ask(&mut self) -> anyhow::Result<(BTreeMap<Arc<str>, Answer>, &Agents)> {
+        let is_old = |(listed, _): &(Instant, _)| listed.elapsed() > LISTED;
+        let (listed, agents) = match self.listed.take_if(|it| !is_old(it)) {
+            Some(listed) => listed,
+            None => (Instant::now(), self.list().await?),
+        };
+        let known: BTreeSet<_> = agents.all.iter().map(|it| Arc::clone(&it.name)).collect();
+        let mut answers = ask(&agents.all).await;
+        let gone = self.silent.iter().filter(|node| !known.contains(*node)).cloned();
+        let failed = answers.iter().filter(|(_, it)| it.is_err()).map(|(node, _)| node.clone());
+        let silent: BTreeSet<_> = failed.chain(gone).collect();
+        if !silent.is_subset(&self.silent) {
+            self.since = Instant::now();
+        }
+        let is_due = !silent.is_empty() && listed.elapsed() >= self.since.elapsed() / 2;
+        self.silent = silent;
+        let listed = match if is_due { self.list().await.ok() } else { None } {
+            Some(newer) => {
+                let is_same = |one: &&Agent| agents.all.iter().any(|it| it.path == one.path);
+                let new: Vec<_> = newer.all.iter().filter(|it| !is_same(it)).cloned().collect();
+                answers.retain(|node, _| newer.all.iter().any(|it| it.name == *node));
+                answers.extend(ask(&new).await);
+                (Instant::now(), newer)
+            }
+            None => (listed, agents),
+        };
+        // A node whose Pod is gone is silent until it has another one.
+        self.silent.retain(|node| !matches!(answers.get(node), Some(Ok(_))));
+        Ok((answers, &self.listed.insert(listed).1))
+    }
+
+    async fn list(&self) -> anyhow::Result<Agents> {
+        list(&self.server, &self.namespace, self.port).await
+    }
 }
 
 impl Source {
@@ -83,9 +127,9 @@ impl Source {
                 server: connect(target).await?,
                 namespace: namespace.clone(),
                 port: *port,
-                agents: Vec::new(),
-                doubts: Doubts::new(),
                 listed: None,
+                silent: BTreeSet::new(),
+                since: Instant::now(),
             })),
         })
     }
@@ -110,13 +154,9 @@ impl Source {
             }
             Self::Agents(agents) => ask(agents).await,
             Self::Cluster(cluster) => {
-                if cluster.listed.is_none_or(|listed| listed.elapsed() > LISTED) {
-                    let Cluster { server, namespace, port, .. } = &**cluster;
-                    (cluster.agents, cluster.doubts) = list(server, namespace, *port).await?;
-                    cluster.listed = Some(at);
-                }
-                moment.doubts = cluster.doubts.clone();
-                ask(&cluster.agents).await
+                let (answers, agents) = cluster.ask().await?;
+                (moment.doubts, moment.scope) = (agents.doubts.clone(), agents.scope);
+                answers
             }
         };
         for (node, answer) in answers {
@@ -160,7 +200,8 @@ fn of_maps(counts: &Counts) -> Traffic {
     for (group, tcp) in &counts.tcp {
         let Some(port) = &group.service else { continue };
         let of = Some((group.locality, group.tier));
-        add(port, of, Counter::Bytes(group.locality), (tcp.sent + tcp.received) as f64);
+        add(port, of, Counter::Sent(group.locality), tcp.sent as f64);
+        add(port, of, Counter::Received(group.locality), tcp.received as f64);
         add(port, of, Counter::Failed, tcp.failures.iter().sum::<u64>() as f64);
         add(port, of, Counter::Ended, ended(tcp) as f64);
     }
@@ -186,10 +227,12 @@ async fn ask(agents: &[Agent]) -> BTreeMap<Arc<str>, Answer> {
 mod tests {
     use axum::Router;
     use axum::routing::get;
+    use serde_json::json;
     use tokio::net::TcpListener;
     use tokio::sync::watch;
     use topo_lb_common::counters::Counters;
     use topo_lb_common::totals;
+    use topo_lb_fake_api::FakeApi;
 
     use super::super::traffic::{Rate, TierRate, rates};
     use super::*;
@@ -226,6 +269,52 @@ mod tests {
         let twice = ["n1=http://10.0.0.7:1", "n1=http://10.0.0.8:1"].map(str::to_owned);
         let error = Source::open(&From::Agents(twice.into())).await.err().expect("an error");
         assert_eq!(error.to_string(), "n1 has two agents: give --agent once for each node");
+    }
+
+    const PODS: &str = "/api/v1/namespaces/topo-lb/pods";
+
+    /// A rollout: the API server has other Pods than those that were listed.
+    #[tokio::test]
+    async fn pods_of_silent_agents_are_listed_again_at_once() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let api = FakeApi::start(listener, &[PODS]).expect("a server");
+        let pods = |on_n1: Option<&str>| {
+            let pods = [("n1", on_n1), ("n2", Some("steady"))];
+            let pods = pods.into_iter().filter_map(|(node, name)| {
+                Some(json!({"apiVersion": "v1", "kind": "Pod",
+                    "spec": {"nodeName": node, "containers": []},
+                    "metadata": {"namespace": "topo-lb", "name": name?}}))
+            });
+            pods.collect::<Vec<_>>()
+        };
+        let rollout = |on_n1: Option<&'static str>| {
+            api.forget(PODS, pods(on_n1));
+            api.answer_texts(move |path| {
+                let name = path.strip_prefix(PODS)?.strip_prefix('/')?;
+                let name = name.strip_suffix(":7/proxy/metrics")?;
+                let is_there = [Some("steady"), on_n1].contains(&Some(name));
+                is_there.then(|| "topo_lb_ready 1\n".to_owned())
+            });
+        };
+        rollout(Some("old"));
+        let target = KubeTarget::Server(api.url());
+        let from = From::Cluster { target, namespace: "topo-lb".to_owned(), port: 7 };
+        let mut source = Source::open(&from).await.expect("a server");
+        let mut answered = async || {
+            let moment = source.moment().await.expect("a listing");
+            let nodes = moment.nodes.iter().filter(|(_, answer)| answer.is_ok());
+            nodes.map(|(node, _)| node.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(answered().await, ["n1", "n2"]);
+        assert_eq!(answered().await, ["n1", "n2"]);
+        assert_eq!(api.requested("labelSelector"), 1, "each of them answers");
+        rollout(Some("new"));
+        assert_eq!(answered().await, ["n1", "n2"], "at the look at which the old one is gone");
+        // A Pod may be gone before the next one is there.
+        rollout(None);
+        assert_eq!(answered().await, ["n2"]);
+        rollout(Some("next"));
+        assert_eq!(answered().await, ["n1", "n2"]);
     }
 
     #[test]
@@ -265,6 +354,7 @@ mod tests {
             refused: 6.0,
             failed: 6.0,
             bytes: [0.0, 22.0, 0.0, 0.0],
+            sent: 10.0,
         };
         assert_eq!((rows.len(), &rows[0].rate), (1, &wanted));
         let of_tier = TierRate { ended: 7.0, failed: 3.0, bytes: 11.0 };

@@ -25,17 +25,24 @@ pub struct Rate {
     pub failed: f64,
     /// Bytes by locality.
     pub bytes: ByLocality<f64>,
+    /// Of all bytes, those that clients sent; the others they received.
+    #[serde(skip)]
+    pub sent: f64,
 }
 
 impl Rate {
-    fn of(&mut self, counter: Counter) -> Option<&mut f64> {
-        Some(match counter {
-            Counter::Connections(locality) => &mut self.connections[locality as usize],
-            Counter::Refused => &mut self.refused,
-            Counter::Failed => &mut self.failed,
-            Counter::Bytes(locality) => &mut self.bytes[locality as usize],
-            Counter::Ended => return None,
-        })
+    fn count(&mut self, counter: Counter, more: f64) {
+        match counter {
+            Counter::Connections(locality) => self.connections[locality as usize] += more,
+            Counter::Refused => self.refused += more,
+            Counter::Failed => self.failed += more,
+            Counter::Sent(locality) => {
+                self.bytes[locality as usize] += more;
+                self.sent += more;
+            }
+            Counter::Received(locality) => self.bytes[locality as usize] += more,
+            Counter::Ended => {}
+        }
     }
 
     pub(crate) fn add(&mut self, other: &Self) {
@@ -45,6 +52,7 @@ impl Rate {
         }
         self.refused += other.refused;
         self.failed += other.failed;
+        self.sent += other.sent;
     }
 
     /// The weighted sum of two rates.
@@ -58,6 +66,7 @@ impl Rate {
             refused: one(self.refused, other.refused),
             failed: one(self.failed, other.failed),
             bytes: each(&self.bytes, &other.bytes),
+            sent: one(self.sent, other.sent),
         }
     }
 
@@ -65,7 +74,7 @@ impl Rate {
     fn is_possible(&self) -> bool {
         let mut connections = self.connections.iter().chain([&self.refused, &self.failed]);
         connections.all(|it| (0.0..=MOST_CONNECTIONS).contains(it))
-            && self.bytes.iter().copied().all(are_possible)
+            && self.bytes.iter().copied().chain([self.sent]).all(are_possible)
     }
 
     /// All connections that got an endpoint.
@@ -104,7 +113,7 @@ impl TierRate {
         match counter {
             Counter::Ended => Some(&mut self.ended),
             Counter::Failed => Some(&mut self.failed),
-            Counter::Bytes(_) => Some(&mut self.bytes),
+            Counter::Sent(_) | Counter::Received(_) => Some(&mut self.bytes),
             Counter::Connections(_) | Counter::Refused => None,
         }
     }
@@ -188,9 +197,7 @@ fn rate(then: Option<&Totals>, now: &Totals, seconds: f64) -> (Rate, ByTier) {
     for (series, now) in now {
         let then = then.and_then(|then| then.get(series)).copied().unwrap_or_default();
         let grown = grown(then, *now) / seconds;
-        if let Some(sum) = rate.of(series.counter) {
-            *sum += grown;
-        }
+        rate.count(series.counter, grown);
         // Tiers in which nothing happens have no entry.
         if let Some(tier) = series.tier.filter(|_| grown != 0.0)
             && let Some(sum) = tiers.entry(tier).or_default().of(series.counter)

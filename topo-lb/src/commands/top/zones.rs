@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::moment::{Doubts, Moment, Zones};
+use super::moment::{Doubts, Moment, Moved, Zones};
 use super::traffic::{are_possible, grown};
 
 /// Bytes a second between two moments, of the nodes that measured them at both. What no node can have
@@ -14,15 +14,18 @@ pub(crate) fn zone_rates(before: &Moment, after: &Moment) -> (BTreeMap<Arc<str>,
     // A node that changed its zone counts what it moved within the old one as moved within the new one.
     let rates = both.filter(|(_, now, then)| now.own == then.own).map(|(node, now, then)| {
         let seconds = after.seconds_since(before, node);
-        let rate = |(zone, now): (&Arc<str>, &f64)| {
+        let rate = |(zone, now): (&Arc<str>, &Moved)| {
             let then = then.to.get(zone).copied().unwrap_or_default();
-            (Arc::clone(zone), grown(then, *now) / seconds)
+            let sent = grown(then.sent, now.sent) / seconds;
+            let received = grown(then.received, now.received) / seconds;
+            (Arc::clone(zone), Moved { sent, received })
         };
-        let to = now.to.iter().map(rate).filter(|(_, rate)| *rate != 0.0).collect();
+        let to = now.to.iter().map(rate).filter(|(_, rate)| *rate != Moved::default()).collect();
         (Arc::clone(node), Zones { own: Arc::clone(&now.own), to })
     });
-    let (possible, others): (BTreeMap<_, _>, BTreeMap<_, _>) =
-        rates.partition(|(_, zones)| zones.to.values().copied().all(are_possible));
+    let (possible, others): (BTreeMap<_, _>, BTreeMap<_, _>) = rates.partition(|(_, zones)| {
+        zones.to.values().all(|it| [it.sent, it.received].into_iter().all(are_possible))
+    });
     let doubt = "its counts by zone are impossible and left out";
     (possible, others.into_keys().map(|node| (node, doubt.to_owned())).collect())
 }
@@ -38,7 +41,8 @@ mod tests {
 
     fn moment(at: Instant, nodes: &[Of<'_>]) -> Moment {
         let zones = nodes.iter().map(|(node, own, to)| {
-            let to = to.iter().map(|(zone, bytes)| ((*zone).into(), *bytes)).collect();
+            let moved = |bytes: f64| Moved { sent: bytes / 4.0, received: bytes * 3.0 / 4.0 };
+            let to = to.iter().map(|(zone, bytes)| ((*zone).into(), moved(*bytes))).collect();
             ((*node).into(), Zones { own: (*own).into(), to })
         });
         Moment { zones: zones.collect(), ..Moment::at(at) }

@@ -63,19 +63,20 @@ pub(super) struct Cluster {
     pub(super) is_old: bool,
 }
 
-/// Follows the cluster without end. Tells `ready` first whether that is possible.
+/// Follows the cluster without end, and gives it to `sender`. Tells `ready` first whether that is possible.
 pub(super) async fn follow(
     described: Described,
-    ready: oneshot::Sender<anyhow::Result<watch::Receiver<Arc<Cluster>>>>,
+    sender: watch::Sender<Arc<Cluster>>,
+    ready: oneshot::Sender<anyhow::Result<()>>,
 ) {
     let (events, begins) = match open(&described).await {
         Ok(opened) => opened,
         Err(error) => return drop(ready.send(Err(error))),
     };
     let first = Cluster { begins: Some(begins), ..Cluster::default() };
-    let (sender, receiver) = watch::channel(Arc::new(first.clone()));
+    sender.send_replace(Arc::new(first.clone()));
     // Nobody reads after an error elsewhere.
-    let _ = ready.send(Ok(receiver));
+    let _ = ready.send(Ok(()));
     publish(events, sender, first).await;
 }
 

@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::gaps::weight;
 use super::history::{History, Point};
 use crate::{commands::top::Rate, commands::top::Row};
 
 /// So many Services with most traffic get a time line.
-const BUSIEST: usize = 64;
-/// Most time lines. Each has up to 69 kB: 720 points of 96 bytes.
+pub(super) const BUSIEST: usize = 64;
+/// Most time lines. Each has up to 81 kB: 720 points of 112 bytes.
 const KEPT: usize = 128;
 
 /// Time lines.
@@ -29,14 +30,20 @@ struct Kept {
 }
 
 impl Histories {
-    /// Adds rates, sorted by Service, that held for so many seconds before `now`, in seconds since 1970.
-    pub(super) fn add(&mut self, now: u64, seconds: f64, rows: &[Row]) {
+    /// Adds rates, sorted by Service, that held for so many seconds before `now`, in seconds since 1970;
+    /// `None`: they are unknown.
+    pub(super) fn add(&mut self, now: u64, seconds: f64, rows: Option<&[Row]>) {
         self.looks += 1;
+        let Some(rows) = rows else {
+            let all =
+                [&mut self.all].into_iter().chain(self.of.values_mut().map(|it| &mut it.history));
+            return all.for_each(|history| history.add(now, seconds, None));
+        };
         let mut total = Rate::default();
         rows.iter().for_each(|row| total.add(&row.rate));
-        self.all.add(now, seconds, &total);
+        self.all.add(now, seconds, Some(&total));
 
-        let size = |row: &Row| row.rate.bytes.iter().sum::<f64>() / 1e3 + row.rate.all();
+        let size = |row: &Row| weight(&row.rate);
         let mut busiest: Vec<_> = rows.iter().filter(|row| size(row) > 0.0).collect();
         if busiest.len() > BUSIEST {
             busiest.select_nth_unstable_by(BUSIEST, |a, b| size(b).total_cmp(&size(a)));
@@ -46,7 +53,8 @@ impl Histories {
         for (service, kept) in &mut self.of {
             let place = rows.binary_search_by(|row| row.service.cmp(service));
             let idle = Rate::default();
-            kept.history.add(now, seconds, place.map_or(&idle, |place| &rows[place].rate));
+            let rate = place.map_or(&idle, |place| &rows[place].rate);
+            kept.history.add(now, seconds, Some(rate));
         }
     }
 
@@ -95,10 +103,10 @@ mod tests {
     fn the_busiest_and_the_picked_have_time_lines_and_others_have_none() {
         let mut histories = Histories::default();
         let rows = rows(1_000);
-        histories.add(100, 5.0, &rows);
+        histories.add(100, 5.0, Some(&rows));
         histories.want(&rows[7].service);
-        histories.add(105, 5.0, &rows);
-        histories.add(110, 5.0, &[]);
+        histories.add(105, 5.0, Some(&rows));
+        histories.add(110, 5.0, Some(&[]));
         assert_eq!(values(&histories, None), [499_500.0, 499_500.0, 0.0]);
         assert_eq!(values(&histories, Some("d/00999")), [999.0, 999.0, 0.0]);
         assert_eq!(values(&histories, Some("d/00936")), [936.0, 936.0, 0.0]);
@@ -115,7 +123,7 @@ mod tests {
             histories.want(&row.service);
         }
         assert_eq!(histories.of.len(), KEPT);
-        histories.add(100, 5.0, &rows[..BUSIEST + 1]);
+        histories.add(100, 5.0, Some(&rows[..BUSIEST + 1]));
         histories.want(&rows[500].service);
         for row in &rows[600..600 + KEPT - BUSIEST - 1] {
             histories.want(&row.service);
@@ -127,11 +135,11 @@ mod tests {
 
     #[test]
     fn an_hour_of_all_time_lines_has_the_size_that_the_documentation_says() {
-        assert_eq!(size_of::<Point>(), 96);
+        assert_eq!(size_of::<Point>(), 112);
         let mut history = History::default();
         for second in 0..9_000 {
-            history.add(second, 1.0, &Rate::default());
+            history.add(second, 1.0, Some(&Rate::default()));
         }
-        assert_eq!(history.since(0).count() * size_of::<Point>(), 69_120);
+        assert_eq!(history.since(0).count() * size_of::<Point>(), 80_640);
     }
 }

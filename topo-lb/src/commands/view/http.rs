@@ -19,21 +19,28 @@ use tokio::time::sleep;
 
 use super::host::is_meant;
 use super::picture::{Asked, Sent, Viewer};
+use super::token::Token;
 use topo_lb_agent::serve::door::{self, Rooms};
 use topo_lb_agent::serve::{descriptors, waiting};
 
+/// The path for readiness probes.
+const READY: &str = "/ready";
 /// Pages at the same time. A browser has at most six streams of one server.
 const PAGES: usize = 64;
 /// The pause between two pictures of a page.
 const PAUSE: Duration = Duration::from_millis(90);
 
 /// What the page is made of: path, type, content.
-const FILES: [(&str, &str, &str); 7] = [
+const FILES: [(&str, &str, &str); 11] = [
     ("/", "text/html; charset=utf-8", include_str!("page/index.html")),
     ("/style.css", "text/css; charset=utf-8", include_str!("page/style.css")),
     ("/page.js", SCRIPT, include_str!("page/page.js")),
     ("/map.js", SCRIPT, include_str!("page/map.js")),
     ("/service.js", SCRIPT, include_str!("page/service.js")),
+    ("/lines.js", SCRIPT, include_str!("page/lines.js")),
+    ("/time.js", SCRIPT, include_str!("page/time.js")),
+    ("/link.js", SCRIPT, include_str!("page/link.js")),
+    ("/csv.js", SCRIPT, include_str!("page/csv.js")),
     ("/format.js", SCRIPT, include_str!("page/format.js")),
     ("/icon.svg", "image/svg+xml", include_str!("page/icon.svg")),
 ];
@@ -55,30 +62,41 @@ struct Server {
 const ANSWERED: usize = 2 * PAGES;
 
 /// Serves for ever.
-pub(super) async fn serve(listener: TcpListener, viewer: Viewer, hosts: Vec<String>) {
+pub(super) async fn serve(listener: TcpListener, viewer: Viewer, readers: Readers) {
     let rooms = Rooms::of_streams(waiting(descriptors()), ANSWERED);
-    door::serve(listener, router(viewer, hosts), rooms).await;
+    door::serve(listener, router(viewer, readers), rooms).await;
 }
 
-fn router(viewer: Viewer, hosts: Vec<String>) -> Router {
+/// Who gets an answer.
+#[derive(Debug, Default)]
+pub(super) struct Readers {
+    /// Names that the server answers to beside addresses and `localhost`. With a token: to all, as a page of
+    /// somebody else does not know it.
+    pub(super) hosts: Vec<String>,
+    /// What a reader has to know; `None`: nothing.
+    pub(super) token: Option<Token>,
+}
+
+fn router(viewer: Viewer, readers: Readers) -> Router {
     let server = Server { viewer: Arc::new(viewer), pages: Arc::new(Semaphore::new(PAGES)) };
     let files = FILES.into_iter().fold(Router::new(), |router, (path, kind, content)| {
         router.route(path, get(async move || ([(header::CONTENT_TYPE, kind)], content)))
     });
-    let hosts = Arc::new(hosts);
+    let readers = Arc::new(readers);
     files
         .route("/picture", get(picture))
         .route("/pictures", get(pictures))
+        .route(READY, get(ready))
         .fallback(async || (StatusCode::NOT_FOUND, "there is no such page: open /\n"))
         .layer(middleware::from_fn(move |request: Request, next: Next| {
-            let hosts = Arc::clone(&hosts);
-            async move { guarded(request, next, &hosts).await }
+            let readers = Arc::clone(&readers);
+            async move { guarded(request, next, &readers).await }
         }))
         .with_state(server)
 }
 
 /// Answers only requests that were meant for this server, and says how little the page may do.
-async fn guarded(request: Request, next: Next, hosts: &[String]) -> Response {
+async fn guarded(request: Request, next: Next, readers: &Readers) -> Response {
     let headers = request.headers();
     let text = |name: HeaderName| headers.get(name).and_then(|text| text.to_str().ok());
     // A browser says whose page asks. A picture costs this server work, even if the other page cannot read it.
@@ -87,10 +105,21 @@ async fn guarded(request: Request, next: Next, hosts: &[String]) -> Response {
             text(HeaderName::from_static("sec-fetch-site")),
             Some("cross-site" | "same-site")
         );
-    let is_meant = text(header::HOST).is_some_and(|host| is_meant(host, hosts));
+    let is_called = |host| is_meant(host, &readers.hosts);
+    let is_meant = readers.token.is_some() || text(header::HOST).is_some_and(is_called);
+    // The kubelet knows no token, and learns nothing.
+    let is_open = readers.token.is_none() || request.uri().path() == READY;
+    let is_admitted = is_open
+        || readers.token.as_ref().is_some_and(|token| token.admits(text(header::AUTHORIZATION)));
     let mut response = if is_of_other_page {
         let sentence = "another page asks for this: open the page of this server itself\n";
         (StatusCode::FORBIDDEN, sentence).into_response()
+    } else if !is_admitted {
+        // A browser asks for a password: the token, with any user.
+        let challenge =
+            [(header::WWW_AUTHENTICATE, "Basic realm=\"topo-lb view\", charset=\"UTF-8\"")];
+        let sentence = "the token is needed: as password, or as `Authorization: Bearer TOKEN`\n";
+        (StatusCode::UNAUTHORIZED, challenge, sentence).into_response()
     } else if is_meant {
         next.run(request).await
     } else {
@@ -110,6 +139,14 @@ async fn guarded(request: Request, next: Next, hosts: &[String]) -> Response {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
     response
+}
+
+/// Whether the cluster has been listed.
+async fn ready(State(server): State<Server>) -> Response {
+    match &server.viewer.cluster.borrow().begins {
+        None => "ready\n".into_response(),
+        Some(begins) => (StatusCode::SERVICE_UNAVAILABLE, format!("{begins}\n")).into_response(),
+    }
 }
 
 /// One picture, for scripts.
@@ -196,14 +233,46 @@ mod tests {
             cluster,
             Looks { newest, interval: Duration::from_secs(2), histories },
             "zone".to_owned(),
-            Scope::All,
+            Some(Scope::All),
         );
         (viewer, (looks, clusters))
     }
 
     async fn get(host: &str, path: &str) -> Response {
         let request = Request::get(path).header("host", host).body(Body::empty()).unwrap();
-        router(viewer().0, Vec::new()).oneshot(request).await.unwrap()
+        router(viewer().0, Readers::default()).oneshot(request).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn with_a_token_only_who_knows_it_reads_by_any_name() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "0123456789abcdef").unwrap();
+        let token = || Some(Token::of(file.path().to_owned()).unwrap());
+        let ask = async |path: &str, authorization: Option<&str>| {
+            let request = Request::get(path).header("host", "view.example");
+            let request = match authorization {
+                Some(value) => request.header("authorization", value),
+                None => request,
+            };
+            let readers = Readers { hosts: Vec::new(), token: token() };
+            let request = request.body(Body::empty()).unwrap();
+            router(viewer().0, readers).oneshot(request).await.unwrap()
+        };
+        for path in ["/", "/page.js", "/picture", "/pictures", "/nothing"] {
+            for wrong in [None, Some("Bearer 0123456789abcdee")] {
+                let refused = ask(path, wrong).await;
+                assert_eq!(refused.status(), StatusCode::UNAUTHORIZED, "{path}");
+                assert!(refused.headers().contains_key(header::WWW_AUTHENTICATE), "{path}");
+                let body = refused.into_body().collect().await.unwrap().to_bytes();
+                assert!(body.starts_with(b"the token is needed"), "{path}");
+            }
+        }
+        for path in ["/", "/picture", "/pictures"] {
+            let answer = ask(path, Some("Bearer 0123456789abcdef")).await;
+            assert_eq!(answer.status(), StatusCode::OK, "{path}");
+        }
+        // Nothing has been listed, and the kubelet has no token.
+        assert_eq!(ask("/ready", None).await.status(), StatusCode::OK);
     }
 
     #[tokio::test]
@@ -214,7 +283,7 @@ mod tests {
             assert_eq!(get("127.0.0.1:19878", path).await.status(), StatusCode::OK, "{path}");
         }
         let request = Request::get("/").body(Body::empty()).unwrap();
-        let refused = router(viewer().0, Vec::new()).oneshot(request).await.unwrap();
+        let refused = router(viewer().0, Readers::default()).oneshot(request).await.unwrap();
         assert_eq!(refused.status(), StatusCode::MISDIRECTED_REQUEST, "without a name");
     }
 
@@ -230,7 +299,7 @@ mod tests {
         ] {
             let request = Request::get(path).header("host", "localhost");
             let request = request.header("sec-fetch-site", site).body(Body::empty()).unwrap();
-            let answer = router(viewer().0, Vec::new()).oneshot(request).await.unwrap();
+            let answer = router(viewer().0, Readers::default()).oneshot(request).await.unwrap();
             assert_eq!(answer.status(), status, "{site} {path}");
         }
     }
@@ -269,7 +338,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let (viewer, _senders) = viewer();
         let rooms = Rooms::of_streams(8, ANSWERED);
-        tokio::spawn(door::serve(listener, router(viewer, Vec::new()), rooms));
+        tokio::spawn(door::serve(listener, router(viewer, Readers::default()), rooms));
         let mut half = Vec::new();
         for _ in 0..300 {
             half.push(said(address, &PAGE[..9]).await);

@@ -63,10 +63,17 @@ impl Leads {
     }
 
     /// Where the connections of the node with this number lead at this distance; empty if the decision
-    /// names no such endpoint, and for the node itself.
+    /// names no such endpoint, and for the node itself. Agent and page may know different regions, so what
+    /// names none in the region leads elsewhere, and the other way round.
     pub(super) fn from(&self, number: usize, locality: Locality) -> &[(usize, f64)] {
         let place = self.class.get(number).map_or(usize::MAX, |&place| place as usize);
-        self.shares.get(place).map_or(&[], |shares| &shares[locality as usize])
+        let Some(shares) = self.shares.get(place) else { return &[] };
+        let of = |locality| &*shares[locality as usize];
+        match (of(locality), locality) {
+            ([], Locality::Region) => of(Locality::Elsewhere),
+            ([], Locality::Elsewhere) => of(Locality::Region),
+            (leads, _) => leads,
+        }
     }
 }
 

@@ -11,6 +11,8 @@ use super::cluster::Cluster;
 use super::groups::{Groups, labels};
 use super::leads::Leads;
 use super::lines::{Line, Lines};
+use super::regions::Regions;
+use super::treatment::uncounted;
 use crate::{commands::top::Rate, commands::top::Row, commands::top::Zones};
 use topo_lb_agent::metrics::zones::named;
 use topo_lb_core::cluster::{ServiceId, State};
@@ -41,6 +43,9 @@ pub(super) struct Lens {
     label: String,
     scope: Scope,
     cluster: Arc<Cluster>,
+    regions: Regions,
+    /// How many Services nobody counts, as they have no policy.
+    pub(super) uncounted: usize,
     pub(super) groups: Arc<Groups>,
     leads: HashMap<Arc<str>, Arc<Leads>>,
 }
@@ -56,24 +61,27 @@ pub(super) struct PageGroups<'a> {
 }
 
 impl Lens {
-    pub(super) fn new(label: &str, scope: Scope) -> Self {
-        Self { label: label.to_owned(), scope, ..Self::default() }
+    pub(super) fn new(label: &str) -> Self {
+        Self { label: label.to_owned(), ..Self::default() }
     }
 
     /// Takes a newer cluster, and forgets what has changed.
-    pub(super) fn take(&mut self, cluster: &Arc<Cluster>, agents: &[Arc<str>]) {
-        let is_new = self.cluster.revision != cluster.revision;
+    pub(super) fn take(&mut self, cluster: &Arc<Cluster>, agents: &[Arc<str>], scope: Scope) {
+        let is_new = self.cluster.revision != cluster.revision || self.scope != scope;
         let is_placed = agents.iter().all(|agent| self.groups.place(agent).is_some());
         if !is_new && is_placed {
             return;
         }
         let (old, new) = (&self.cluster.state, &cluster.state);
-        if old.nodes().eq(new.nodes()) && is_placed {
+        self.uncounted = uncounted(new, scope);
+        if old.nodes().eq(new.nodes()) && is_placed && self.scope == scope {
             self.leads.retain(|service, _| id(service).is_some_and(|id| is_same(old, new, &id)));
         } else {
             self.groups = Arc::new(Groups::of(new, &self.label, agents.iter()));
+            self.regions = Regions::of(new);
             self.leads.clear();
         }
+        self.scope = scope;
         self.cluster = Arc::clone(cluster);
     }
 
@@ -141,10 +149,11 @@ impl Lens {
         }
         for (node, zones) in zones {
             let Some((group, _)) = self.groups.place(node) else { continue };
-            for (zone, bytes) in &zones.to {
-                let is_far = *zone != zones.own;
-                let to = if is_far { self.of_zone(zone) } else { Some(group) };
-                lines.measure(group, to, is_far, *bytes);
+            for (zone, moved) in &zones.to {
+                let distance = self.regions.distance(&zones.own, zone);
+                let is_own = distance == Locality::Zone;
+                let to = if is_own { Some(group) } else { self.of_zone(zone) };
+                lines.measure(group, to, distance, *moved);
             }
         }
         // A thousand nodes with 17 digits each would be most of the picture.
@@ -211,6 +220,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::commands::top::Moved;
     use topo_lb_core::cluster::{Change, Update};
     use topo_lb_core::topology::label::ZONE;
     use topo_lb_kube::source::object::{Object, parse};
@@ -265,8 +275,8 @@ mod tests {
     type Shown = (usize, Option<usize>, f64, f64);
 
     fn lines(keys: &str, node: &str, connections: [f64; 4]) -> Vec<Shown> {
-        let mut lens = Lens::new(ZONE, Scope::All);
-        lens.take(&cluster(keys), &[]);
+        let mut lens = Lens::new(ZONE);
+        lens.take(&cluster(keys), &[], Scope::All);
         let flows = lens.flows_of(Some(&row(node, connections)), &HashSet::new());
         let line = |it: &Line| (it.from, it.to, it.connections, it.estimated.connections);
         let mut lines: Vec<_> = flows.lines.iter().map(line).collect();
@@ -295,10 +305,17 @@ mod tests {
         assert_eq!(all, [(0, None, 5.0, 0.0)]);
     }
 
+    /// An agent of a node that knows no regions.
+    #[test]
+    fn traffic_that_an_agent_calls_elsewhere_has_lines_within_the_region() {
+        let all = lines("*", "a2", [0.0, 2.0, 0.0, 6.0]);
+        assert_eq!(all, [(0, Some(0), 2.0, 0.0), (0, Some(1), 3.0, 1.0), (0, Some(2), 3.0, 1.0)]);
+    }
+
     #[test]
     fn nodes_without_an_answer_have_no_numbers() {
-        let mut lens = Lens::new(ZONE, Scope::All);
-        lens.take(&cluster("*"), &["stranger".into()]);
+        let mut lens = Lens::new(ZONE);
+        lens.take(&cluster("*"), &["stranger".into()], Scope::All);
         let flows = lens.flows_of(Some(&row("a2", [1.0, 2.0, 0.0, 0.0])), &["a2".into()].into());
         assert_eq!(flows.nodes[0][0], None);
         assert_eq!(flows.nodes[0][1], Some([1.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]));
@@ -308,18 +325,25 @@ mod tests {
 
     /// Of a2 and c1, which each move 900 bytes a second to any zone: a2 has measured.
     fn bytes_by(label: &str) -> (usize, Vec<Shown>) {
-        let mut lens = Lens::new(label, Scope::All);
-        lens.take(&cluster("*"), &[]);
+        let mut lens = Lens::new(label);
+        lens.take(&cluster("*"), &[], Scope::All);
         let rate = Rate { bytes: [0.0, 0.0, 900.0, 0.0], ..Rate::default() };
         let nodes = ["a2", "c1"].map(|node| (node.into(), rate.clone())).into();
         let row = Row { service: "d/web".into(), nodes, ..Row::default() };
         let to = [("b", 800.0), ("c", 90.0), ("(unknown)", 6.0), ("far", 4.0), ("a", 2.0)];
-        let to = to.map(|(zone, bytes)| (zone.into(), bytes)).into();
+        let moved = |bytes| Moved { sent: bytes / 4.0, received: bytes * 3.0 / 4.0 };
+        let to = to.map(|(zone, bytes)| (zone.into(), moved(bytes))).into();
         let zones = [("a2".into(), Zones { own: "a".into(), to })].into();
         let flows = lens.all_flows(&[row], &zones, &HashSet::new());
         let line = |it: &Line| (it.from, it.to, it.bytes, it.estimated.bytes);
         let mut lines: Vec<_> = flows.lines.iter().map(line).collect();
         lines.sort_by_key(|line| (line.0, line.1));
+        // Of what a2 measured, to zones of its region.
+        for line in flows.lines.iter().filter(|it| (it.from, flows.measured) == (0, 1)) {
+            let far = f64::from(u8::from(line.to != Some(0)));
+            let elsewhere = f64::from(u8::from(line.to.is_none()));
+            assert_eq!((line.far, line.elsewhere, line.sent), (far, elsewhere, line.bytes / 4.0));
+        }
         (flows.measured, lines)
     }
 
@@ -344,8 +368,8 @@ mod tests {
 
     #[test]
     fn services_that_only_agents_name_are_not_remembered() {
-        let mut lens = Lens::new(ZONE, Scope::All);
-        lens.take(&cluster("*"), &[]);
+        let mut lens = Lens::new(ZONE);
+        lens.take(&cluster("*"), &[], Scope::All);
         let stranger = Row { service: "d/stranger".into(), ..row("a2", [0.0, 0.0, 6.0, 0.0]) };
         let flows = lens.flows_of(Some(&stranger), &HashSet::new());
         assert_eq!((flows.total.all(), flows.lines[0].to), (6.0, None));
@@ -354,15 +378,15 @@ mod tests {
 
     #[test]
     fn a_changed_service_is_decided_again_and_another_is_not() {
-        let mut lens = Lens::new(ZONE, Scope::All);
-        lens.take(&cluster("*"), &[]);
+        let mut lens = Lens::new(ZONE);
+        lens.take(&cluster("*"), &[], Scope::All);
         let _ = lens.flows_of(Some(&row("a2", [0.0, 0.0, 6.0, 0.0])), &HashSet::new());
         assert_eq!(lens.leads.len(), 1);
         let same = Cluster { revision: 2, ..(*cluster("*")).clone() };
-        lens.take(&Arc::new(same), &[]);
+        lens.take(&Arc::new(same), &[], Scope::All);
         assert_eq!(lens.leads.len(), 1);
         let other = Cluster { revision: 3, ..(*cluster("topology.kubernetes.io/zone")).clone() };
-        lens.take(&Arc::new(other), &[]);
+        lens.take(&Arc::new(other), &[], Scope::All);
         assert!(lens.leads.is_empty());
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde::Serialize;
 use topo_lb_common::backend::Locality;
 
-use crate::commands::top::Rate;
+use crate::{commands::top::Moved, commands::top::Rate};
 
 /// Most lines that are sent: those with most traffic.
 const MOST: usize = 150;
@@ -22,8 +22,12 @@ pub(super) struct Line {
     pub(super) bytes: f64,
     /// What endpoints of more than one group may have got.
     pub(super) estimated: Estimated,
+    /// Of the bytes, what clients in `from` sent, a second; the others they received.
+    pub(super) sent: f64,
     /// The share of both, 0–1, that left the zone of its client.
     pub(super) far: f64,
+    /// The share of both, 0–1, that left its region, too, or may have.
+    pub(super) elsewhere: f64,
 }
 
 /// Shares of a line, 0–1. Zero: `to` was measured, or follows from the measured distance and the
@@ -61,32 +65,44 @@ impl Lines {
             leads => leads.iter().map(|&(group, share)| (Some(group), share)).collect(),
         };
         let estimated = if to.len() > 1 { 1.0 } else { 0.0 };
-        let is_far = locality >= Locality::Region;
+        let all: f64 = rate.bytes.iter().sum();
+        let sent = if all > 0.0 { bytes * rate.sent / all } else { 0.0 };
         for (to, share) in to {
-            let line = self.add(from, to, is_far, connections * share, bytes * share);
+            let moved = Moved { sent: sent * share, received: (bytes - sent) * share };
+            let line = self.add(from, to, locality, connections * share, moved);
             line.estimated.connections += estimated * connections * share;
             line.estimated.bytes += estimated * bytes * share;
         }
     }
 
     /// Adds bytes that an agent measured.
-    pub(super) fn measure(&mut self, from: usize, to: Option<usize>, is_far: bool, bytes: f64) {
-        self.add(from, to, is_far, 0.0, bytes);
+    pub(super) fn measure(
+        &mut self,
+        from: usize,
+        to: Option<usize>,
+        distance: Locality,
+        moved: Moved,
+    ) {
+        self.add(from, to, distance, 0.0, moved);
     }
 
     fn add(
         &mut self,
         from: usize,
         to: Option<usize>,
-        is_far: bool,
+        distance: Locality,
         connections: f64,
-        bytes: f64,
+        moved: Moved,
     ) -> &mut Line {
         let line = self.0.entry((from, to)).or_default();
+        let bytes = moved.sent + moved.received;
         (line.from, line.to) = (from, to);
         line.connections += connections;
         line.bytes += bytes;
-        line.far += if is_far { weight(connections, bytes) } else { 0.0 };
+        line.sent += moved.sent;
+        let weight = weight(connections, bytes);
+        line.far += if distance >= Locality::Region { weight } else { 0.0 };
+        line.elsewhere += if distance == Locality::Elsewhere { weight } else { 0.0 };
         line
     }
 
@@ -97,7 +113,8 @@ impl Lines {
             let share = |part: f64, all: f64| if all > 0.0 { (part / all).min(1.0) } else { 0.0 };
             line.estimated.connections = share(line.estimated.connections, line.connections);
             line.estimated.bytes = share(line.estimated.bytes, line.bytes);
-            line.far = share(line.far, weight(line.connections, line.bytes));
+            let all = weight(line.connections, line.bytes);
+            (line.far, line.elsewhere) = (share(line.far, all), share(line.elsewhere, all));
         }
         lines.sort_by(|a, b| {
             let size = |line: &Line| weight(line.connections, line.bytes);

@@ -7,11 +7,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::cluster::Cluster;
+use super::gaps::Gaps;
 use super::histories::Histories;
+use super::regions::Regions;
 use crate::{
     commands::top::From, commands::top::Moment, commands::top::Row, commands::top::Source,
     commands::top::Zones, commands::top::rates, commands::top::zone_rates,
 };
+use topo_lb_core::cluster::State;
+use topo_lb_core::topology::Scope;
 
 /// What is known after the newest look.
 #[derive(Debug, Default)]
@@ -32,6 +37,10 @@ pub(super) struct Newest {
     pub(super) troubles: BTreeMap<Arc<str>, String>,
     /// Why nobody could be asked, or what to know of the counts.
     pub(super) sentence: Option<String>,
+    /// How many agents only observe.
+    pub(super) observing: usize,
+    /// Which Services agents handle, as far as their Pods say.
+    pub(super) scope: Option<Scope>,
 }
 
 /// The looks, for readers.
@@ -46,6 +55,7 @@ pub(super) struct Looks {
 pub(super) async fn follow(
     from: Option<From>,
     pause: Duration,
+    cluster: watch::Receiver<Arc<Cluster>>,
     ready: oneshot::Sender<anyhow::Result<Looks>>,
 ) {
     let (sender, receiver) = watch::channel(Arc::default());
@@ -64,14 +74,18 @@ pub(super) async fn follow(
     let mut ticks = interval(pause);
     // A look that takes long is followed by a pause, not by a crowd of looks.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut last = None;
+    let (mut last, mut gaps) = (None, Gaps::default());
     for look in 1.. {
         ticks.tick().await;
         let newest = match source.moment().await {
             Ok(moment) => {
-                let newest = newest(last.as_ref(), &moment);
+                let cluster = Arc::clone(&cluster.borrow());
+                let newest = newest(last.as_ref(), &moment, &cluster.state);
                 if let Some(last) = &last {
-                    remember(&histories, last, &moment, &newest);
+                    let nodes = cluster.state.nodes().len();
+                    let is_there = |node: &str| nodes == 0 || cluster.state.node(node).is_some();
+                    let is_complete = gaps.look(&newest, moment.at, is_there);
+                    remember(&histories, last, &moment, &newest, is_complete);
                 }
                 last = Some(moment);
                 newest
@@ -89,19 +103,23 @@ fn seconds_since_1970() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-fn remember(histories: &Mutex<Histories>, last: &Moment, now: &Moment, newest: &Newest) {
-    if newest.answered.is_empty() {
-        return;
-    }
+fn remember(
+    histories: &Mutex<Histories>,
+    last: &Moment,
+    now: &Moment,
+    newest: &Newest,
+    is_complete: bool,
+) {
     let seconds = now.at.saturating_duration_since(last.at).as_secs_f64().max(1e-3);
     let mut histories = histories.lock().unwrap_or_else(PoisonError::into_inner);
-    histories.add(seconds_since_1970(), seconds, &newest.rows);
+    histories.add(seconds_since_1970(), seconds, is_complete.then_some(&*newest.rows));
 }
 
-fn newest(last: Option<&Moment>, now: &Moment) -> Newest {
+fn newest(last: Option<&Moment>, now: &Moment, state: &State) -> Newest {
     let agents = now.nodes.keys().cloned().collect();
     let (troubles, sentence) = (now.doubts.clone(), now.caveat());
-    let mut newest = Newest { agents, troubles, sentence, ..Newest::default() };
+    let (observing, scope) = (now.observing, now.scope);
+    let mut newest = Newest { agents, troubles, sentence, observing, scope, ..Newest::default() };
     for (node, answer) in &now.nodes {
         match answer {
             Err(trouble) => drop(newest.troubles.insert(Arc::clone(node), trouble.clone())),
@@ -112,10 +130,11 @@ fn newest(last: Option<&Moment>, now: &Moment) -> Newest {
         }
     }
     if let Some(last) = last {
-        let (rows, impossible) = rates(last, now);
+        let (mut rows, impossible) = rates(last, now);
         newest.troubles.extend(impossible);
         let (zones, impossible) = zone_rates(last, now);
         newest.troubles.extend(impossible);
+        Regions::of(state).correct(&mut rows, &zones, state);
         (newest.rows, newest.zones) = (rows, zones);
     }
     newest
@@ -132,8 +151,8 @@ mod tests {
 
     fn moment(at: Instant, nodes: &[(&str, Result<f64, &str>)]) -> Moment {
         let traffic = |bytes: f64| {
-            let near = Series::new(Counter::Bytes(Locality::Node), "");
-            let far = Series::new(Counter::Bytes(Locality::Elsewhere), "");
+            let near = Series::new(Counter::Sent(Locality::Node), "");
+            let far = Series::new(Counter::Received(Locality::Elsewhere), "");
             Traffic::from([("a/b".into(), [(near, bytes), (far, 1.0)].into())])
         };
         let nodes = nodes
@@ -148,7 +167,8 @@ mod tests {
         let before = moment(begin, &[("good", Ok(0.0)), ("bad", Ok(0.0)), ("below", Ok(0.0))]);
         let after =
             [("good", Ok(100.0)), ("bad", Ok(1e300)), ("below", Ok(-5.0)), ("new", Ok(9.0))];
-        let newest = newest(Some(&before), &moment(begin + Duration::from_secs(1), &after));
+        let after = moment(begin + Duration::from_secs(1), &after);
+        let newest = newest(Some(&before), &after, &State::default());
         assert_eq!(newest.rows[0].rate.bytes, [100.0, 0.0, 0.0, 0.0]);
         let liars: Vec<_> = newest.troubles.keys().map(|it| &**it).collect();
         assert_eq!(liars, ["bad", "below"]);
@@ -158,7 +178,8 @@ mod tests {
     #[test]
     fn a_node_that_is_away_has_its_sentence() {
         let begin = Instant::now();
-        let newest = newest(None, &moment(begin, &[("away", Err("no answer")), ("here", Ok(1.0))]));
+        let moment = moment(begin, &[("away", Err("no answer")), ("here", Ok(1.0))]);
+        let newest = newest(None, &moment, &State::default());
         assert_eq!(newest.troubles[&*Arc::<str>::from("away")], "no answer");
         assert!(newest.rows.is_empty() && newest.answered.is_empty());
         assert_eq!(newest.agents.len(), 2);

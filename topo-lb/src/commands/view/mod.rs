@@ -1,27 +1,33 @@
 //! `topo-lb view`: a web page that shows where traffic goes. Only reads.
 //!
 //! ```text
-//! cluster ─▶ State ──┐                        ┌─▶ waterfall ─┐
-//! look ─▶ rates ─────┴─▶ lens: groups, leads ─┴──────────────┴─▶ picture ─▶ http ─▶ page
-//!   └─▶ history ─────────────────────────────────────────────────┘
+//! cluster ─▶ State ──┬──────────────┐                        ┌─▶ waterfall ─┐
+//! look ─▶ rates ─▶ regions ─────────┴─▶ lens: groups, leads ─┴──────────────┴─▶ picture ─▶ http ─▶ page
+//!                     └─▶ gaps ─▶ history ────────────────────────────────────────┘
 //! ```
 //!
 //! | file | idea |
 //! |---|---|
 //! | `cluster` | what the cluster looks like now |
 //! | `look` | what nodes have counted between two looks |
+//! | `regions` | which distances those are by the Nodes' regions |
+//! | `gaps` | which looks are complete |
 //! | `history`, `histories` | the last hour; of all Services, the busiest and the picked |
 //! | `groups` | nodes by their value of a label |
 //! | `leads` | where connections lead, by the decisions |
 //! | `lines` | traffic between groups, measured or estimated |
 //! | `lens` | traffic by groups |
+//! | `treatment` | whether a Service has a policy, and whether it is counted |
 //! | `waterfall` | how the nodes see one Service |
 //! | `picture` | what one page shows, as JSON |
 //! | `host` | which names this server answers to |
+//! | `token` | who may read, if not everybody |
 //! | `http` | the server |
 //! | `page/` | the page itself |
+//! | `palette` | tests of its colours |
 
 mod cluster;
+mod gaps;
 mod groups;
 mod histories;
 mod history;
@@ -31,21 +37,30 @@ mod leads;
 mod lens;
 mod lines;
 mod look;
+#[cfg(test)]
+mod palette;
 mod picture;
+mod regions;
+mod token;
+mod treatment;
 mod waterfall;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use tokio::runtime::Builder;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
 use crate::commands::top::From;
 pub use cluster::Described;
+use http::Readers;
 use picture::Viewer;
+use token::Token;
 use topo_lb_agent::serve::listen;
 use topo_lb_core::topology::Scope;
 
@@ -63,14 +78,16 @@ pub struct Options {
     pub from: Option<From>,
     /// The time between two looks.
     pub interval: Duration,
-    /// Which Services topo-lb handles.
-    pub scope: Scope,
+    /// Which Services topo-lb handles; `None`: as the agents' Pods say, else all.
+    pub scope: Option<Scope>,
     /// The label that groups nodes unless the reader picks another one.
     pub by: String,
     /// Where to serve the page.
     pub listen: SocketAddr,
     /// Further names that the server answers to.
     pub hosts: Vec<String>,
+    /// The file with the token that a reader has to know; `None`: everybody may read.
+    pub token_file: Option<PathBuf>,
 }
 
 /// Serves the page for ever. Calls `ready` with its address, and `say` with a sentence if that takes long.
@@ -82,15 +99,19 @@ pub async fn serve(
     ready: impl FnOnce(SocketAddr),
     say: impl FnOnce(&str),
 ) -> anyhow::Result<()> {
-    let Options { described, from, interval, scope, by, listen, hosts } = options;
-    let listener = listen::listen(listen).map_err(|error| {
+    let Options { described, from, interval, scope, by, listen, hosts, token_file } = options;
+    let token = token_file.map(Token::of).transpose().context("--token-file")?;
+    let listener = listen::listen_as_go(listen).map_err(|error| {
         let reason = listen::reason(&error);
         anyhow::anyhow!("cannot listen on {listen}: {reason}; --listen names another address")
     })?;
     let awaited = described.awaited();
-    let cluster = beside("cluster", async move |ready| cluster::follow(described, ready).await);
-    let looks = beside("look", async move |ready| look::follow(from, interval, ready).await);
-    let mut sources = std::pin::pin!(async { tokio::try_join!(cluster, looks) });
+    let (sender, cluster) = watch::channel(Arc::default());
+    let known = cluster.clone();
+    let clusters =
+        beside("cluster", async move |ready| cluster::follow(described, sender, ready).await);
+    let looks = beside("look", async move |ready| look::follow(from, interval, known, ready).await);
+    let mut sources = std::pin::pin!(async { tokio::try_join!(clusters, looks) });
     let opened = match timeout(SILENT, &mut sources).await {
         Ok(opened) => opened,
         Err(_) => {
@@ -100,10 +121,10 @@ pub async fn serve(
             late.with_context(|| format!("gave up after {most} s of waiting for {awaited}"))?
         }
     };
-    let (cluster, looks) = opened?;
+    let ((), looks) = opened?;
     ready(listener.local_addr()?);
     let viewer = Viewer::new(cluster, looks, by, scope);
-    http::serve(listener, viewer, hosts).await;
+    http::serve(listener, viewer, Readers { hosts, token }).await;
     Ok(())
 }
 
@@ -145,10 +166,11 @@ mod tests {
             described: Described::By(KubeTarget::Kubeconfig(kubeconfig)),
             from: None,
             interval: Duration::from_secs(1),
-            scope: Scope::All,
+            scope: None,
             by: String::new(),
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             hosts: Vec::new(),
+            token_file: None,
         };
         let said = RefCell::new(String::new());
         let ready = |_| panic!("it cannot be ready");

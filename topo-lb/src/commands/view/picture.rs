@@ -10,9 +10,11 @@ use tokio::sync::{Semaphore, watch};
 
 use super::cluster::Cluster;
 use super::groups::ungrouped;
+use super::histories::BUSIEST;
 use super::history::Point;
 use super::lens::{self, Flows, Lens, PageGroups};
 use super::look::{Looks, Newest};
+use super::treatment::Treatment;
 use super::waterfall::Waterfall;
 use crate::{commands::top::Column, commands::top::Rate, commands::top::Row, commands::top::order};
 use topo_lb_core::topology::Scope;
@@ -70,9 +72,16 @@ struct Now<'a> {
     at: u64,
     /// Seconds between two looks.
     interval: f64,
-    /// How many agents were asked, and how many answered both times.
+    /// How many agents were asked, how many answered both times, and how many of these only observe.
     asked: usize,
     answered: usize,
+    observing: usize,
+    /// How many nodes there are, with and without an agent.
+    nodes: usize,
+    /// How many Services nobody counts, as they have no policy.
+    uncounted: usize,
+    /// How many Services with most traffic have a time line.
+    busiest: usize,
     flows: &'a Flows,
     services: Vec<Listed>,
     /// How many Services match the filter.
@@ -91,6 +100,7 @@ struct Now<'a> {
 #[derive(Debug, Serialize)]
 struct Listed {
     name: Arc<str>,
+    treatment: Treatment,
     #[serde(flatten)]
     rate: Rate,
 }
@@ -98,6 +108,7 @@ struct Listed {
 #[derive(Debug, Serialize)]
 struct Picked<'a> {
     name: &'a str,
+    treatment: Treatment,
     #[serde(flatten)]
     rate: Rate,
     /// Those with most connections.
@@ -118,7 +129,8 @@ pub(super) struct Viewer {
     pub(super) cluster: watch::Receiver<Arc<Cluster>>,
     pub(super) looks: Looks,
     by: String,
-    scope: Scope,
+    /// Which Services are handled; `None`: as agents say.
+    scope: Option<Scope>,
     /// Permits of pictures that are made at the same time.
     pub(super) making: Arc<Semaphore>,
     /// By label; the one that was used last comes last.
@@ -130,7 +142,7 @@ impl Viewer {
         cluster: watch::Receiver<Arc<Cluster>>,
         looks: Looks,
         by: String,
-        scope: Scope,
+        scope: Option<Scope>,
     ) -> Self {
         let making = Arc::new(Semaphore::new(MAKING));
         Self { cluster, looks, by, scope, making, lenses: Mutex::default() }
@@ -142,7 +154,7 @@ impl Viewer {
         let one = match known {
             Some(place) => lenses.remove(place),
             None => {
-                let lens = Lens::new(label, self.scope);
+                let lens = Lens::new(label);
                 (label.to_owned(), Arc::new(Mutex::new(Shown { lens, flows: None })))
             }
         };
@@ -167,7 +179,8 @@ impl Viewer {
         let ungrouped = ungrouped(&cluster.state, label).filter(|_| label != ZONE);
         let shown = self.lens(if ungrouped.is_some() { "" } else { label });
         let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
-        shown.lens.take(&cluster, &newest.agents);
+        let scope = self.scope.or(newest.scope).unwrap_or_default();
+        shown.lens.take(&cluster, &newest.agents, scope);
         let picked = (!asked.service.is_empty()).then_some(&*asked.service);
         let flows = shown.flows(&newest, cluster.revision, picked);
         let state = &cluster.state;
@@ -178,7 +191,7 @@ impl Viewer {
         });
         sent.groups = Some((cluster.revision, Arc::clone(groups)));
         let service = picked.and_then(lens::id).filter(|_| !is_same);
-        let (services, matching) = services(&newest, &cluster, asked);
+        let (services, matching) = services(&newest, &cluster, scope, asked);
         let history = {
             let histories = self.looks.histories.lock();
             let mut histories = histories.unwrap_or_else(PoisonError::into_inner);
@@ -194,17 +207,22 @@ impl Viewer {
         let troubles = troubles.map(|(node, why)| format!("node {node}: {why}"));
         let picture = Picture {
             cluster: (!is_same).then(|| shown.lens.page(label, ungrouped.as_deref())),
-            service: service.map(|id| Waterfall::of(state, label, self.scope, &id)),
+            service: service.map(|id| Waterfall::of(state, label, scope, &id)),
             now: Now {
                 look: newest.look,
                 at: newest.at,
                 interval: self.looks.interval.as_secs_f64(),
                 asked: newest.agents.len(),
                 answered: newest.answered.len(),
+                observing: newest.observing,
+                nodes: groups.nodes(),
+                uncounted: shown.lens.uncounted,
+                busiest: BUSIEST,
                 flows: &flows,
                 services,
                 matching,
-                picked: picked.map(|name| of_picked(&newest, name)),
+                picked: picked
+                    .map(|name| of_picked(&newest, Treatment::of(state, scope, name), name)),
                 troubles: newest.sentence.iter().cloned().chain(troubles).collect(),
                 all_troubles: newest.troubles.len(),
                 history,
@@ -237,7 +255,12 @@ impl Shown {
 
 /// The first Services by the order that was asked for, and how many match. Those that nobody has used yet
 /// are among them.
-fn services(newest: &Newest, cluster: &Cluster, asked: &Asked) -> (Vec<Listed>, usize) {
+fn services(
+    newest: &Newest,
+    cluster: &Cluster,
+    scope: Scope,
+    asked: &Asked,
+) -> (Vec<Listed>, usize) {
     let by = Column::from_str(&asked.sort, true).unwrap_or_default();
     let used: HashSet<&str> = newest.rows.iter().map(|row| &*row.service).collect();
     let unused = cluster.state.services().map(ToString::to_string);
@@ -256,7 +279,11 @@ fn services(newest: &Newest, cluster: &Cluster, asked: &Asked) -> (Vec<Listed>, 
         rows.truncate(SERVICES);
     }
     rows.sort_by(before);
-    let listed = |row: &Row| Listed { name: Arc::clone(&row.service), rate: row.rate.clone() };
+    let listed = |row: &Row| Listed {
+        name: Arc::clone(&row.service),
+        treatment: Treatment::of(&cluster.state, scope, &row.service),
+        rate: row.rate.clone(),
+    };
     (rows.into_iter().map(listed).collect(), matching)
 }
 
@@ -266,12 +293,12 @@ fn row<'a>(newest: &'a Newest, name: &str) -> Option<&'a Row> {
     Some(&newest.rows[place])
 }
 
-fn of_picked<'a>(newest: &'a Newest, name: &'a str) -> Picked<'a> {
+fn of_picked<'a>(newest: &'a Newest, treatment: Treatment, name: &'a str) -> Picked<'a> {
     let Some(row) = row(newest, name) else {
-        return Picked { name, rate: Rate::default(), nodes: BTreeMap::new() };
+        return Picked { name, treatment, rate: Rate::default(), nodes: BTreeMap::new() };
     };
     let mut nodes: Vec<_> = row.nodes.iter().map(|(node, rate)| (&**node, rate)).collect();
     nodes.sort_by(|(_, a), (_, b)| b.all().total_cmp(&a.all()));
     nodes.truncate(NODES);
-    Picked { name, rate: row.rate.clone(), nodes: nodes.into_iter().collect() }
+    Picked { name, treatment, rate: row.rate.clone(), nodes: nodes.into_iter().collect() }
 }

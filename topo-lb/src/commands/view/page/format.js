@@ -2,8 +2,10 @@
 
 export const DISTANCES = ["node", "zone", "region", "elsewhere"];
 
+// What is not known is "–".
 export function number(value) {
-  if (!Number.isFinite(value) || value <= 0) return "0";
+  if (!Number.isFinite(value)) return "–";
+  if (value <= 0) return "0";
   if (value < 0.095) return "< 0.1";
   if (value < 9.95) return value.toFixed(1);
   return Math.round(value).toLocaleString("en-US");
@@ -13,7 +15,8 @@ export const count = (value) => value.toLocaleString("en-US");
 
 // With the prefixes of powers of 1,000, as networks are paid for.
 export function bytes(value) {
-  if (!Number.isFinite(value) || value <= 0) return "0 B/s";
+  if (!Number.isFinite(value)) return "–";
+  if (value <= 0) return "0 B/s";
   const units = ["B", "kB", "MB", "GB", "TB", "PB"];
   let unit = 0;
   while (value >= 999.5 && unit < units.length - 1) { value /= 1000; unit += 1; }
@@ -21,7 +24,13 @@ export function bytes(value) {
 }
 
 export function rate(value, measure) {
+  if (!Number.isFinite(value)) return "–";
   return measure === "bytes" ? bytes(value) : `${number(value)}/s`;
+}
+
+// Whether agents count a Service: one that is left to kube-proxy has no traffic for all that they know.
+export function isCounted({ treatment, bytes, connections, refused, failed }) {
+  return !["notCounted", "notHandled"].includes(treatment) || sum(bytes) + sum(connections) + refused + failed > 0;
 }
 
 export function percent(share) {

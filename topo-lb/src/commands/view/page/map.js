@@ -1,13 +1,15 @@
 // Groups of nodes, and the traffic between them. Few elements: nodes of one colour are one path.
 
 import { DISTANCES, bar, count, far, html, number, percent, rate, sum, svg } from "./format.js";
+import { drawLines } from "./lines.js";
 
 // More nodes than this in a group are cells without names.
 const NAMED = 8;
 const SHADES = 5;
-const LABELS = 14;
 // The least room of a card, in pixels: beyond it the map is scrolled.
 const COLUMN = 172, ROW = 110;
+// Cards closer than this leave no room for arrows.
+const APART = 26;
 const $ = (id) => document.getElementById(id);
 
 let shape = null;      // where the groups are; made again only if they, or the room, change
@@ -24,32 +26,39 @@ export function drawMap(view) {
   latest = view;
   const { groups } = view.cluster;
   const drawing = $("drawing");
-  const room = $("map").getBoundingClientRect();
+  const [width, height] = [$("map").clientWidth, $("scroll").clientHeight];
   $("empty").hidden = groups.length > 0;
   if (!groups.length) $("empty").textContent = "No node is known yet.";
   if (groups !== keyed.groups) keyed = { groups, text: JSON.stringify(groups.map((group) => [group.value, group.nodes])) };
-  const key = `${Math.round(room.width)}x${Math.round(room.height)} ${view.cluster.label} ${keyed.text}`;
+  const key = `${width}x${height} ${view.cluster.label} ${keyed.text}`;
   if (key !== shapeKey) {
     shapeKey = key;
-    shape = layout(groups, room.width, room.height - 30);
-    $("scroll").classList.toggle("long", shape.height > room.height - 29);
-    build(drawing, groups, view.cluster.label, room.width);
+    shape = layout(groups, width, height);
+    build(drawing, groups, view.cluster.label);
   }
-  drawLines(view);
+  drawLines(view, shape);
   groups.forEach((group, place) => drawGroup(view, group, place));
 }
 
+// Few groups lie around the middle, if they have room there; others in rows.
 function layout(groups, width, height) {
+  const ring = groups.length <= 12 ? placed(groups, width, height, true) : null;
+  const isFree = ring?.boxes.every((a, at) => a.x >= 0 && a.x + a.width <= width && a.y + a.height <= height
+    && ring.boxes.slice(at + 1).every((b) => a.x + a.width + APART <= b.x || b.x + b.width + APART <= a.x
+      || a.y + a.height + APART <= b.y || b.y + b.height + APART <= a.y));
+  return isFree ? ring : placed(groups, width, height, false);
+}
+
+function placed(groups, width, height, onRing) {
   const most = Math.max(1, ...groups.map((group) => group.nodes.length));
   const isNamed = most <= NAMED && groups.length <= 8;
   const many = groups.length;
-  const onRing = many <= 12;
   const across = onRing ? Math.min(many, many <= 4 ? 2 : 4) : Math.min(Math.ceil(Math.sqrt(many * width / height)), Math.max(1, Math.floor(width / COLUMN)));
   const down = onRing ? (many <= 2 ? 1 : 2.6) : Math.ceil(many / across);
   const area = (width / across) * (onRing ? height / down : Math.max(ROW, height / down)) * 0.34;
   const cell = Math.max(3, Math.min(16, Math.floor(Math.sqrt(area / most))));
   const boxes = groups.map((group) => {
-    if (isNamed) return { width: Math.min(190, width / across * 0.8), height: 54 + 19 * group.nodes.length };
+    if (isNamed) return { width: Math.min(190, width / across - APART), height: 54 + 19 * group.nodes.length };
     const columns = Math.max(Math.ceil(132 / cell), Math.ceil(Math.sqrt(group.nodes.length * 1.7)));
     const wide = Math.min(columns, Math.floor((width / across - 40) / cell));
     return { width: Math.max(wide * cell, 60) + 20, height: 62 + cell * Math.ceil(group.nodes.length / Math.max(1, wide)), columns: Math.max(1, wide) };
@@ -57,7 +66,7 @@ function layout(groups, width, height) {
   const [middle, centre] = [width / 2, height / 2];
   // Rows of a long map are as high as their cards: it can be scrolled.
   const rows = Array.from({ length: Math.ceil(many / across) }, (_, row) =>
-    Math.max(...boxes.slice(row * across, (row + 1) * across).map((box) => box.height)) + 18);
+    Math.max(...boxes.slice(row * across, (row + 1) * across).map((box) => box.height)) + (many <= 12 ? APART : 18));
   const spare = Math.max(0, height - sum(rows)) / rows.length;
   boxes.forEach((box, place) => {
     let [x, y] = [middle, centre];
@@ -77,11 +86,11 @@ function layout(groups, width, height) {
     }
     Object.assign(box, { x: x - box.width / 2, y: Math.max(4, y - box.height / 2), middle: x, centre: Math.max(4 + box.height / 2, y) });
   });
-  return { boxes, cell, isNamed, height: onRing ? height : sum(rows) + spare * rows.length };
+  return { boxes, cell, isNamed, width, height: onRing ? height : Math.max(height, sum(rows)) };
 }
 
-function build(drawing, groups, label, width) {
-  const height = shape.height + 30;
+function build(drawing, groups, label) {
+  const { width, height } = shape;
   drawing.setAttribute("viewBox", `0 0 ${width} ${height}`);
   Object.assign(drawing.style, { width: `${width}px`, height: `${height}px` });
   const cards = groups.map((group, place) => {
@@ -124,7 +133,7 @@ function drawGroup(view, group, place) {
   const nodes = flows.nodes[place] ?? [];
   if (!rates) return;
   const values = rates[measure];
-  const all = sum(values);
+  const all = nodes.some(Boolean) ? sum(values) : NaN;
   const card = $("drawing").children[place + 1];
   const [, , share, sub, stack, cells] = card.children;
   const box = shape.boxes[place];
@@ -179,51 +188,6 @@ function drawGroup(view, group, place) {
   }
 }
 
-function drawLines(view) {
-  const { measure, now: { flows } } = view;
-  const value = (line) => measure === "bytes" ? line.bytes : line.connections;
-  const lines = flows.lines.filter((line) => line.to !== null && line.from !== line.to && value(line) > 0
-    && shape.boxes[line.from] && shape.boxes[line.to]).sort((a, b) => value(b) - value(a));
-  const largest = lines.length ? value(lines[0]) : 1;
-  const drawn = [], labels = [];
-  for (const [rank, line] of lines.entries()) {
-    const [from, to] = [shape.boxes[line.from], shape.boxes[line.to]];
-    const width = Math.max(1.2, 15 * Math.sqrt(value(line) / largest));
-    const [dx, dy] = [to.middle - from.middle, to.centre - from.centre];
-    const length = Math.hypot(dx, dy) || 1;
-    const [nx, ny] = [-dy / length, dx / length];
-    const bend = Math.min(46, 0.16 * length) + 5;
-    const control = [from.middle + dx / 2 + nx * 2 * bend, from.centre + dy / 2 + ny * 2 * bend];
-    // A ribbon that is wide where it begins: it points to where the traffic goes.
-    const edge = (x, y, by) => `${(x + nx * by).toFixed(1)} ${(y + ny * by).toFixed(1)}`;
-    const [half, tip] = [width / 2, Math.max(0.4, width / 9)];
-    const path = `M${edge(from.middle, from.centre, half)}Q${edge(...control, (half + tip) / 2)} ${edge(to.middle, to.centre, tip)}`
-      + `L${edge(to.middle, to.centre, -tip)}Q${edge(...control, -(half + tip) / 2)} ${edge(from.middle, from.centre, -half)}z`;
-    const kind = `${line.far > 0.5 ? "far" : "near"}${line.estimated[measure] > 0.5 ? " estimated" : ""}`;
-    drawn.push(svg("path", { class: kind, d: path }));
-    if (rank < LABELS) {
-      const at = (a, c, b) => 0.3 * a + 0.49 * c + 0.21 * b;
-      const [x, y] = [at(from.middle, control[0], to.middle), at(from.centre, control[1], to.centre)];
-      labels.push(svg("text", { x, y: y + 4, "text-anchor": "middle" }, rate(value(line), measure)));
-    }
-  }
-  const unknown = sum(flows.lines.filter((line) => line.to === null).map(value));
-  $("unknown").hidden = unknown <= 0;
-  const isMeasured = measure === "bytes" && flows.measured > 0;
-  $("unknown").textContent = `${rate(unknown, measure)} without a line: ${isMeasured ? "no node has the zone of these endpoints" : "no decision that is known now leads that far"}.`;
-  $("basis").textContent = basis(view, isMeasured);
-  $("drawing").firstChild.replaceChildren(...drawn.reverse());
-  $("drawing").lastChild.replaceChildren(...labels);
-}
-
-// Where the numbers of lines come from.
-function basis({ service, measure, now: { flows, answered } }, isMeasured) {
-  if (isMeasured && flows.measured >= answered) return "lines: bytes as measured";
-  if (isMeasured) return `lines: bytes as measured on ${count(flows.measured)} of ${count(answered)} nodes, estimated on others`;
-  return service || measure !== "bytes" ? `lines: ${measure} by decisions; only the bytes of all Services are measured by zone`
-    : "lines: bytes by decisions";
-}
-
 // What is under the pointer.
 function tip(event, place) {
   const { cluster, now: { flows }, measure } = latest;
@@ -246,7 +210,8 @@ function tip(event, place) {
   } else {
     const rates = flows.groups[place];
     lines.push(html("strong", {}, group.value ?? "without the label"), `${count(group.nodes.length)} nodes`);
-    if (rates) lines.push(rate(sum(rates[measure]), measure), bar(rates[measure], sum(rates[measure])));
+    const isKnown = flows.nodes[place]?.some(Boolean);
+    lines.push(isKnown ? rate(sum(rates[measure]), measure) : "no counts", ...(isKnown ? [bar(rates[measure], sum(rates[measure]))] : []));
   }
   const box2 = $("tip");
   box2.replaceChildren(...lines.map((line) => html("div", {}, line)));

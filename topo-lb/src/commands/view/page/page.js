@@ -1,12 +1,15 @@
 // What the page shows, and what the reader does. Pictures come from the server; the newest one wins.
 
-import { bar, bytes, cost, count, far, html, money, number, percent, rate, sum, DISTANCES } from "./format.js";
+import { flowRows, save, serviceRows } from "./csv.js";
+import { bar, bytes, cost, count, far, html, isCounted, money, percent, rate, sum } from "./format.js";
+import { follow, linkTo } from "./link.js";
 import { drawMap } from "./map.js";
 import { drawService } from "./service.js";
+import { drawTime } from "./time.js";
 
 const $ = (id) => document.getElementById(id);
 const view = {
-  by: "", service: "", filter: "", sort: "bytes", measure: "bytes",
+  by: "", service: "", filter: "", sort: "bytes", measure: "bytes", span: 3600,
   prices: { zone: 0.02, region: 0.02 },
   cluster: null, waterfall: null, now: null, history: [],
 };
@@ -21,6 +24,7 @@ let isDirty = false;
 function connect() {
   stream?.close();
   clearTimeout(retry);
+  note();
   const asked = new URLSearchParams();
   for (const key of ["by", "service", "filter", "sort"]) if (view[key]) asked.set(key, view[key]);
   view.history = [];
@@ -63,10 +67,11 @@ function draw() {
     if (!view.now || !view.cluster) return;
     drawSums();
     drawServices();
+    // First, as it takes room of the map.
+    drawService(view, $("service"));
     drawMap(view);
     drawFlows();
-    drawService(view, $("service"));
-    drawTime();
+    drawTime(view);
     drawStatus();
     if (!performance.getEntriesByName("topo-lb painted").length) performance.mark("topo-lb painted");
   });
@@ -80,16 +85,35 @@ document.addEventListener("visibilitychange", () => {
 // ---- parts of the page ----
 
 function drawSums() {
-  const total = view.now.flows.total;
+  const { flows: { total }, answered, picked } = view.now;
+  const isKnown = answered > 0 && (!view.service || !picked || isCounted(picked));
+  const known = (value) => isKnown ? value : NaN;
   const values = total[view.measure];
   const all = sum(values);
-  $("sum-name").textContent = view.service ? "This Service" : "All traffic";
-  $("sum-all").textContent = rate(all, view.measure);
-  $("sum-near").textContent = all > 0 ? percent(1 - far(values) / all) : "–";
-  $("sum-far").textContent = rate(far(values), view.measure);
-  $("sum-cost").textContent = money(cost(total.bytes, view.prices));
-  $("sum-refused").textContent = `${number(total.refused)}/s`;
+  $("sum-name").textContent = sumName(view);
+  $("sum-all").textContent = rate(known(all), view.measure);
+  $("sum-near").textContent = isKnown && all > 0 ? percent(1 - far(values) / all) : "–";
+  $("sum-far").textContent = rate(known(far(values)), view.measure);
+  $("sum-cost").textContent = money(known(cost(total.bytes, view.prices)));
+  $("sum-refused").textContent = rate(known(total.refused), "connections");
   $("sum-refused").classList.toggle("bad", total.refused > 0);
+}
+
+// Whose traffic the sums have.
+function sumName({ service, cluster, now: { uncounted, answered, nodes, observing } }) {
+  const all = uncounted > 0 ? `Traffic of ${count(cluster.services - uncounted)} of ${count(cluster.services)} Services` : "All traffic";
+  const some = answered > 0 && answered < nodes ? `, ${count(answered)} of ${count(nodes)} nodes` : "";
+  return `${service ? "This Service" : all}${some}${observing > 0 ? ", observed" : ""}`;
+}
+
+const TAGS = { noPolicy: "no policy", notCounted: "no policy", notHandled: "not handled", unknown: "not in the cluster" };
+
+// What a Service does now, or why that is not known.
+function doing(one, { measure, now: { answered } }) {
+  if (!isCounted(one)) return "not counted";
+  if (answered === 0) return "–";
+  if (sum(one[measure]) > 0) return rate(sum(one[measure]), measure);
+  return sum(one.connections) + sum(one.bytes) > 0 ? `no ${measure}` : "no traffic";
 }
 
 function drawServices() {
@@ -100,7 +124,7 @@ function drawServices() {
   services.forEach((one, place) => {
     let item = list.children[place];
     if (!item) {
-      const button = html("button", { type: "button" }, html("span", { class: "name" }), bar([0, 0, 0, 0], 0), html("span", { class: "rate" }));
+      const button = html("button", { type: "button" }, html("span", { class: "name" }), html("span", { class: "tag" }), bar([0, 0, 0, 0], 0), html("span", { class: "rate" }));
       item = html("li", {}, button);
       list.append(item);
     }
@@ -112,9 +136,11 @@ function drawServices() {
     }
     button.setAttribute("aria-pressed", String(one.name === view.service));
     const values = one[view.measure];
-    button.lastChild.textContent = sum(values) > 0 ? rate(sum(values), view.measure) : "";
+    button.children[1].textContent = TAGS[one.treatment] ?? "";
+    button.lastChild.textContent = doing(one, view);
     button.classList.toggle("bad", one.refused > 0 || one.failed > 0);
-    button.children[1].replaceWith(bar(values, largest));
+    button.classList.toggle("idle", sum(one.connections) + sum(one.bytes) === 0);
+    button.children[2].replaceWith(bar(values, largest));
   });
   const more = matching - services.length;
   $("matching").textContent = more > 0 ? `${count(more)} more: filter them` : matching ? "" : "No Service matches.";
@@ -124,80 +150,20 @@ function drawFlows() {
   if (!$("flows").open) return;
   const { flows } = view.now;
   const name = (place) => place === null ? "unknown" : view.cluster.groups[place]?.value ?? "without the label";
-  const rows = flows.lines.map((line) => html("tr", {},
-    html("td", {}, name(line.from)), html("td", {}, name(line.to)), html("td", {}, bytes(line.bytes)),
-    html("td", {}, number(line.connections)), html("td", {}, percent(line.far)), html("td", {}, percent(line.estimated[view.measure]))));
+  const { measure } = view;
+  const rows = flows.lines.toSorted((a, b) => b[measure] - a[measure]).map((line) => html("tr", {},
+    html("td", {}, name(line.from)), html("td", {}, name(line.to)), html("td", {}, bytes(line.sent)), html("td", {}, bytes(line.bytes - line.sent)),
+    html("td", {}, rate(line.connections, "connections")), html("td", {}, percent(line.far)), html("td", {}, percent(line.estimated[measure]))));
   const more = flows.all_lines - flows.lines.length;
-  if (more > 0) rows.push(html("tr", {}, html("td", { colspan: 6 }, `${count(more)} smaller flows are not shown`)));
+  if (more > 0) rows.push(html("tr", {}, html("td", { colspan: 7 }, `${count(more)} smaller flows are not shown`)));
   $("flow-rows").replaceChildren(...rows);
 }
 
-function drawTime() {
-  const canvas = $("time");
-  const ratio = devicePixelRatio || 1;
-  const [width, height] = [canvas.clientWidth, 110];
-  if (canvas.width !== Math.round(width * ratio)) {
-    canvas.width = Math.round(width * ratio);
-    canvas.height = Math.round(height * ratio);
-  }
-  const context = canvas.getContext("2d");
-  context.setTransform(ratio, 0, 0, ratio, 0, 0);
-  context.clearRect(0, 0, width, height);
-  const style = getComputedStyle(document.documentElement);
-  const colour = (name) => style.getPropertyValue(`--${name}`).trim();
-  const [top, bottom, end] = [8, height - 18, view.now.at];
-  const points = view.history;
-  const largest = Math.max(1e-9, ...points.map((point) => sum(point[view.measure])));
-  // Until there is an hour, what there is of it fills the width.
-  const span = Math.min(HOUR, Math.max(60, end - (points[0]?.at ?? end)));
-  const x = (at) => width * (1 - (end - at) / span);
-  const y = (value) => bottom - (bottom - top) * value / largest;
-  // Looks that did not happen are a gap, and one that came late is none.
-  const step = Math.max(5, view.now.interval);
-  const gap = Math.max(30, 1.5 * step + 5);
-  const runs = [];
-  for (const point of points) {
-    if (runs.length && point.at - runs.at(-1).at(-1).at <= gap) runs.at(-1).push(point); else runs.push([point]);
-  }
-  for (const run of runs) {
-    const base = run.map(() => 0);
-    DISTANCES.forEach((distance, place) => {
-      const upper = run.map((point, at) => base[at] + point[view.measure][place]);
-      context.beginPath();
-      run.forEach((point, at) => context.lineTo(x(point.at), y(upper[at])));
-      const last = Math.max(x(run.at(-1).at + step), x(run.at(-1).at) + 2);
-      context.lineTo(last, y(upper.at(-1)));
-      context.lineTo(last, y(base.at(-1)));
-      for (let at = run.length - 1; at >= 0; at -= 1) context.lineTo(x(run[at].at), y(base[at]));
-      context.fillStyle = colour(distance);
-      context.fill();
-      base.splice(0, base.length, ...upper);
-    });
-    context.fillStyle = colour("bad");
-    for (const point of run) if (point.refused + point.failed > 0) context.fillRect(x(point.at), 0, Math.max(2, width * step / span), 4);
-  }
-  context.fillStyle = colour("quiet");
-  context.strokeStyle = colour("edge");
-  context.font = "11px system-ui, sans-serif";
-  context.beginPath();
-  context.moveTo(0, bottom + 0.5); context.lineTo(width, bottom + 0.5);
-  context.stroke();
-  for (const part of [1, 0.75, 0.5, 0.25, 0]) {
-    context.textAlign = part === 1 ? "left" : part === 0 ? "right" : "center";
-    const seconds = span * part;
-    const ago = seconds < 120 ? `${Math.round(seconds)} s ago` : `${Math.round(seconds / 60)} min ago`;
-    context.fillText(part ? ago : "now", width * (1 - part), height - 4);
-  }
-  const since = points.length && span < HOUR ? ` since ${new Date(points[0].at * 1000).toLocaleTimeString()}` : "";
-  $("time-note").textContent = points.length ? `at most ${rate(largest, view.measure)} · ${view.service || "all Services"}${since}`
-    : view.service ? "kept from now on: this Service was not among the 64 busiest" : "no counts yet";
-}
-
 function drawStatus() {
-  const { asked, answered, look, all_troubles: all, troubles } = view.now;
+  const { asked, answered, nodes, look, all_troubles: all, troubles } = view.now;
   const when = new Date(view.now.at * 1000).toLocaleTimeString();
   $("status").textContent = look === 0 ? "No agent has been asked."
-    : `${count(answered)} of ${count(asked)} agents count · ${count(view.cluster.services)} Services · ${when}`;
+    : `${count(answered)} of ${count(nodes)} nodes have an agent that counts · ${count(view.cluster.services)} Services · ${when}`;
   const sentences = [...view.cluster.sentences, ...troubles];
   if (all > troubles.length) sentences.push(`${count(all - troubles.length)} more nodes have troubles.`);
   if (asked > 0 && answered === 0 && !troubles.length) sentences.push("Two looks make a rate: wait for the second one.");
@@ -233,12 +199,28 @@ function short(name, labels) {
 function pick(service) {
   view.service = service;
   view.waterfall = null;
-  location.hash = service ? `service=${encodeURIComponent(service)}` : "";
+  history.pushState(null, "", linkTo(view));
   connect();
+}
+
+// The address has what is shown: not another step back for each letter of a filter.
+const note = () => history.replaceState(null, "", linkTo(view));
+
+// Shows what the address says.
+function obey() {
+  const { service } = view;
+  follow(view, location.hash);
+  if (service !== view.service) view.waterfall = null;
+  $("filter").value = view.filter;
+  $("sort").value = view.sort;
+  $("span").value = String(view.span);
+  for (const kind of ["zone", "region"]) $(`price-${kind}`).value = String(view.prices[kind]);
+  for (const input of document.getElementsByName("measure")) input.checked = input.value === view.measure;
 }
 
 function keep() {
   try { localStorage.setItem("topo-lb", JSON.stringify({ prices: view.prices, measure: view.measure, theme: document.documentElement.dataset.theme ?? "" })); } catch { /* a browser that keeps nothing */ }
+  note();
 }
 
 function recall() {
@@ -247,15 +229,11 @@ function recall() {
   for (const key of ["zone", "region"]) {
     const price = kept.prices?.[key];
     if (Number.isFinite(price) && price >= 0) view.prices[key] = price;
-    $(`price-${key}`).value = String(view.prices[key]);
   }
-  if (kept.measure === "connections") choose("connections");
+  if (kept.measure === "connections") view.measure = kept.measure;
   if (["light", "dark"].includes(kept.theme)) document.documentElement.dataset.theme = kept.theme;
-  view.service = named();
+  obey();
 }
-
-// The Service in the address.
-const named = () => new URLSearchParams(location.hash.slice(1)).get("service") ?? "";
 
 function choose(measure) {
   view.measure = measure;
@@ -305,7 +283,11 @@ $("controls").addEventListener("submit", (event) => event.preventDefault());
 $("theme").addEventListener("click", turnTheme);
 $("help-button").addEventListener("click", () => $("help").showModal());
 $("flows").addEventListener("toggle", draw);
+$("span").addEventListener("change", () => { view.span = Number($("span").value); note(); draw(); });
+$("save-flows").addEventListener("click", () => { if (view.now && view.cluster) save("flows", flowRows(view), view.now.at); });
+$("save-services").addEventListener("click", () => { if (view.now) save("services", serviceRows(view), view.now.at); });
 addEventListener("resize", draw);
+new ResizeObserver(draw).observe($("scroll"));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 document.addEventListener("keydown", (event) => {
   const isTyping = event.target.matches("input, select, textarea");
@@ -324,7 +306,7 @@ document.addEventListener("keydown", (event) => {
   if (action) { event.preventDefault(); action(); }
 });
 
-addEventListener("hashchange", () => { if (named() !== view.service) pick(named()); });
+addEventListener("hashchange", () => { obey(); connect(); });
 
 recall();
 connect();

@@ -1,6 +1,6 @@
 // The picked Service: what it costs, and how each node sees it.
 
-import { bar, cost, count, far, html, money, number, percent, rate, sum } from "./format.js";
+import { bar, cost, count, far, html, isCounted, money, percent, rate, sum } from "./format.js";
 
 let drawnWaterfall = null;
 
@@ -27,17 +27,26 @@ export function drawService(view, aside) {
 function drawCosts(view, element) {
   const picked = view.now.picked;
   const rates = picked?.name === view.service ? picked : null;
-  const values = rates?.[view.measure] ?? [0, 0, 0, 0];
+  const isKnown = rates && view.now.answered > 0 && isCounted(rates);
+  const values = isKnown ? rates[view.measure] : [NaN, NaN, NaN, NaN];
   const all = sum(values);
   const fact = (name, value, kind = "") => html("div", { class: kind }, html("dt", {}, name), html("dd", {}, value));
   element.replaceChildren(
     html("dl", {},
       fact("now", rate(all, view.measure)),
       fact("leaves its zone", all > 0 ? percent(far(values) / all) : "–"),
-      fact("costs a month", money(cost(rates?.bytes ?? [0, 0, 0, 0], view.prices)), "money"),
-      fact("refused", `${number(rates?.refused ?? 0)}/s`, rates?.refused > 0 ? "bad" : ""),
-      fact("failed", `${number(rates?.failed ?? 0)}/s`, rates?.failed > 0 ? "bad" : "")),
-    bar(values, all));
+      fact("costs a month", money(isKnown ? cost(rates.bytes, view.prices) : NaN), "money"),
+      fact("refused", rate(isKnown ? rates.refused : NaN, "connections"), rates?.refused > 0 ? "bad" : ""),
+      fact("failed", rate(isKnown ? rates.failed : NaN, "connections"), rates?.failed > 0 ? "bad" : "")),
+    bar(values, all), ...uncounted(rates));
+}
+
+// Why there are no numbers, and what to do about it.
+function uncounted(rates) {
+  if (!rates || isCounted(rates)) return [];
+  return [html("p", { class: "note" }, rates.treatment === "notCounted"
+    ? "Not counted: no policy. Agents handle only Services with one (scope opt-in), and leave this one to kube-proxy."
+    : "Not counted: its annotation topo-lb.io/handle leaves it to kube-proxy.")];
 }
 
 function ofPort(of) {
@@ -73,7 +82,7 @@ function alike(row, policy) {
   const parts = [[counts.node, "on the node"], [counts.zone, "in the zone"], [counts.region, "in the region"], [counts.elsewhere, "elsewhere"]];
   const places = parts.filter(([endpoints]) => endpoints > 0).map(([endpoints, place]) => `${count(endpoints)} ${place}`).join(", ");
   const outcome = isRefused ? html("b", { class: "bad" }, "refused") : row.verdict === "bypass" ? "left to kube-proxy" : `→ ${places}`;
-  return html("li", { class: isRefused ? "refused" : counts.region + counts.elsewhere > 0 ? "crossing" : "" },
+  return html("li", { class: isRefused ? "refused" : counts.region + counts.elsewhere > 0 ? `crossing${counts.elsewhere > counts.region ? " beyond" : ""}` : "" },
     html("div", { class: "who" }, html("strong", { title: row.nodes.join("\n") }, shown + (more > 0 ? ` and ${count(more)} more` : "")),
       html("span", { class: "note" }, row.group ?? "")),
     html("div", { class: "tiers" }, ...tiers), html("div", { class: "outcome" }, outcome));
@@ -81,12 +90,14 @@ function alike(row, policy) {
 
 function drawNodes(view, element) {
   const picked = view.now.picked;
-  const nodes = picked?.name === view.service ? Object.entries(picked.nodes) : [];
+  const isPicked = picked?.name === view.service;
+  const nodes = isPicked ? Object.entries(picked.nodes) : [];
+  const none = view.now.answered === 0 ? "No agent has answered twice." : isPicked && !isCounted(picked) ? "Not counted." : "No node has traffic now.";
   const { measure } = view;
   nodes.sort(([, a], [, b]) => sum(b[measure]) - sum(a[measure]));
   const largest = nodes.length ? sum(nodes[0][1][measure]) : 0;
   const rows = nodes.slice(0, 12).map(([name, rates]) => html("li", {},
     html("span", { class: "name" }, name), html("span", { class: "rate" }, rate(sum(rates[measure]), measure)), bar(rates[measure], largest)));
   element.replaceChildren(html("h3", {}, "Traffic by client node"),
-    rows.length ? html("ol", {}, ...rows) : html("p", { class: "note" }, "No node has traffic now."));
+    rows.length ? html("ol", {}, ...rows) : html("p", { class: "note" }, none));
 }
