@@ -149,7 +149,7 @@ impl Cluster {
                 self.unserved.clear();
                 self.faults.clear();
             }
-            Event::Pods(_) | Event::Freshness(_) => {}
+            Event::Pods(_) | Event::Freshness(_) | Event::Kept(..) => {}
         }
     }
 }
