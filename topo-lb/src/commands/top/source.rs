@@ -1,6 +1,6 @@
 //! Where the counts come from: this node's maps, agents, or all agents of a cluster.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use futures::stream;
 use topo_lb_common::backend::Locality;
 
 use super::agent::{Agent, Answer};
-use super::agents::list;
+use super::agents::{list, nodes};
 use super::moment::{Counter, Doubts, Moment, RoundTrips, Series, Tier, Traffic};
 use super::scraped::Scraped;
 use topo_lb_agent::metrics::bounded::Counts;
@@ -24,6 +24,8 @@ use topo_lb_kube::source::kube::{KubeTarget, Server, connect};
 const AT_ONCE: usize = 32;
 /// How long a listing of the agents' Pods is used.
 const LISTED: Duration = Duration::from_secs(60);
+/// The same while Pods are being replaced: it doubles as long as a listing says nothing new.
+const REPLACED: Duration = Duration::from_secs(1);
 
 /// Where the counts come from.
 #[derive(Clone, Debug)]
@@ -58,7 +60,58 @@ pub(crate) struct Cluster {
     port: u16,
     agents: Vec<Agent>,
     doubts: Doubts,
+    nodes: Option<usize>,
     listed: Option<Instant>,
+    /// How long that is used.
+    pause: Duration,
+    /// Those that did not answer the last time.
+    silent: BTreeSet<Arc<str>>,
+}
+
+impl Cluster {
+    /// Lists the agents' Pods. Returns whether they are others than before.
+    async fn list(&mut self) -> anyhow::Result<bool> {
+        self.listed = Some(Instant::now());
+        let Self { server, namespace, port, .. } = &*self;
+        let (listed, nodes) = futures::join!(list(server, namespace, *port), nodes(server));
+        let (agents, doubts) = listed?;
+        let paths = |agents: &[Agent]| -> Vec<String> {
+            agents.iter().map(|agent| agent.path.clone()).collect()
+        };
+        let is_news = paths(&agents) != paths(&self.agents) || nodes != self.nodes;
+        (self.agents, self.doubts, self.nodes) = (agents, doubts, nodes);
+        Ok(is_news)
+    }
+
+    /// Asks every agent. One that begins to be silent may have a new Pod: the Pods are listed at once, and
+    /// soon again until each node has an agent that answers.
+    async fn ask(&mut self) -> anyhow::Result<BTreeMap<Arc<str>, Answer>> {
+        let is_due = self.listed.is_none_or(|listed| listed.elapsed() >= self.pause);
+        let mut is_news = is_due && self.list().await?;
+        let mut answers = ask(&self.agents).await;
+        let silent = |answers: &BTreeMap<Arc<str>, Answer>| -> BTreeSet<Arc<str>> {
+            let silent = answers.iter().filter(|(_, answer)| answer.is_err());
+            silent.map(|(node, _)| Arc::clone(node)).collect()
+        };
+        let asked: BTreeSet<_> = self.agents.iter().map(|agent| agent.path.clone()).collect();
+        // While the API server is away, the answers say so.
+        if !silent(&answers).is_subset(&self.silent) && self.list().await.unwrap_or(false) {
+            is_news = true;
+            let is_new = |agent: &&Agent| !asked.contains(&agent.path);
+            let new: Vec<_> = self.agents.iter().filter(is_new).cloned().collect();
+            answers.extend(ask(&new).await);
+            answers.retain(|node, _| self.agents.iter().any(|agent| agent.name == *node));
+        }
+        self.silent = silent(&answers);
+        let is_whole =
+            self.silent.is_empty() && self.nodes.is_none_or(|all| self.agents.len() >= all);
+        self.pause = match (is_whole, is_news) {
+            (true, _) => LISTED,
+            (false, true) => REPLACED,
+            (false, false) => (self.pause * 2).min(LISTED),
+        };
+        Ok(answers)
+    }
 }
 
 impl Source {
@@ -85,7 +138,10 @@ impl Source {
                 port: *port,
                 agents: Vec::new(),
                 doubts: Doubts::new(),
+                nodes: None,
                 listed: None,
+                pause: REPLACED,
+                silent: BTreeSet::new(),
             })),
         })
     }
@@ -104,30 +160,29 @@ impl Source {
                     let (traffic, round_trips) = (of_maps(&services), round_trips(&services));
                     // The maps have endpoints, and not their zones.
                     let observes = mode::observes(pin_dir);
-                    (at, Scraped { traffic, round_trips, zones: None, observes })
+                    (at, Scraped { traffic, round_trips, observes, ..Scraped::default() })
                 });
                 BTreeMap::from([("this node".into(), counted)])
             }
             Self::Agents(agents) => ask(agents).await,
             Self::Cluster(cluster) => {
-                if cluster.listed.is_none_or(|listed| listed.elapsed() > LISTED) {
-                    let Cluster { server, namespace, port, .. } = &**cluster;
-                    (cluster.agents, cluster.doubts) = list(server, namespace, *port).await?;
-                    cluster.listed = Some(at);
-                }
-                moment.doubts = cluster.doubts.clone();
-                ask(&cluster.agents).await
+                let answers = cluster.ask().await?;
+                (moment.doubts, moment.all_nodes) = (cluster.doubts.clone(), cluster.nodes);
+                answers
             }
         };
         for (node, answer) in answers {
-            let traffic =
-                answer.map(|(when, Scraped { traffic, round_trips, zones, observes })| {
+            let traffic = answer.map(
+                |(when, Scraped { traffic, round_trips, zones, observes, unhandled })| {
                     moment.observing += usize::from(observes);
+                    // All agents see the same Services, not all at once.
+                    moment.unhandled = moment.unhandled.max(unhandled);
                     moment.when.insert(Arc::clone(&node), when);
                     moment.round_trips.insert(Arc::clone(&node), round_trips);
                     moment.zones.extend(zones.map(|zones| (Arc::clone(&node), zones)));
                     traffic
-                });
+                },
+            );
             moment.nodes.insert(node, traffic);
         }
         Ok(moment)
@@ -184,12 +239,17 @@ async fn ask(agents: &[Agent]) -> BTreeMap<Arc<str>, Answer> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
     use axum::Router;
     use axum::routing::get;
+    use serde_json::json;
     use tokio::net::TcpListener;
     use tokio::sync::watch;
+    use tokio::time::sleep;
     use topo_lb_common::counters::Counters;
     use topo_lb_common::totals;
+    use topo_lb_fake_api::{FakeApi, NODES};
 
     use super::super::traffic::{Rate, TierRate, rates};
     use super::*;
@@ -219,6 +279,48 @@ mod tests {
         let begun = told.recv().expect("an answer");
         assert!(moment.nodes.values().all(Result::is_ok), "{:?}", moment.nodes);
         assert!(moment.at < begun && moment.when["slow"] >= begun);
+    }
+
+    #[tokio::test]
+    async fn the_successor_of_a_pod_is_asked_soon_and_a_node_without_one_is_missed() {
+        let pods = "/api/v1/namespaces/topo-lb/pods";
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let api = FakeApi::start(listener, &[pods, NODES]).expect("a server");
+        let pod = |name: &str, node: &str| {
+            json!({"apiVersion": "v1", "kind": "Pod", "spec": {"nodeName": node, "containers": []},
+                   "metadata": {"namespace": "topo-lb", "name": name}})
+        };
+        api.fill(
+            NODES,
+            ["n1", "n2"].map(
+                |node| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}}),
+            ),
+        );
+        api.fill(pods, [pod("a", "n1"), pod("b", "n2")]);
+        let ended = Arc::new(AtomicBool::new(false));
+        let is_over = Arc::clone(&ended);
+        api.answer_texts(move |path| {
+            let is_gone = path.contains("/a:") && is_over.load(Relaxed);
+            (path.contains("/proxy/metrics") && !is_gone).then(|| "topo_lb_ready 1\n".to_owned())
+        });
+        let target = KubeTarget::Server(api.url());
+        let from = From::Cluster { target, namespace: "topo-lb".to_owned(), port: 1 };
+        let mut source = Source::open(&from).await.expect("a cluster");
+        let mut seen = async || {
+            let moment = source.moment().await.expect("a moment");
+            let nodes: Vec<_> =
+                moment.nodes.iter().map(|(node, it)| (node.to_string(), it.is_ok())).collect();
+            (nodes, moment.all_nodes)
+        };
+        let both = || vec![("n1".to_owned(), true), ("n2".to_owned(), true)];
+        assert_eq!(seen().await, (both(), Some(2)));
+        // Its Pod is deleted, and the next one does not run yet.
+        ended.store(true, Relaxed);
+        api.change(pods, "DELETED", pod("a", "n1"));
+        assert_eq!(seen().await, (vec![("n2".to_owned(), true)], Some(2)));
+        api.change(pods, "ADDED", pod("c", "n1"));
+        sleep(REPLACED + Duration::from_millis(100)).await;
+        assert_eq!(seen().await, (both(), Some(2)));
     }
 
     #[tokio::test]
