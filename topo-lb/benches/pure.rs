@@ -48,7 +48,9 @@ fn tell(criterion: &mut Criterion) {
     group.bench_function("explain", |bencher| {
         bencher.iter(|| explain::report(black_box(&state), HERE, Scope::All, &[]));
     });
-    group.bench_function("lint", |bencher| bencher.iter(|| lint::findings(black_box(&state))));
+    group.bench_function("lint", |bencher| {
+        bencher.iter(|| lint::findings(black_box(&state), Scope::All))
+    });
 }
 
 /// A change of one slice, in clusters of several sizes.

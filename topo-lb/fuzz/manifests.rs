@@ -112,7 +112,7 @@ pub(crate) fn one(bytes: &[u8]) -> bool {
             lint::meshed(&clients.meshed, &[]),
             lint::unclear(&clients.unclear),
             lint::unread(&unread, &state),
-            lint::findings(&state),
+            lint::findings(&state, Scope::All),
         ]
         .concat(),
         true,

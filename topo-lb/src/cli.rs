@@ -12,6 +12,7 @@ mod migrate;
 pub mod name;
 mod plan;
 mod pod;
+mod scope;
 mod source;
 mod top;
 mod trace;
@@ -32,10 +33,10 @@ pub use lint::LintArgs;
 pub use migrate::MigrateArgs;
 pub use plan::PlanArgs;
 pub use pod::PodTask;
+pub use scope::ScopeArgs;
 pub use source::{SourceArgs, kube_target};
 pub use top::TopArgs;
 use topo_lb_agent::admin::probe::Probe;
-use topo_lb_core::topology::Scope;
 use topo_lb_kernel::datapath::attach::mode;
 pub use trace::TraceArgs;
 pub use view::ViewArgs;
@@ -102,6 +103,7 @@ Examples:
   topo-lb plan --from cluster.yaml --set default/web=spill:5% --set default/db=topology-keys-
   topo-lb plan --from cluster.json --to changed.json --metrics metrics/  # and how many bytes stay
   topo-lb plan --from cluster.json --to changed.json --prometheus http://127.0.0.1:9090 --over 7d
+  topo-lb plan --advise --prometheus http://127.0.0.1:9090 --over 7d     # which policies save most
   kubectl get nodes,services,endpointslices -A -o json > cluster.json    # the whole cluster
 
 Each node counts as one client, and all clients open equally many connections to each
@@ -255,9 +257,9 @@ pub struct ExplainArgs {
     /// Show all nodes and their tiers instead: which are refused, which leave their zone
     #[arg(long, env = "TOPO_LB_ALL_NODES")]
     pub all_nodes: bool,
-    /// Which Services are handled on that node. Default: all
-    #[arg(long, value_enum, env = "TOPO_LB_SCOPE")]
-    pub scope: Option<Scope>,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened: ScopeArgs says what it is")]
+    pub scope: ScopeArgs,
     /// Only these Services, as NAMESPACE/NAME, or one port, as NAMESPACE/NAME:PORT. Default: all
     #[arg(value_name = "NAMESPACE/NAME")]
     pub services: Vec<String>,

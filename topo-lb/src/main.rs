@@ -1,20 +1,19 @@
 //! The `topo-lb` command: reads the command line, calls the library, prints.
 
-use std::collections::BTreeSet;
 use std::io::IsTerminal as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::Context as _;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use topo_lb::cli::{
     AgentArgs, CheckArgs, CleanupArgs, Command, ExplainArgs, LintArgs, ListArgs, MigrateArgs,
-    Output, PlanArgs, PodTask, ProbeArgs, TopArgs, TraceArgs, TryArgs, ViewArgs, kube_target, name,
+    Output, PodTask, ProbeArgs, TopArgs, TraceArgs, TryArgs, ViewArgs, kube_target, name,
     node_name,
 };
 use topo_lb::commands::list::Listed;
-use topo_lb::commands::{agent_metrics, check, list, migrate, top, trace, try_out, view};
+use topo_lb::commands::{check, list, migrate, top, trace, try_out, view};
 
 use topo_lb::{name_service, pod};
 use topo_lb_agent::admin::probe;
@@ -22,18 +21,19 @@ use topo_lb_agent::app;
 use topo_lb_core::cluster::{ServiceId, State};
 use topo_lb_core::explain::{self, Asked, ServicePort, Spread};
 use topo_lb_core::lint;
-use topo_lb_core::lint::{Finding, Rule, Severity};
+use topo_lb_core::lint::Rule;
 use topo_lb_core::topology::Scope;
-use topo_lb_core::what_if::{self, Figures, Proxied, SettingError};
 use topo_lb_kernel::datapath::attach::cleanup::cleanup;
 use topo_lb_kube::source::{self, Listing};
 use topo_lb_kube::{crd, heap};
 
+mod planning;
 mod printing;
 mod reading;
 
+use planning::run_plan;
 use printing::{colours, print, start_logging, write};
-use reading::{cluster, read_api_server, read_cluster, read_manifests, service_id, service_ids};
+use reading::{cluster, known_scope, read_cluster, service_ids};
 
 fn main() -> ExitCode {
     name_service::keep_to_own();
@@ -124,14 +124,15 @@ fn run_explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
         eprintln!("{}: {}", name::called(), fault.sentence);
     }
     let asked = Asked::new(&args.services);
+    let target = args.source.manifests.is_none().then(|| args.source.target());
+    let known = known_scope(&args.scope, target);
+    let scope = known.unwrap_or_default();
     if args.all_nodes {
         let state = cluster(updates, "");
         let ids = service_ids(&asked.services(), &state)?;
-        name_scope(args, &state, "", &ids);
-        let mut spreads: Vec<_> = ids
-            .iter()
-            .flat_map(|id| explain::spread(&state, args.scope.unwrap_or_default(), id))
-            .collect();
+        name_scope(known, &state, "", &ids);
+        let mut spreads: Vec<_> =
+            ids.iter().flat_map(|id| explain::spread(&state, scope, id)).collect();
         asked.keep(&mut spreads, Spread::place).map_err(anyhow::Error::msg)?;
         print(args.output, &spreads, || explain::spread_table(&spreads, colours()))?;
         return Ok(ExitCode::SUCCESS);
@@ -139,16 +140,16 @@ fn run_explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     let node = node_name(args.node.clone(), "--node")?;
     let state = cluster(updates, &node);
     let ids = service_ids(&asked.services(), &state)?;
-    name_scope(args, &state, &node, &ids);
-    let mut report = explain::report(&state, &node, args.scope.unwrap_or_default(), &ids);
+    name_scope(known, &state, &node, &ids);
+    let mut report = explain::report(&state, &node, scope, &ids);
     asked.keep(&mut report.services, ServicePort::place).map_err(anyhow::Error::msg)?;
     print(args.output, &report, || explain::table(&report, colours()))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says what agents with another scope decide, if none was given.
-fn name_scope(args: &ExplainArgs, state: &State, node: &str, ids: &[ServiceId]) {
-    if args.scope.is_some() {
+/// Says what agents with another scope decide, if none is known.
+fn name_scope(known: Option<Scope>, state: &State, node: &str, ids: &[ServiceId]) {
+    if known.is_some() {
         return;
     }
     let [all, opt_in] =
@@ -180,7 +181,9 @@ fn run_lint(args: &LintArgs) -> anyhow::Result<ExitCode> {
     findings.extend(lint::unclear(&clients.unclear));
     let state = cluster(updates, "");
     findings.extend(lint::unread(&unread, &state));
-    findings.extend(lint::findings(&state));
+    let target = args.source.manifests.is_none().then(|| args.source.target());
+    let scope = known_scope(&args.scope, target).unwrap_or_default();
+    findings.extend(lint::findings(&state, scope));
     findings.sort();
     findings.retain(|one| !args.ignore.contains(&one.rule));
     let all = findings.len();
@@ -198,91 +201,6 @@ fn run_lint(args: &LintArgs) -> anyhow::Result<ExitCode> {
         }
     })?;
     Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn run_plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
-    let is_stdin = |path: &Path| path == Path::new("-");
-    let is_both = [&args.from, &args.to].map(|path| path.as_deref().is_some_and(is_stdin));
-    if is_both == [true, true] {
-        bail!("--from and --to cannot both be standard input: name a file for one of them");
-    }
-    let mut faults = 0;
-    let mut read = |place: String, listing: Listing| {
-        listing.faults.iter().for_each(|it| eprintln!("{}: {}", name::called(), it.sentence));
-        faults += listing.faults.len();
-        let state = cluster(listing.updates, "");
-        what_if::whole(&state).context(place)?;
-        anyhow::Ok(state)
-    };
-    let before = match &args.from {
-        Some(path) => read(format!("--from {}", path.display()), read_manifests(path)?)?,
-        None => {
-            let target = kube_target(args.kubeconfig.as_deref(), &args.api_server);
-            read("the cluster".to_owned(), read_api_server(&target, false)?)?
-        }
-    };
-    let mut after = match &args.to {
-        Some(path) => read(format!("--to {}", path.display()), read_manifests(path)?)?,
-        None => before.clone(),
-    };
-    what_if::apply(&mut after, &args.set).map_err(|error| match error {
-        SettingError::NoService(_) => anyhow!("--set: {error}; create it in a file for --to"),
-        other => anyhow!("--set: {other}"),
-    })?;
-    let asked = args.services.iter().map(|name| {
-        service_id(name, &after).or_else(|error| service_id(name, &before).map_err(|_| error))
-    });
-    let asked: BTreeSet<ServiceId> = asked.collect::<anyhow::Result<_>>()?;
-    for id in &asked {
-        if let Some(why) = after.service(id).and_then(|service| service.skipped) {
-            eprintln!("{}: {id} is skipped, {}", name::called(), <&str>::from(why));
-        }
-    }
-    if !before.nodes().chain(after.nodes()).any(|(_, labels)| labels.get(&args.by).is_some()) {
-        eprintln!(
-            "{}: no Node carries the label {}, so all nodes are one group",
-            name::called(),
-            args.by
-        );
-    }
-    let (figures, doubts) = figures(args, &before)?;
-    let new = brought(&before, &after, args.set.iter().map(what_if::Setting::service).collect());
-    for said in doubts.iter().chain(&new) {
-        eprintln!("{}: {said}", name::called());
-    }
-    let (before, after) = (Proxied::of(before, args.scope), Proxied::of(after, args.scope));
-    let report = what_if::compare(&before, &after, &args.by, &asked, figures.as_ref());
-    print(args.output, &report, || what_if::table(&report, colours()))?;
-    let is_clean = faults == 0
-        && new.is_empty()
-        && !report.services.iter().any(what_if::ServicePort::is_problem);
-    Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// What `lint` warns of in these Services after the change, and did not before.
-fn brought(before: &State, after: &State, services: BTreeSet<&ServiceId>) -> Vec<String> {
-    let known = lint::findings_on(before, services.iter().copied());
-    let now = lint::findings_on(after, services);
-    let is_new = |it: &Finding| it.severity < Severity::Info && !known.contains(it);
-    let say = |it: Finding| format!("{}/{}: {}", it.namespace, it.name, it.message);
-    now.into_iter().filter(is_new).map(say).collect()
-}
-
-/// What agents have counted, and sentences on what of it does not fit the cluster as it is.
-fn figures(args: &PlanArgs, before: &State) -> anyhow::Result<(Option<Figures>, Vec<String>)> {
-    let (flag, figures, doubts) = if let Some(prometheus) = args.asked() {
-        let asked = block_on(prometheus.figures(before))?;
-        let (figures, doubts) = asked.context("--prometheus")?;
-        ("--prometheus", figures, doubts)
-    } else if args.metrics.is_empty() {
-        return Ok((None, Vec::new()));
-    } else {
-        let scraped = block_on(agent_metrics::read(&args.metrics))?.context("--metrics")?;
-        let figures = agent_metrics::figures(&scraped).context("--metrics")?;
-        let doubts = figures.doubts(before);
-        ("--metrics", figures, doubts)
-    };
-    Ok((Some(figures), doubts.iter().map(|doubt| format!("{flag}: {doubt}")).collect()))
 }
 
 fn run_list(args: &ListArgs) -> anyhow::Result<ExitCode> {
@@ -307,11 +225,16 @@ fn run_top(args: &TopArgs) -> anyhow::Result<ExitCode> {
     }
     let (rows, sentences) = block_on(top::once(&options))??;
     sentences.iter().for_each(|sentence| eprintln!("{}: {sentence}", name::called()));
-    print(args.output, &rows, || top::table(&rows))?;
+    let is_terminal = std::io::stdout().is_terminal();
+    print(args.output, &rows, || top::table(&rows, args.sort, is_terminal))?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn run_trace(args: TraceArgs) -> anyhow::Result<ExitCode> {
+    if let Some(place) = args.place() {
+        let status = block_on(trace::trace_there(&place, &args.arguments()))??;
+        return Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    }
     let (out, mut errors) = (std::io::stdout(), std::io::stderr());
     block_on(trace::run(args.options(colours()), out, &mut errors))??;
     Ok(ExitCode::SUCCESS)
@@ -380,6 +303,7 @@ fn run_pod(task: PodTask) -> anyhow::Result<ExitCode> {
         PodTask::MountBpffs { place } => pod::mount_bpffs(&place)?,
         PodTask::Done => block_on(pod::done())??,
         PodTask::Test(args) => {
+            let args = *args;
             let (service, port) = (args.service(), args.endpoint_port);
             let answered = block_on(pod::test(args.trace.options(false), service, port))??;
             write(&format!("{answered} connections to the Service at {service} were answered"))?;

@@ -4,8 +4,10 @@ use std::io::Read as _;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
-use topo_lb::cli::{SourceArgs, name};
+use topo_lb::cli::{ScopeArgs, SourceArgs, name};
+use topo_lb::commands::top;
 use topo_lb_core::cluster::{ServiceId, State, Update};
+use topo_lb_core::topology::Scope;
 use topo_lb_kube::source::kube::KubeTarget;
 use topo_lb_kube::source::{self, Listing};
 
@@ -40,6 +42,22 @@ pub(crate) fn read_manifests(path: &Path) -> anyhow::Result<Listing> {
     } else {
         source::file::read(path)?
     })
+}
+
+/// Which Services agents handle, by the flag or by what the agents behind `target` are told; `None` if neither
+/// says it.
+pub(crate) fn known_scope(args: &ScopeArgs, target: Option<KubeTarget>) -> Option<Scope> {
+    if args.scope.is_some() {
+        return args.scope;
+    }
+    let scope = block_on(top::scope(&target?, &args.agents_namespace)).ok()??;
+    if scope == Scope::OptIn {
+        eprintln!(
+            "{}: shown as the cluster's agents decide, whose scope is opt-in",
+            name::called()
+        );
+    }
+    Some(scope)
 }
 
 /// The state of a whole cluster, as `node` sees it.

@@ -333,6 +333,11 @@ fn page(
     let items: Vec<_> = meant.skip(start).take(limit).map(|(_, text)| &**text).collect();
     let end = start + items.len();
     let token = if selected.is_none() && end < all.len() { end.to_string() } else { String::new() };
+    // As a server does: only without selectors.
+    let more = match &*token {
+        "" => String::new(),
+        _ => format!(r#","remainingItemCount":{}"#, all.len() - end),
+    };
     // `/apis/discovery.k8s.io/v1/endpointslices` is of `discovery.k8s.io/v1`.
     let version = path.trim_start_matches("/apis/").trim_start_matches("/api/");
     let (version, plural) = version.rsplit_once('/').unwrap_or_default();
@@ -346,7 +351,7 @@ fn page(
     let items = if items.is_empty() { "null".to_owned() } else { format!("[{}]", items.join(",")) };
     let newest = state.log.len();
     format!(
-        r#"{{"kind":"{kind}","apiVersion":"{version}","metadata":{{"resourceVersion":"{newest}","continue":"{token}"}},"items":{items}}}"#
+        r#"{{"kind":"{kind}","apiVersion":"{version}","metadata":{{"resourceVersion":"{newest}","continue":"{token}"{more}}},"items":{items}}}"#
     )
 }
 

@@ -59,12 +59,12 @@ fn a_file_of_the_cluster_is_enough_to_explain_lint_and_plan() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn a_plan_counts_the_bytes_of_agents() -> Result<()> {
+/// A reader with that cluster, and with what its agents have counted.
+fn reader_of_metrics(all: [(&str, u64); 2]) -> Result<Reader> {
     let reader = Reader::new()?;
     fs::write(reader.folder().join("cluster.json"), cluster())?;
     fs::create_dir(reader.folder().join("metrics"))?;
-    for (node, bytes) in [("worker-1", 1000), ("worker-2", 3000)] {
+    for (node, bytes) in all {
         let series = |what: &str| {
             format!(
                 "# TYPE topo_lb_tcp_{what}_bytes counter\ntopo_lb_tcp_{what}_bytes_total{{\
@@ -75,6 +75,26 @@ fn a_plan_counts_the_bytes_of_agents() -> Result<()> {
         let text = series("sent") + &series("received") + "# EOF\n";
         fs::write(reader.folder().join("metrics").join(node), text)?;
     }
+    Ok(reader)
+}
+
+#[test]
+fn advice_is_what_the_page_shows() -> Result<()> {
+    let reader = reader_of_metrics([("worker-1", 300_000_000_000), ("worker-2", 500_000_000_000)])?;
+    let shown = marked("docs/cost.md", "commands::advice_is_what_the_page_shows")?;
+    let said = reader.types(&shown.commands, &[])?;
+    ensure!(shown.output.len() > 4, "{shown:?}");
+    for line in &shown.output {
+        ensure!(said.contains(line.trim_end()), "it does not print `{line}`:\n{said}");
+    }
+    let made = fs::read_to_string(reader.folder().join("policies/shop_cart.yaml"))?;
+    ensure!(made.contains("topology.kubernetes.io/zone,*"), "{made}");
+    Ok(())
+}
+
+#[test]
+fn a_plan_counts_the_bytes_of_agents() -> Result<()> {
+    let reader = reader_of_metrics([("worker-1", 1000), ("worker-2", 3000)])?;
     let shown = marked("docs/cost.md", "commands::a_plan_counts_the_bytes_of_agents")?;
     let said = reader.types(&shown.commands, &[])?;
     ensure!(said.contains("8.0 kB moved"), "{said}");

@@ -1,5 +1,7 @@
 //! What the agent knows of the cluster.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use tracing::warn;
 
 use crate::metrics::count;
@@ -8,6 +10,7 @@ use topo_lb_core::cluster::{Change, Update};
 use topo_lb_core::reconcile::Reconciler;
 use topo_lb_core::stale_write_gate::StaleWriteGate;
 use topo_lb_kube::source::Event;
+use topo_lb_kube::source::object::Kind;
 use topo_lb_kube::source::saved::Saver;
 
 /// The agent's state, and the parts that follow its changes.
@@ -59,6 +62,14 @@ impl AgentState {
             }
             // `app/exclusions.rs` handles these.
             Event::Synced | Event::Pods(_) | Event::Mended(_) => false,
+            Event::Kept(kind, is_so) => {
+                let is_for_all = kind == Kind::ClusterTopologyPolicy;
+                let policies = self.reconciler.state().policies();
+                let kept = policies.filter(|it| it.id.namespace.is_empty() == is_for_all).count();
+                let figure = &self.telemetry.figures.kept_policies[usize::from(is_for_all)];
+                figure.store(if is_so { kept as u64 } else { 0 }, Relaxed);
+                false
+            }
             Event::Trouble(sentence) | Event::Unserved(sentence) => {
                 warn!("{sentence}");
                 count(&self.telemetry.figures.troubles);

@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum as _};
 
-use super::{Output, SourceArgs};
+use super::{Output, ScopeArgs, SourceArgs};
 use topo_lb_core::lint;
 
 /// `topo-lb lint`.
@@ -25,6 +25,9 @@ pub struct LintArgs {
         env = "TOPO_LB_EXCLUDE_NAMESPACES"
     )]
     pub exclude_namespaces: Vec<String>,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened: ScopeArgs says what it is")]
+    pub scope: ScopeArgs,
     /// Output format
     #[arg(short, long, value_enum, default_value_t, env = "TOPO_LB_OUTPUT")]
     pub output: Output,

@@ -2,15 +2,15 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory as _};
 
-use super::Output;
+use super::{Cli, Output, ScopeArgs, name};
 use crate::commands::agent_metrics::Origin;
 use crate::{commands::prometheus::Over, commands::prometheus::Prometheus};
-use topo_lb_core::topology::Scope;
 use topo_lb_core::topology::label::ZONE;
 use topo_lb_core::topology::label_name::label_name;
-use topo_lb_core::what_if::Setting;
+use topo_lb_core::what_if::{Prices, Setting};
 
 /// `topo-lb plan`.
 #[derive(Debug, Args)]
@@ -27,14 +27,35 @@ pub struct PlanArgs {
     pub api_server: Vec<String>,
     /// The whole cluster as it is to be, beside --from. Services, Nodes and policies that it lacks are
     /// gone. Not needed with --set
+    #[arg(long, value_name = "PATH", env = "TOPO_LB_TO", requires = "from")]
+    pub to: Option<PathBuf>,
+    /// Look for the soft policies that save most of what bytes out of the zone cost, with the figures of
+    /// --metrics or --prometheus
+    #[arg(long, conflicts_with_all = ["to", "set", "by", "services"])]
+    pub advise: bool,
+    /// With --advise: what a GB (10^9 bytes) costs from zone to zone, and from region to region
     #[arg(
         long,
-        value_name = "PATH",
-        env = "TOPO_LB_TO",
-        required_unless_present = "set",
-        requires = "from"
+        value_name = "PRICES",
+        env = "TOPO_LB_PRICE",
+        default_value = "zone=0.01,region=0.02",
+        requires = "advise"
     )]
-    pub to: Option<PathBuf>,
+    pub price: Prices,
+    /// With --advise: most load of the busiest endpoint, in shares that all would get if all had the same
+    #[arg(
+        long,
+        value_name = "TIMES",
+        env = "TOPO_LB_MAX_LOAD",
+        default_value = "1.3",
+        value_parser = times,
+        requires = "advise"
+    )]
+    pub max_load: f64,
+    /// With --advise: write each Service with its new annotations to a file of this folder, for `kubectl
+    /// apply --server-side -f`
+    #[arg(long, value_name = "FOLDER", requires = "advise")]
+    pub manifests: Option<PathBuf>,
     /// Change an annotation of a Service after that: NAMESPACE/NAME=ANNOTATION:VALUE, or
     /// NAMESPACE/NAME=ANNOTATION- to remove it. Can be given more than once
     #[arg(long, value_name = "CHANGE", env = "TOPO_LB_SET")]
@@ -70,9 +91,9 @@ pub struct PlanArgs {
         conflicts_with = "metrics"
     )]
     pub over: Over,
-    /// Which Services are handled on all nodes
-    #[arg(long, value_enum, default_value_t, env = "TOPO_LB_SCOPE")]
-    pub scope: Scope,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened: ScopeArgs says what it is")]
+    pub scope: ScopeArgs,
     /// Show these Services, as NAMESPACE/NAME, even if nothing changes for them
     #[arg(value_name = "NAMESPACE/NAME")]
     pub services: Vec<String>,
@@ -81,13 +102,41 @@ pub struct PlanArgs {
     pub output: Output,
 }
 
+/// What to type, where nothing says what changes.
+const NOTHING: &str = "\
+there is nothing to compare: say what is to change. For example
+  topo-lb plan --set default/web=topology-keys:topology.kubernetes.io/zone,*    # one Service of this cluster
+  topo-lb plan --from cluster.yaml --to changed.yaml                            # two files
+  topo-lb plan --advise --prometheus http://127.0.0.1:9090 --over 7d            # what would save most";
+
 impl PlanArgs {
+    /// # Errors
+    /// Nothing changes, or nobody says what is moved.
+    pub fn check(&self) -> Result<(), clap::Error> {
+        let is_counted = self.prometheus.is_some() || !self.metrics.is_empty();
+        let why = match self {
+            Self { advise: true, .. } if !is_counted => {
+                "--advise needs the bytes that clients moved: --prometheus URL, or --metrics"
+            }
+            Self { advise: false, to: None, set, .. } if set.is_empty() => NOTHING,
+            _ => return Ok(()),
+        };
+        let why = why.replace("topo-lb plan", &format!("{} plan", name::called()));
+        Err(Cli::command().error(ErrorKind::MissingRequiredArgument, why))
+    }
+
     /// The Prometheus to ask.
     #[must_use]
     pub fn asked(&self) -> Option<Prometheus> {
         let (token_file, over) = (self.prometheus_token_file.clone(), self.over.clone());
         self.prometheus.clone().map(|url| Prometheus { url, token_file, over })
     }
+}
+
+/// A factor of at least 1.
+fn times(text: &str) -> Result<f64, String> {
+    let times = text.parse().ok().filter(|it| (1.0..=1e6).contains(it));
+    times.ok_or_else(|| "it is no number of at least 1, such as 1.3".to_owned())
 }
 
 /// A label name.

@@ -18,7 +18,7 @@ pub enum PodTask {
     /// Wait for SIGTERM
     Done,
     /// Trace a Service, as its endpoint and its client
-    Test(TestArgs),
+    Test(Box<TestArgs>),
 }
 
 /// `topo-lb pod test`.

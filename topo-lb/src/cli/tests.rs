@@ -63,8 +63,8 @@ fn crates_below_the_command_line_name_flags_by_the_constants() {
             let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap().lines();
             for line in code.filter(|line| !line.trim_start().starts_with("//")) {
                 lines += 1;
-                // Helm's.
-                let flag = named(line).find(|flag| *flag != "--set");
+                // Helm's and kubectl's.
+                let flag = named(line).find(|flag| !["--set", "--overwrite"].contains(flag));
                 assert_eq!(flag, None, "{}: {line}", path.display());
             }
         });

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{CGROUP_ROOT, Output, PinArgs};
-use crate::commands::trace::Options;
+use super::{CGROUP_ROOT, Output, PinArgs, kube_target, name};
+use crate::commands::trace::{Options, Place};
 
 /// `topo-lb trace`.
 #[derive(Debug, Args)]
@@ -32,12 +32,57 @@ pub struct TraceArgs {
     /// The folder of the Pods' logs, whose names tell the names of Pods. Without it Pods are shown by their UIDs
     #[arg(long, value_name = "PATH", env = "TOPO_LB_POD_LOGS", default_value = "/var/log/pods")]
     pub pod_logs: PathBuf,
+    /// The node whose connections are shown, through its agent: on another machine, or as a plugin of kubectl,
+    /// which otherwise takes the node of --pod
+    #[arg(long, value_name = "NAME")]
+    pub node: Option<String>,
+    /// With --node, or as a plugin: kubeconfig file. Default: $KUBECONFIG
+    #[arg(long, value_name = "PATH", env = "TOPO_LB_KUBECONFIG")]
+    pub kubeconfig: Option<PathBuf>,
+    /// With --node, or as a plugin: the namespace of the agents' Pods. This takes `list` on pods, and `create` on
+    /// pods/exec there
+    #[arg(
+        long,
+        value_name = "NAMESPACE",
+        env = "TOPO_LB_AGENTS_NAMESPACE",
+        default_value = "topo-lb"
+    )]
+    pub agents_namespace: String,
+    /// Read names of Pods from standard input, `UID NAMESPACE/NAME`; end with it
+    #[arg(long, hide = true)]
+    pub names_from_stdin: bool,
     /// Output format; JSON: one object per line
     #[arg(short, long, value_enum, default_value_t, env = "TOPO_LB_OUTPUT")]
     pub output: Output,
 }
 
 impl TraceArgs {
+    /// Where to trace, if not here.
+    #[must_use]
+    pub fn place(&self) -> Option<Place> {
+        let is_elsewhere = name::is_plugin() && !self.pin.pin_dir.exists();
+        (is_elsewhere || self.node.is_some()).then(|| Place {
+            target: kube_target(self.kubeconfig.as_deref(), &[]),
+            kubeconfig: self.kubeconfig.clone(),
+            namespace: self.agents_namespace.clone(),
+            node: self.node.clone(),
+            pod: self.pod.clone(),
+        })
+    }
+
+    /// The same flags for the agent of another node.
+    #[must_use]
+    pub fn arguments(&self) -> Vec<String> {
+        let mut all: Vec<String> = self.service.iter().cloned().collect();
+        all.extend(self.pod.iter().map(|pod| format!("--pod={pod}")));
+        all.extend(self.count.map(|count| format!("--count={count}")));
+        all.push(format!("--buffer={}", self.buffer));
+        if self.output == Output::Json {
+            all.push("--output=json".to_owned());
+        }
+        all
+    }
+
     /// What to trace.
     #[must_use]
     pub fn options(self, has_colours: bool) -> Options {
@@ -47,6 +92,7 @@ impl TraceArgs {
             pod_logs: self.pod_logs,
             service: self.service,
             pod: self.pod,
+            names_from_stdin: self.names_from_stdin,
             buffer: self.buffer * 1_024,
             count: self.count,
             is_json: self.output == Output::Json,
@@ -65,7 +111,27 @@ fn kibibytes(text: &str) -> Result<u32, String> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
+    use super::super::{Cli, Command};
     use super::*;
+
+    #[test]
+    fn another_node_gets_the_same_flags() {
+        let line =
+            "topo-lb trace default/web:http --pod a/b --node n1 --count 3 -o json --buffer 64";
+        let trace = |line: &str| match Cli::try_parse_from(line.split(' ')).expect("flags").command
+        {
+            Command::Trace(args) => args,
+            other => panic!("{other:?}"),
+        };
+        let there = trace(line);
+        assert_eq!(there.place().and_then(|place| place.node).as_deref(), Some("n1"));
+        let again = trace(&format!("topo-lb trace {}", there.arguments().join(" ")));
+        assert!(again.place().is_none());
+        let of = |args: TraceArgs| format!("{:?}", args.options(false));
+        assert_eq!(of(again), of(there));
+    }
 
     #[test]
     fn a_buffer_is_a_power_of_two() {

@@ -120,7 +120,7 @@ fn lint_says_of_every_cluster_what_it_always_said() {
         ("lint-1.20", "../tests/fixtures/kubernetes-1.20.json"),
         ("lint-reasons", REASONS),
     ] {
-        let findings = lint::findings(&state(path, ""));
+        let findings = lint::findings(&state(path, ""), Scope::All);
         wrong.extend(golden(&format!("{name}.txt"), &lint::table(&findings, false)).err());
         wrong.extend(golden(&format!("{name}.json"), &json(&findings)).err());
     }

@@ -4,5 +4,6 @@ mod explain_golden;
 mod lint;
 mod migrate;
 mod plan;
+mod remote;
 mod run;
 mod top;

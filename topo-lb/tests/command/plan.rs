@@ -109,6 +109,40 @@ fn metrics_of_a_folder_say_how_many_bytes_would_cross() {
 }
 
 #[test]
+fn advice_is_a_command_and_a_manifest() {
+    let folder = tempfile::tempdir().unwrap();
+    let metrics = folder.path().join("metrics");
+    std::fs::create_dir(&metrics).unwrap();
+    write(&metrics.join("n1"), &METRICS.replace("NEAR", "node"));
+    write(&metrics.join("n2"), &METRICS.replace("NEAR", "elsewhere"));
+    let both = CLUSTER.replace("n1}]", "n1}, {addresses: [10.1.1.2], nodeName: n2}]");
+    let made = folder.path().join("made");
+    let flags = ["--from", "-", "--advise", "--metrics", metrics.to_str().unwrap()];
+    let more = ["--manifests", made.to_str().unwrap(), "--price", "zone=1000000"];
+    let done = plan(&[&flags[..], &more].concat(), &both);
+    assert_eq!(code(&done), Some(0), "{}", text(&done.stderr));
+    let said = text(&done.stdout);
+    let command = "kubectl annotate service -n default web --overwrite \
+                   'topo-lb.io/topology-keys=topology.kubernetes.io/zone,*'";
+    assert!(said.contains(command), "{said}");
+    assert!(said.contains("4.0 kB → 0 B") && said.contains("$4.00 → $0.00"), "{said}");
+    assert!(
+        text(&done.stderr).contains("kubectl apply --server-side -f"),
+        "{}",
+        text(&done.stderr)
+    );
+    let manifest = std::fs::read_to_string(made.join("default_web.yaml")).unwrap();
+    assert!(manifest.contains("topo-lb.io/topology-keys: \"topology.kubernetes.io/zone,*\""));
+    let done = plan(&[&flags[..], &["-o", "json"]].concat(), &both);
+    let json: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!(
+        json["services"][0]["settings"][0],
+        "default/web=topo-lb.io/topology-keys:topology.kubernetes.io/zone,*"
+    );
+    assert_eq!(json["months"], serde_json::Value::Null);
+}
+
+#[test]
 fn metrics_that_cannot_be_used_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("n1");
@@ -149,7 +183,14 @@ fn two_files_are_compared_and_settings_count_after_that() {
 #[test]
 fn wrong_flags_end_with_2_and_say_what_is_right() {
     for (flags, sentence) in [
-        (&["--from", "-"][..], "--to <PATH>"),
+        (&["--from", "-"][..], "topo-lb plan --set default/web=topology-keys:"),
+        (&["--from", "-", "--advise"], "--prometheus URL, or --metrics"),
+        (
+            &["--from", "-", "--advise", "--metrics", "x", "--price", "zone=-1"],
+            "zone=0.01,region=0.02",
+        ),
+        (&["--from", "-", "--advise", "--metrics", "x", "--max-load", "0.9"], "of at least 1"),
+        (&["--from", "-", "--advise", "--set", "default/web=spill:5%"], "cannot be used with"),
         (&["--to", "x"], "--from <PATH>"),
         (&["--from", "-", "--set", "web"], "write it as NAMESPACE/NAME=ANNOTATION:VALUE"),
         (&["--from", "-", "--to", "x", "--by", "a b"], "no label name"),

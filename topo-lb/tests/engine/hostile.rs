@@ -73,7 +73,7 @@ proptest! {
 
         let state = cluster.state(&this_node);
         let report = explain::report(&state, &this_node, Scope::All, &[]);
-        let findings = lint::findings(&state);
+        let findings = lint::findings(&state, Scope::All);
         let mut printed = explain::table(&report, false) + &lint::table(&findings, false);
         for id in state.services() {
             printed += &explain::spread_table(&explain::spread(&state, Scope::All, id), false);

@@ -14,7 +14,19 @@ use crate::random;
 
 /// The findings for a cluster with one Service.
 fn found(nodes: Vec<Node>, service: Service, endpoints: Vec<Endpoint>) -> Vec<Finding> {
-    lint::findings(&Cluster::of(nodes, service, endpoints).state(""))
+    lint::findings(&Cluster::of(nodes, service, endpoints).state(""), Scope::All)
+}
+
+#[test]
+fn what_agents_leave_alone_has_no_findings() {
+    let all = || vec![endpoint("10.0.0.1", "n1")];
+    let state = |service| Cluster::of(vec![node("n1", &[(H, "n1")])], service, all()).state("");
+    let found = |service, scope| rules(&lint::findings(&state(service), scope));
+    assert_eq!(found(keyed("no-such-key,*"), Scope::OptIn), [Rule::UnknownKey]);
+    let mut unmatched = service();
+    unmatched.ports[0].name = "other".into();
+    assert_eq!(found(unmatched.clone(), Scope::All), [Rule::Unmatched]);
+    assert_eq!(found(unmatched, Scope::OptIn), []);
 }
 
 fn rules(findings: &[Finding]) -> Vec<Rule> {
@@ -99,7 +111,7 @@ fn nodes_that_look_alike_to_a_service_are_alike() {
     let config = Config { cases: 4_000, failure_persistence: None, ..Config::default() };
     let result = TestRunner::new(config).run(&random::tapes(280), |tape| {
         let state = random::cluster_of_ours(&tape).state("");
-        let findings = lint::findings(&state);
+        let findings = lint::findings(&state, Scope::All);
         let [refused, few, off] = by_hand(&state);
         assert_eq!(nodes(&findings, Rule::Refused), refused);
         assert_eq!(nodes(&findings, Rule::TooFew), few);
@@ -184,7 +196,7 @@ fn two_services_with_one_address_are_found_and_the_first_has_it() {
     let endpoints = vec![endpoint("10.0.0.1", "n1")];
     let mut cluster = Cluster::of(vec![node("n1", &[])], service(), endpoints);
     cluster.services.push(Service { id: id("later"), ..service() });
-    let findings = lint::findings(&cluster.state(""));
+    let findings = lint::findings(&cluster.state(""), Scope::All);
     assert_eq!(rules(&findings), [Rule::SharedFrontend]);
     assert_eq!(findings[0].name, "svc");
     assert!(findings[0].message.contains("10.96.0.1 TCP 80 is default/later's"));

@@ -1,6 +1,7 @@
 //! Tests of the topology engine: the tables of its originals, cases beyond them, a second
 //! implementation that must agree, and the state's independence of the order of updates.
 
+mod advice;
 mod alike;
 mod annotations;
 mod candidates;

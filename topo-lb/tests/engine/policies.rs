@@ -160,7 +160,7 @@ fn a_broken_policy_is_passed_over_and_is_no_fault_of_its_services() {
         "TopologyPolicy default/broken: field spec.topologyKeys is ignored: `*` is key 1 of 2";
     assert!(sentence.starts_with(begin), "{sentence}");
     // Once for the policy, and not for each of its Services.
-    let findings = lint::findings(&state);
+    let findings = lint::findings(&state, Scope::All);
     let ignored: Vec<_> = findings.iter().filter(|it| it.rule == Rule::Ignored).collect();
     assert_eq!(ignored.len(), 1);
     assert_eq!((&*ignored[0].namespace, &*ignored[0].name), ("default", "broken"));
@@ -182,7 +182,7 @@ fn lint_names_policies_that_select_nothing_or_whose_key_no_node_has() {
     let mut all = cluster(service());
     let nothing = TopologyPolicy { services: wants("app", "db"), ..says("nothing", Z) };
     all.cluster_policies = vec![of_cluster(nothing), of_cluster(says("rack", "rack,*"))];
-    let findings = lint::findings(&all.state("n1"));
+    let findings = lint::findings(&all.state("n1"), Scope::All);
     let seen: Vec<_> = findings.iter().map(|one| (&*one.name, one.rule)).collect();
     assert_eq!(seen, [("nothing", Rule::SelectsNone), ("rack", Rule::UnknownKey)]);
 }
@@ -278,7 +278,7 @@ fn a_wrong_mode_or_ramp_holds_nowhere_and_is_said() {
         assert_eq!(all.chosen("n2").len(), 3);
         let sentence = all.decided("n2", |decision| decision.policy.ignored[0].to_string());
         assert!(sentence.contains(" is wrong, so nothing here holds: `"), "{sentence}");
-        let findings = lint::findings(&all.state("n1"));
+        let findings = lint::findings(&all.state("n1"), Scope::All);
         assert!(findings.iter().any(|it| it.rule == Rule::Ignored && it.message == sentence));
     }
 }
@@ -288,7 +288,7 @@ fn lint_reports_what_policies_on_trial_will_do() {
     let mut all = cluster(service());
     all.nodes.push(node("n4", &[(H, "n4"), (Z, "c")]));
     all.policies = vec![tried(|policy| policy.mode = Some("observe".into()))];
-    let findings = lint::findings(&all.state("n1"));
+    let findings = lint::findings(&all.state("n1"), Scope::All);
     let [refused] = &findings[..] else { panic!("{findings:?}") };
     assert_eq!((refused.rule, &refused.nodes[..]), (Rule::Refused, &["n4".to_owned()][..]));
 }

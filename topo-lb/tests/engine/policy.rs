@@ -257,3 +257,16 @@ fn a_service_cannot_change_what_another_ones_slices_are() {
     cluster.slices.push(stranger);
     assert_eq!(cluster.chosen("n1"), ["10.0.0.1", "10.0.0.2"]);
 }
+
+#[test]
+fn what_has_no_policy_is_left_alone_only_in_opt_in() {
+    let count = |service, scope| {
+        let cluster = Cluster::of(Vec::new(), service, Vec::new());
+        topology::without_policy(&cluster.state("n1"), "n1", scope)
+    };
+    assert_eq!([Scope::All, Scope::OptIn].map(|scope| count(service(), scope)), [0, 1]);
+    assert_eq!(count(keyed("*"), Scope::OptIn), 0);
+    let left = service().asking(|policy| policy.handle = Some("false".into()));
+    assert_eq!(count(left, Scope::OptIn), 0, "it says so itself");
+    assert_eq!(count(Service::default(), Scope::OptIn), 0, "no ClusterIP");
+}

@@ -168,7 +168,7 @@ fn broken_weights_are_ignored_whole_and_the_keys_hold() {
 fn lint_names_values_without_weights_and_weights_without_endpoints() {
     let found = |weights: &str| {
         let cluster = Cluster::of(nodes(), weighed(service(), weights), endpoints());
-        let findings = lint::findings(&cluster.state(""));
+        let findings = lint::findings(&cluster.state(""), Scope::All);
         findings.into_iter().map(|it| (it.rule, it.severity, it.message)).collect::<Vec<_>>()
     };
     assert_eq!(found(&format!("{Z}: a=1, b=0")), []);

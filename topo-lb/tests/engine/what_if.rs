@@ -261,6 +261,7 @@ fn by_hand(
     label: &str,
     family: Family,
     place: usize,
+    weight: &impl Fn(&str) -> f64,
 ) -> (BTreeMap<Option<String>, ByHand>, Loads, Fates) {
     let (mut groups, mut loads) = (BTreeMap::<_, ByHand>::new(), Loads::new());
     let mut fates = Fates::new();
@@ -291,7 +292,7 @@ fn by_hand(
             for (tier, share) in tiers.chain(parts) {
                 for one in tier {
                     let each = share / tier.len() as f64;
-                    *loads.entry(one.address()).or_default() += each;
+                    *loads.entry(one.address()).or_default() += each * weight(node);
                     let is_near = value.is_some() && value_of(one.address()) == value;
                     if is_near || one.locality == Locality::Node {
                         group.staying += each;
@@ -302,7 +303,6 @@ fn by_hand(
             }
         }
     }
-    loads.retain(|_, load| *load > 0.0);
     (groups, loads, fates)
 }
 
@@ -311,16 +311,20 @@ fn moved(node: Option<&str>, port: &str, is_near: bool, bytes: f64) -> Moved {
     Moved { node: node.map(Into::into), service: id("svc"), port: port.into(), is_near, bytes }
 }
 
+/// What agents call a port.
+fn label_of(port: &Port) -> String {
+    match &*port.name {
+        "" => port.port.to_string(),
+        name => name.to_owned(),
+    }
+}
+
 /// Figures of these nodes: each has moved so many bytes to each port of the Service.
 fn figures(state: &State, bytes: &BTreeMap<String, u32>) -> Figures {
     let ports = &state.service(&id("svc")).unwrap().ports;
-    let label = |port: &Port| match &*port.name {
-        "" => port.port.to_string(),
-        name => name.to_owned(),
-    };
     let one = |(node, bytes): (&String, &u32)| {
         let (node, bytes) = (node.clone(), f64::from(*bytes));
-        ports.iter().map(move |port| moved(Some(&node), &label(port), true, bytes))
+        ports.iter().map(move |port| moved(Some(&node), &label_of(port), true, bytes))
     };
     Figures::since_start(bytes.iter().flat_map(one), Vec::new())
 }
@@ -350,14 +354,26 @@ fn agrees(
     port: &ServicePort<'_>,
     side: Side,
     state: &State,
-    label: &str,
+    key: &str,
     bytes: &BTreeMap<String, u32>,
+    counted: &BTreeSet<String>,
 ) {
     let own = &state.service(&id("svc")).unwrap().ports;
     let place = own.iter().position(|one| one.port == port.port.port).unwrap();
     let is_own = |family: &Family| port.family == <&str>::from(*family);
     let family = Family::BOTH.into_iter().find(is_own).unwrap();
-    let (groups, loads, fates) = by_hand(state, label, family, place);
+    // Figures are of the ports before the change, by name.
+    let is_counted = port.port.protocol == "TCP" && counted.contains(&label_of(&own[place]));
+    let total: f64 = bytes.values().copied().map(f64::from).sum();
+    let all = state.nodes().count() as f64;
+    let gone = bytes.iter().filter(|(node, _)| state.node(node).is_none());
+    let spread = gone.map(|(_, bytes)| f64::from(*bytes)).sum::<f64>() / all;
+    // A node is as many clients as it has moved bytes of all.
+    let weight = |node: &str| match is_counted && total > 0.0 {
+        true => (bytes.get(node).map_or(0.0, |own| f64::from(*own)) + spread) * all / total,
+        false => 1.0,
+    };
+    let (groups, loads, fates) = by_hand(state, key, family, place, &weight);
     if let Some(counted) = &port.bytes {
         // The bytes of a node that is gone follow the connections of all.
         let sum = |of: fn(&(f64, f64)) -> f64| -> f64 {
@@ -373,7 +389,10 @@ fn agrees(
     let found = port.groups.iter().filter(|group| *side.of(&group.nodes) > 0);
     let found: Vec<_> = found.collect();
     assert_eq!(found.len(), groups.len());
-    let mut clients = 0;
+    let refused: f64 = state
+        .nodes()
+        .map(|(node, _)| weight(node) * fates.get(node).map_or(0.0, |fate| fate.1))
+        .sum();
     for (group, (value, by_hand)) in found.into_iter().zip(groups) {
         assert_eq!(group.value, value.as_deref());
         assert_eq!(*side.of(&group.nodes), by_hand.nodes);
@@ -383,18 +402,30 @@ fn agrees(
             Some(share) => assert_near(*share * served as f64, by_hand.staying),
             None => assert_eq!(served, 0),
         }
-        clients += served;
     }
 
-    let used = port.endpoints.iter().filter(|one| *side.of(&one.load) > 0.0);
-    let used: Vec<_> = used.collect();
-    assert_eq!(used.len(), loads.len());
-    for (one, (address, load)) in used.iter().zip(&loads) {
-        assert_eq!(SocketAddr::new(one.address, one.port), *address);
-        assert_near(*side.of(&one.load), *load);
+    for one in &port.endpoints {
+        let load = loads.get(&SocketAddr::new(one.address, one.port));
+        assert_near(*side.of(&one.load), load.copied().unwrap_or_default());
     }
+    let there = |address: &SocketAddr| {
+        port.endpoints.iter().any(|one| SocketAddr::new(one.address, one.port) == *address)
+    };
+    assert!(loads.keys().all(there), "{loads:?}");
     let sum = port.endpoints.iter().map(|one| *side.of(&one.load)).sum::<f64>();
-    assert_near(sum, clients as f64);
+    assert_near(sum, if loads.is_empty() { 0.0 } else { all - refused });
+}
+
+#[test]
+fn a_node_is_as_many_clients_as_it_moves_bytes() {
+    let near = |node, bytes| moved(Some(node), "http", true, bytes);
+    // Of four nodes, a1 moves three quarters of all, and b1 the rest.
+    let figures = Figures::since_start([near("a1", 300.0), near("b1", 100.0)], Vec::new());
+    let (before, after) = (proxied(&with(service())), proxied(&with(keyed(&format!("{Z},*")))));
+    let asked = asked();
+    let report = what_if::compare(&before, &after, Z, &asked, Some(&figures));
+    assert_eq!(loads(&report.services[0]), [(2.0, 3.0, Some(1.5)), (2.0, 1.0, Some(0.5))]);
+    assert_eq!(report.services[0].busiest(), Both { before: Some(1.0), after: Some(1.5) });
 }
 
 #[test]
@@ -458,13 +489,15 @@ fn loads_are_those_of_each_node_alone_and_sum_to_the_served_nodes() {
         let nodes = before.state().nodes().zip(1..);
         let bytes: BTreeMap<_, _> = nodes.map(|((node, _), n)| (node.to_owned(), n * n)).collect();
         let figures = figures(before.state(), &bytes);
+        let counted = before.state().service(&id("svc")).unwrap().ports.iter().map(label_of);
+        let counted: BTreeSet<_> = counted.collect();
         for label in [Z, H, "rack"] {
             let report: Report<'_> =
                 what_if::compare(&before, &after, label, &asked, Some(&figures));
             for port in &report.services {
                 for (side, cluster) in [(Side::Before, &before), (Side::After, &after)] {
                     if side.of(&port.served).is_some() {
-                        agrees(port, side, cluster.state(), label, &bytes);
+                        agrees(port, side, cluster.state(), label, &bytes, &counted);
                         with_bytes.set(with_bytes.get() + usize::from(port.bytes.is_some()));
                     }
                 }

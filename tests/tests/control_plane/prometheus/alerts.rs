@@ -164,6 +164,88 @@ const CASES: &[Case] = &[
             ],
         ],
     },
+    Case {
+        alert: "TopoLbBoundServiceLeavesZone",
+        at: "3h",
+        fires: &[
+            (
+                "topo_lb_tcp_sent_bytes_total{namespace='a',service='b',locality='zone',tier='0'}",
+                "0+50x200",
+            ),
+            (
+                "topo_lb_tcp_sent_bytes_total{namespace='a',service='b',locality='region',tier='1'}",
+                "0+50x200",
+            ),
+            (
+                "topo_lb_tcp_received_bytes_total{namespace='a',service='b',locality='region',tier='1'}",
+                "0+50x200",
+            ),
+        ],
+        silent: &[
+            // A tenth spills.
+            &[
+                (
+                    "topo_lb_tcp_sent_bytes_total{namespace='a',service='b',locality='zone',tier='0'}",
+                    "0+90x200",
+                ),
+                (
+                    "topo_lb_tcp_sent_bytes_total{namespace='a',service='b',locality='region',tier='0'}",
+                    "0+10x200",
+                ),
+                (
+                    "topo_lb_tcp_received_bytes_total{namespace='a',service='b',locality='region',tier='0'}",
+                    "0x200",
+                ),
+            ],
+            // It has no policy.
+            &[
+                (
+                    "topo_lb_tcp_sent_bytes_total{namespace='a',service='b',locality='region',tier='none'}",
+                    "0+90x200",
+                ),
+                (
+                    "topo_lb_tcp_received_bytes_total{namespace='a',service='b',locality='region',tier='none'}",
+                    "0+90x200",
+                ),
+            ],
+        ],
+    },
+    Case {
+        alert: "TopoLbNamespaceOverBudget",
+        at: "30h",
+        // 1,440 times 1.5 GB a day at 0.02, and nothing between zones: $1,296 a month.
+        fires: &[
+            (
+                "topo_lb_tcp_sent_bytes_total{namespace='a',service='b',locality='elsewhere'}",
+                "0+1500000000x2000",
+            ),
+            (
+                "topo_lb_tcp_received_bytes_total{namespace='a',service='b',locality='elsewhere'}",
+                "0+10x2000",
+            ),
+        ],
+        // The same between zones costs half of it.
+        silent: &[&[
+            (
+                "topo_lb_tcp_sent_bytes_total{namespace='a',service='b',locality='region'}",
+                "0+1500000000x2000",
+            ),
+            (
+                "topo_lb_tcp_received_bytes_total{namespace='a',service='b',locality='region'}",
+                "0+10x2000",
+            ),
+        ]],
+    },
+    Case {
+        alert: "TopoLbPoliciesOnlyInAgents",
+        at: "15m",
+        fires: &[
+            ("topo_lb_kept_policies{node='n',kind='TopologyPolicy'}", "3x20"),
+            ("topo_lb_kept_policies{node='m',kind='TopologyPolicy'}", "3x20"),
+        ],
+        // An API server that starts.
+        silent: &[&[("topo_lb_kept_policies{node='n',kind='TopologyPolicy'}", "0x5 3x5 0x10")]],
+    },
 ];
 
 /// A unit test of promtool: how many alerts of this name fire at these times.

@@ -17,8 +17,8 @@ use crate::metrics::zones::{Zones, named};
 use crate::readiness::{self, Condition};
 use crate::state_query::View;
 use topo_lb_core::stale_write_gate::in_words;
-use topo_lb_core::topology::Scope;
 use topo_lb_core::topology::zone::{zone_of, zones_of};
+use topo_lb_core::topology::{Scope, without_policy};
 use topo_lb_kernel::datapath::maps::error::{OpenError, ReadError};
 use topo_lb_kernel::datapath::maps::far_endpoints;
 
@@ -81,7 +81,7 @@ async fn scrape(admin: &Admin) -> Result<String, String> {
     let is_listed = readiness.listed;
     let runtime = Handle::current();
     let observed = admin.sources.observed.as_ref().map(|observed| observed.connections());
-    let observes = observed.is_some();
+    let (observes, scope) = (observed.is_some(), admin.sources.scope);
     in_background(move || {
         let mut counted = match Counted::read(&pin_dir) {
             // Before the maps exist, nothing is counted.
@@ -92,6 +92,7 @@ async fn scrape(admin: &Admin) -> Result<String, String> {
         let far_endpoints = take(&mut counted.far_endpoints);
         // Asked late, and dropped soon.
         let view = is_listed.then(|| runtime.block_on(state_query.view()).ok()).flatten();
+        let unhandled = view.as_ref().map(|View { state, .. }| without_policy(state, &node, scope));
         let zones = view.map(|View { state, .. }| {
             let own = named(state.node(&node).and_then(zone_of).map(|zone| &**zone));
             (Arc::from(own), zones_of(&state, &Zones::endpoints(&far_endpoints)))
@@ -112,6 +113,7 @@ async fn scrape(admin: &Admin) -> Result<String, String> {
         scrape.matrix = moved.matrix(own_zone, &scrape.services.by_locality);
         let now = SystemTime::now();
         scrape.observes = observes;
+        scrape.unhandled = unhandled.unwrap_or_default() as u64;
         scrape.age = readiness.age(now);
         scrape.ready = readiness.conditions(now).iter().all(|condition| condition.met);
         scrape.text().map_err(|error| error.to_string())

@@ -18,7 +18,7 @@ use topo_lb_core::dns::names::{SharedNames, Upstreams};
 use topo_lb_core::flag::{DNS, DNS_SERVICE};
 use topo_lb_core::once::Once;
 use topo_lb_core::reconcile::Reconciler;
-use topo_lb_core::topology::{self, named};
+use topo_lb_core::topology::{self, Bypass, decide, named};
 use topo_lb_kernel::datapath::maps::lease::Lease;
 
 /// The resolver, if the agent has one.
@@ -106,7 +106,7 @@ impl Resolver {
         self.running = None;
         let mut addresses: Vec<_> =
             local.primary.iter().map(|&ip| SocketAddr::new(ip, self.options.port)).collect();
-        match self.serve(&addresses, &local) {
+        match self.serve(&state.reconciler, &addresses, &local) {
             Ok(server) => {
                 self.lacks.clear();
                 info!(at = ?addresses, service = %self.options.service, "DNS is served");
@@ -126,16 +126,17 @@ impl Resolver {
         state.reconciler.lead_dns_to(Listeners { service, addresses })
     }
 
-    fn serve(&self, addresses: &[SocketAddr], local: &LocalAddresses) -> Result<Server, String> {
+    fn serve(
+        &self,
+        reconciler: &Reconciler,
+        addresses: &[SocketAddr],
+        local: &LocalAddresses,
+    ) -> Result<Server, String> {
         if addresses.is_empty() {
             return Err("this host has no address of its own".to_owned());
         }
         if self.names.read(|names| !names.has_upstream()) {
-            return Err(format!(
-                "Service {} has no ClusterIP and endpoint for DNS here; {DNS_SERVICE} names the cluster \
-                 DNS",
-                self.options.service
-            ));
+            return Err(no_upstream(reconciler, &self.options.service));
         }
         let lease = Lease::open(&self.pin_dir).map_err(|error| error.to_string())?;
         let (names, figures) = (self.names.clone(), Arc::clone(&self.figures));
@@ -143,7 +144,56 @@ impl Resolver {
     }
 }
 
+/// Why nobody can be asked what this node does not know itself.
+fn no_upstream(reconciler: &Reconciler, service: &ServiceId) -> String {
+    let state = reconciler.state();
+    let decisions = decide(state, reconciler.node(), reconciler.scope(), service);
+    let mut choices = decisions.iter().flat_map(|decision| &decision.choices);
+    if choices.any(|choice| choice.bypass == Some(Bypass::OutOfScope)) {
+        return format!(
+            "Service {service} has no policy, and this agent's scope is opt-in, so its address cannot lead to \
+             this node: annotate it, or let the scope be all"
+        );
+    }
+    format!(
+        "Service {service} has no ClusterIP and endpoint for DNS here; {DNS_SERVICE} names the cluster DNS"
+    )
+}
+
 /// The host's own addresses, and their devices.
 fn own(local: &LocalAddresses) -> Vec<(IpAddr, Option<Arc<str>>)> {
     local.primary.iter().map(|&own| (own, local.by_device.get(&own).cloned())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use topo_lb_core::cluster::{Change, Port, Service, Update};
+    use topo_lb_core::topology::Scope;
+
+    use super::*;
+
+    #[test]
+    fn a_service_that_is_left_alone_is_told_from_one_that_is_not_there() {
+        let id = ServiceId { namespace: "kube-system".into(), name: "kube-dns".into() };
+        let said = |scope, is_there| {
+            let mut reconciler = Reconciler::new("n1".into(), scope, false);
+            let port = Port { name: "dns".into(), port: 53, protocol: Protocol::Udp };
+            let service = Service {
+                id: id.clone(),
+                cluster_ips: vec![IpAddr::from([10, 96, 0, 10])],
+                ports: vec![port],
+                ..Service::default()
+            };
+            if is_there {
+                reconciler.observe(Update::Service(Change::Applied(service)));
+            }
+            no_upstream(&reconciler, &id)
+        };
+        let left = "Service kube-system/kube-dns has no policy, and this agent's scope is opt-in";
+        assert!(said(Scope::OptIn, true).starts_with(left), "{}", said(Scope::OptIn, true));
+        for (scope, is_there) in [(Scope::OptIn, false), (Scope::All, true)] {
+            let said = said(scope, is_there);
+            assert!(said.contains("no ClusterIP and endpoint for DNS here"), "{said}");
+        }
+    }
 }

@@ -3,8 +3,9 @@
 use tokio::sync::watch;
 use tracing::{debug, info};
 
-use topo_lb_core::cluster::KnownNodes;
+use topo_lb_core::cluster::{KnownNodes, ServiceId};
 use topo_lb_core::reconcile::Reconciler;
+use topo_lb_core::topology::counts_nodes;
 
 /// Which Nodes the source must watch: at first only this node's own.
 #[derive(Debug)]
@@ -60,10 +61,9 @@ impl WantedNodes {
             self.sender.send_if_modified(|before| std::mem::replace(before, nodes) != nodes);
         let is_news = self.log.observe(nodes, reconciler.state().known_nodes());
         match reads {
-            Some((service, label)) if is_news => info!(
-                "watching all Nodes: Service {service} reads their label {label}, which its \
-                 EndpointSlices do not carry"
-            ),
+            Some((service, label)) if is_news => {
+                info!("watching all Nodes: {}", reason(reconciler, service, label));
+            }
             None if changed => debug!(
                 "no Service reads labels of other Nodes any more: if that lasts, only the Node of \
                  this node is watched"
@@ -74,10 +74,43 @@ impl WantedNodes {
     }
 }
 
+/// Why all Nodes are watched.
+fn reason(reconciler: &Reconciler, service: &ServiceId, label: &str) -> String {
+    if counts_nodes(reconciler.state(), reconciler.node(), service) {
+        return format!("Service {service} counts those of each {label}, for its spill: auto");
+    }
+    format!("Service {service} reads their label {label}, which its EndpointSlices do not carry")
+}
+
 #[cfg(test)]
 mod tests {
+    use topo_lb_core::cluster::service::PolicySources;
+    use topo_lb_core::cluster::{Change, Service, Update};
+    use topo_lb_core::topology::Scope;
+
     use super::*;
     use KnownNodes::{All, Own};
+
+    #[test]
+    fn nodes_are_counted_or_their_labels_are_read() {
+        let said = |spill: Option<&str>| {
+            let mut reconciler = Reconciler::new("n1".into(), Scope::All, false);
+            let policy = PolicySources {
+                topology_keys: Some("zone,*".into()),
+                spill: spill.map(Into::into),
+                ..PolicySources::default()
+            };
+            let id = ServiceId { namespace: "default".into(), name: "web".into() };
+            let service = Service { id: id.clone(), policy: policy.into(), ..Service::default() };
+            reconciler.observe(Update::Service(Change::Applied(service)));
+            reason(&reconciler, &id, "zone")
+        };
+        let reads =
+            "Service default/web reads their label zone, which its EndpointSlices do not carry";
+        assert_eq!([said(None), said(Some("5%"))], [reads, reads]);
+        let counts = "Service default/web counts those of each zone, for its spill: auto";
+        assert_eq!(said(Some("auto")), counts);
+    }
 
     #[test]
     fn a_service_that_comes_and_goes_is_told_of_once() {

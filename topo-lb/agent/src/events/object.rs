@@ -45,7 +45,8 @@ fn micro(when: SystemTime) -> MicroTime {
     MicroTime(Timestamp::try_from(when).unwrap_or(Timestamp::UNIX_EPOCH))
 }
 
-fn shortened(text: &str) -> String {
+/// A note that the API server accepts.
+pub(super) fn shortened(text: &str) -> String {
     let mut note = text.to_owned();
     if note.len() > LONGEST_NOTE {
         note.truncate(note.floor_char_boundary(LONGEST_NOTE - '…'.len_utf8()));

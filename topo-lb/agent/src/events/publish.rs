@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
 use super::concern::News;
-use super::object::{series, warning};
+use super::object::{series, shortened, warning};
 use super::outbox::{Message, Outbox};
 use super::written::{Request, Written};
 use crate::metrics::{Figures, count};
@@ -227,7 +227,10 @@ async fn ask(
                 result.map_or_else(|error| read(&error, "create"), |_| Ok(Answer::Done))
             }
             Request::Count(name, times) => {
-                let patch = json!({"series": series(message.when, *times)});
+                let patch = json!({
+                    "series": series(message.when, *times),
+                    "note": shortened(&message.news.note),
+                });
                 let params = PatchParams::default();
                 let result = api.patch(name, &params, &Patch::Merge(&patch)).await;
                 result.map_or_else(|error| read(&error, "patch"), |_| Ok(Answer::Done))

@@ -84,6 +84,8 @@ pub struct Figures {
     pub services: AtomicU64,
     /// Services that wait for the labels of other Nodes.
     pub waiting: AtomicU64,
+    /// TopologyPolicies and ClusterTopologyPolicies that only agents have.
+    pub kept_policies: [AtomicU64; 2],
     /// Services that lack room in the maps, in the order of `Meanwhile::ALL`; `Nobody` counts as
     /// `KubeProxy`.
     pub unprogrammed: [AtomicU64; 4],

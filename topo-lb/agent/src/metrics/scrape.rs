@@ -94,6 +94,8 @@ pub struct Scrape {
     pub refusing: BTreeMap<Refusal, u64>,
     /// What was moved to each zone.
     pub matrix: Matrix,
+    /// Services without a policy that are left alone.
+    pub unhandled: u64,
     /// How old the state is, unless it is live.
     pub age: Option<Duration>,
     /// Whether every condition of readiness is met.
@@ -129,6 +131,7 @@ impl Scrape {
             observes: false,
             refusing,
             matrix: Matrix::default(),
+            unhandled: 0,
             age: None,
             ready: false,
         }
@@ -212,6 +215,7 @@ impl Scrape {
         families.by(&declared::DEVICES, ["guest", "external"].into_iter().zip(&figures.devices))?;
         let by = ["tc", "nftables"].into_iter().zip(&figures.source_nat);
         families.by(&declared::SOURCE_NAT, by)?;
+        families.one(&declared::UNHANDLED_SERVICES, self.unhandled)?;
         let [left_out, narrowed, stale, refused] = &figures.unprogrammed;
         for (metric, figure) in [
             (&declared::UNSERVED_DEVICES, &figures.unserved),
@@ -229,6 +233,8 @@ impl Scrape {
         ] {
             families.one(metric, figure.load(Relaxed))?;
         }
+        let kinds = ["TopologyPolicy", "ClusterTopologyPolicy"].into_iter();
+        families.by(&declared::KEPT_POLICIES, kinds.zip(&figures.kept_policies))?;
         let kinds = ["services", "endpointslices", "nodes"].into_iter();
         families.by(&declared::SOURCE_LISTINGS, kinds.zip(&figures.listings))?;
         let events = [

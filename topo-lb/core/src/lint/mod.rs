@@ -135,13 +135,13 @@ pub fn unreadable<'a>(
     faults.into_iter().map(finding).collect()
 }
 
-/// All findings, sorted by namespace, name, port and rule.
+/// All findings on what agents of this scope handle, sorted by namespace, name, port and rule.
 #[must_use]
-pub fn findings(state: &State) -> Vec<Finding> {
+pub fn findings(state: &State, scope: Scope) -> Vec<Finding> {
     let keys = keys(state);
-    let mut findings = of_services(state, &keys, state.services());
+    let mut findings = of_services(state, scope, &keys, state.services());
     policy::look(state, &keys, &mut findings);
-    shared_frontends(state, &mut findings);
+    shared_frontends(state, scope, &mut findings);
     findings.sort();
     findings.dedup();
     findings
@@ -151,9 +151,10 @@ pub fn findings(state: &State) -> Vec<Finding> {
 #[must_use]
 pub fn findings_on<'a>(
     state: &State,
+    scope: Scope,
     services: impl IntoIterator<Item = &'a ServiceId>,
 ) -> Vec<Finding> {
-    let mut findings = of_services(state, &keys(state), services);
+    let mut findings = of_services(state, scope, &keys(state), services);
     findings.sort();
     findings
 }
@@ -165,19 +166,20 @@ fn keys(state: &State) -> BTreeSet<&str> {
 
 fn of_services<'a>(
     state: &State,
+    scope: Scope,
     keys: &BTreeSet<&str>,
     services: impl IntoIterator<Item = &'a ServiceId>,
 ) -> Vec<Finding> {
     let nodes = NodesByLabel::of(state);
     let mut findings = Vec::new();
     for id in services {
-        service::look(state, &nodes, id, keys, &mut findings);
+        service::look(state, scope, &nodes, id, keys, &mut findings);
     }
     findings
 }
 
-fn shared_frontends(state: &State, findings: &mut Vec<Finding>) {
-    let contested: HashMap<Frontend, Vec<Claim>> = claim::contested(state, Scope::All, |_| false);
+fn shared_frontends(state: &State, scope: Scope, findings: &mut Vec<Finding>) {
+    let contested: HashMap<Frontend, Vec<Claim>> = claim::contested(state, scope, |_| false);
     for (frontend, claimants) in contested {
         let Some(winner) = claimants.first() else { continue };
         for Claim { service: id, place, kind, .. } in &claimants[1..] {

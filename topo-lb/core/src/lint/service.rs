@@ -32,6 +32,7 @@ type Sightings = BTreeMap<Sighting, Option<BTreeSet<String>>>;
 
 pub(super) fn look(
     state: &State,
+    scope: Scope,
     nodes: &NodesByLabel<'_>,
     id: &ServiceId,
     node_keys: &BTreeSet<&str>,
@@ -42,10 +43,11 @@ pub(super) fn look(
     let faults = named::fault(state, service).into_iter().chain(unread::without_effect(service));
     findings.extend(faults.map(|it| Finding::of(&id.namespace, &id.name, Rule::Ignored, it)));
     // Policies on trial count as if they held everywhere: this is what they will do.
-    let decide = |node| decide_in_full(state, node, Scope::All, id).unwrap_or_default();
+    let decide = |node| decide_in_full(state, node, scope, id).unwrap_or_default();
     let from_nowhere = decide("");
     let Some(first) = from_nowhere.first() else { return };
-    if first.choices.iter().any(|choice| choice.bypass == Some(Bypass::Annotation)) {
+    let is_left = |bypass| matches!(bypass, Some(Bypass::Annotation | Bypass::OutOfScope));
+    if first.choices.iter().any(|choice| is_left(choice.bypass)) {
         return;
     }
     for ignored in first.policy.ignored.iter().filter(|one| one.origin == Origin::Service) {

@@ -174,6 +174,8 @@ metrics! {
         "Cgroups that wait to be asked which programs run there", "";
     SERVICES: Gauge "topo_lb_services" []
         "Services that there are", "";
+    UNHANDLED_SERVICES: Gauge "topo_lb_unhandled_services" []
+        "Services that are left to kube-proxy and not counted, because they have no policy (--scope opt-in)", "";
     WAITING_SERVICES: Gauge "topo_lb_waiting_services" []
         "Services that wait for the labels of other Nodes: the maps keep what they have for them",
         "Above zero for some seconds while [all Nodes are listed](topology.md#which-nodes-an-agent-watches), and as \
@@ -192,6 +194,10 @@ metrics! {
         "Services whose endpoints may be out of date, as the maps are full", "";
     NO_ROOM_REFUSED_SERVICES: Gauge "topo_lb_no_room_refused_services" []
         "Strict Services that are refused, as the maps are full", "`--when-full refuse-strict`";
+    KEPT_POLICIES: Gauge "topo_lb_kept_policies" [kind]
+        "Policies that only agents have: the API server does not serve their kind any more, and they stay in force \
+         until the agent restarts",
+        "`kind`: `TopologyPolicy` or `ClusterTopologyPolicy`. Should be zero";
     SOURCE_TROUBLES: Counter "topo_lb_source_troubles_total" []
         "Sentences about something wrong with the API server, the manifests or an object", "The log has them";
     SOURCE_LISTINGS: Counter "topo_lb_source_listings_total" [kind]

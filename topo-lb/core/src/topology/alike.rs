@@ -34,6 +34,18 @@ impl<'a> NodesByLabel<'a> {
         Self { state, nodes: state.nodes().map(|(name, _)| name).collect(), by_label }
     }
 
+    /// How many there are.
+    #[must_use]
+    pub const fn count(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Whether there is a node of this name.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.nodes.binary_search(&name).is_ok()
+    }
+
     /// The nodes, grouped so that the decisions for `service` are the same on all nodes of a group, and
     /// that these share their values of the labels `also`. Sorted. `decisions` are those for all ports of
     /// `service` on any node.

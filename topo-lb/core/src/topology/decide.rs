@@ -4,7 +4,7 @@ use crate::cluster::{Clients, KnownNodes, ServiceId, State};
 
 use super::decision::Decision;
 use super::label::Here;
-use super::scope::{Scope, has_frontends};
+use super::scope::{Bypass, Scope, has_frontends};
 use super::trial::Seen;
 use super::{ejected, node_labels, policy};
 
@@ -60,6 +60,19 @@ pub fn decide_in_full<'a>(
         return None;
     }
     Some(decide_as(Seen::InFull, Clients::Anywhere, state, this_node, scope, id, usize::MAX))
+}
+
+/// How many Services this node leaves alone because they have no policy; none in [`Scope::All`].
+#[must_use]
+pub fn without_policy(state: &State, this_node: &str, scope: Scope) -> usize {
+    let is_left = |id: &&ServiceId| {
+        let service = state.service(id).filter(|service| has_frontends(service));
+        service.is_some_and(|service| {
+            let policy = policy::of(state, Seen::From(this_node), service);
+            policy.bypass(scope, service) == Some(Bypass::OutOfScope)
+        })
+    };
+    if scope == Scope::All { 0 } else { state.services().filter(is_left).count() }
 }
 
 fn decide_as<'a>(

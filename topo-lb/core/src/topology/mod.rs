@@ -64,10 +64,10 @@ pub mod zone;
 
 pub use alike::NodesByLabel;
 pub use candidate::{locality, serving, sites};
-pub use decide::{decide, decide_for, decide_for_some, decide_in_full};
+pub use decide::{decide, decide_for, decide_for_some, decide_in_full, without_policy};
 pub use decision::Decision;
 pub use faults::{faults, ignored};
-pub use node_labels::{reads_other_nodes, waits_for};
+pub use node_labels::{counts_nodes, reads_other_nodes, waits_for};
 pub use origin::Origin;
 pub use policy::{broken, bypass, decider};
 pub use policy_source::PolicySource;

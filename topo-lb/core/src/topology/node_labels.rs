@@ -42,6 +42,17 @@ pub fn reads_other_nodes<'a>(
     reads(state, Seen::From(this_node), this_node, scope, id)
 }
 
+/// Whether a Service counts Nodes by their labels, as `spill: auto` does.
+#[must_use]
+pub fn counts_nodes(state: &State, this_node: &str, id: &ServiceId) -> bool {
+    let service = state.service(id);
+    let policy = service.map(|service| policy::of(state, Seen::From(this_node), service));
+    policy.is_some_and(|policy| match policy.rules {
+        Rules::Keys(keys) => keys.spill == Spill::Auto && keys.keys.len() > 1,
+        Rules::None | Rules::OpenYurt { .. } => false,
+    })
+}
+
 /// The same, with policies as they are `seen`.
 pub(super) fn reads<'a>(
     state: &'a State,

@@ -44,16 +44,7 @@ pub fn compare<'a>(
             sums.ports = ports(&after.state, id);
             return (sums, reported);
         }
-        let old = load::of(before, &nodes[0], label, id);
-        let new = load::of(after, &nodes[1], label, id);
-        let mut all: Vec<_> = pairs(old, new)
-            .into_iter()
-            .map(|(dialled, pair)| (service_port(id, dialled, &pair, &after.state), pair))
-            .collect();
-        if let Some(figures) = figures {
-            add_bytes(&mut all, id, figures, label == ZONE);
-        }
-        for (port, pair) in all {
+        for (port, pair) in service([before, after], [&nodes[0], &nodes[1]], label, id, figures) {
             sums += Sums::of(&port, &pair);
             reported.extend((port.changes || is_asked).then_some(port));
         }
@@ -76,6 +67,26 @@ pub fn compare<'a>(
     }
 }
 
+/// The ports of a Service, before and after.
+pub(super) fn service<'a>(
+    [before, after]: [&'a Proxied; 2],
+    [old_nodes, new_nodes]: [&NodesByLabel<'a>; 2],
+    label: &str,
+    id: &ServiceId,
+    figures: Option<&Figures>,
+) -> Vec<Compared<'a>> {
+    let old = load::of(before, old_nodes, label, id, figures);
+    let new = load::of(after, new_nodes, label, id, figures);
+    let mut all: Vec<_> = pairs(old, new)
+        .into_iter()
+        .map(|(dialled, pair)| (service_port(id, dialled, &pair, &after.state), pair))
+        .collect();
+    if let Some(figures) = figures {
+        add_bytes(&mut all, id, figures, label == ZONE);
+    }
+    all
+}
+
 /// Whether nothing that a decision for this Service reads has changed, given the same Nodes.
 fn is_same(before: &Proxied, after: &Proxied, id: &ServiceId) -> bool {
     before.state.service(id) == after.state.service(id)
@@ -93,7 +104,10 @@ fn ports(state: &State, id: &ServiceId) -> usize {
     service.ports.len() * families.len()
 }
 
-type Pair<'a> = Both<Option<Load<'a>>>;
+pub(super) type Pair<'a> = Both<Option<Load<'a>>>;
+
+/// A Service port, and what it was made of.
+pub(super) type Compared<'a> = (ServicePort<'a>, Pair<'a>);
 
 fn pairs<'a>(before: Vec<Load<'a>>, after: Vec<Load<'a>>) -> BTreeMap<Dialled, Pair<'a>> {
     let dialled = |load: &Load<'_>| (load.port.port, load.port.protocol.into(), load.family);
@@ -156,6 +170,7 @@ fn service_port<'a>(
     let changes = served.before != served.after
         || groups.iter().any(group_changes)
         || endpoints.iter().any(|one| one.load.before != one.load.after);
+    let usable = |load: &Option<Load<'_>>| load.as_ref().map_or(0, |load| load.usable);
     let (port, protocol, family) = dialled;
     ServicePort {
         namespace: id.namespace.to_string(),
@@ -166,6 +181,7 @@ fn service_port<'a>(
         served,
         groups,
         endpoints,
+        usable: Both { before: usable(&pair.before), after: usable(&pair.after) },
         bytes: None,
     }
 }

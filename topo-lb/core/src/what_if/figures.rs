@@ -56,18 +56,24 @@ pub struct Figures {
     pub(super) over: Option<Arc<str>>,
 }
 
+impl Extend<Moved> for Figures {
+    fn extend<T: IntoIterator<Item = Moved>>(&mut self, all: T) {
+        all.into_iter().for_each(|moved| self.count(moved));
+    }
+}
+
 impl Figures {
     /// The sums of these, since the agents' counters began; `cut` are the places of texts that break off.
     pub fn since_start(all: impl IntoIterator<Item = Moved>, cut: Vec<String>) -> Self {
         let mut figures = Self { cut, ..Self::default() };
-        all.into_iter().for_each(|moved| figures.count(moved));
+        figures.extend(all);
         figures
     }
 
     /// The sums of these, of a time such as `1d`.
     pub fn over(time: Arc<str>, all: impl IntoIterator<Item = Moved>) -> Self {
         let mut figures = Self { over: Some(time), ..Self::default() };
-        all.into_iter().for_each(|moved| figures.count(moved));
+        figures.extend(all);
         figures
     }
 
@@ -118,6 +124,11 @@ impl Figures {
             doubts.push(format!("the cluster has no Services of these names: {names}; left out"));
         }
         doubts
+    }
+
+    /// Whether there are some of a Service.
+    pub(super) fn has(&self, id: &ServiceId) -> bool {
+        self.services.contains_key(id)
     }
 
     /// Those of a Service port: by its name, or by its number if it has no name.

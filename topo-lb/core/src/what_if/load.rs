@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 
 use topo_lb_common::backend::Locality;
 
+use super::figures::{ByNode, Figures};
 use super::{Proxied, Served};
-use crate::cluster::{Family, Port, ServiceId};
+use crate::cluster::{Family, Port, Protocol, ServiceId};
 use crate::explain;
 use crate::topology::label::Site;
 use crate::topology::{Decision, NodesByLabel, Route, Scope, Verdict, decide, routes, sites};
@@ -20,6 +21,8 @@ pub(super) struct Load<'a> {
     pub(super) groups: BTreeMap<Option<&'a str>, Group<'a>>,
     /// Endpoints that some node uses.
     pub(super) endpoints: BTreeMap<SocketAddr, Endpoint<'a>>,
+    /// How many endpoints a policy can choose from.
+    pub(super) usable: usize,
     /// Nodes that this Service treats alike, and what becomes of the connections of each.
     alike: Vec<(Vec<&'a str>, Share)>,
 }
@@ -56,28 +59,69 @@ pub(super) struct Endpoint<'a> {
     pub(super) node: Option<&'a str>,
     /// Its value of the label.
     pub(super) value: Option<&'a str>,
-    /// In clients.
+    /// In clients, of which a node is as many as it moves bytes.
     pub(super) load: f64,
+    /// Whether some node uses it.
+    is_used: bool,
 }
 
-/// The ports of a Service, in each of its families. Empty if it is not there or has no ClusterIP.
+/// How many clients the nodes are: 1 each on average, and each as many as it moves bytes.
+struct Weights<'a> {
+    /// Bytes by name.
+    known: Vec<(&'a str, f64)>,
+    /// Bytes that are of nobody, for each node.
+    spread: f64,
+    /// Clients for a byte; `None`: each node is one.
+    of_a_byte: Option<f64>,
+}
+
+impl<'a> Weights<'a> {
+    fn of(figures: Option<&'a ByNode>, nodes: &NodesByLabel<'_>) -> Self {
+        let (mut known, mut total, mut spread) = (Vec::new(), 0.0, 0.0);
+        for (node, counted) in figures.into_iter().flatten() {
+            total += counted.all();
+            match node.as_deref().filter(|node| nodes.has(node)) {
+                // Sorted, as the figures are.
+                Some(node) => known.push((node, counted.all())),
+                None => spread += counted.all(),
+            }
+        }
+        let all = nodes.count() as f64;
+        let of_a_byte = (total > 0.0).then(|| all / total);
+        Self { known, spread: spread / all.max(1.0), of_a_byte }
+    }
+
+    fn sum(&self, nodes: &[&str]) -> f64 {
+        let Some(of_a_byte) = self.of_a_byte else { return nodes.len() as f64 };
+        let own = |node: &&str| {
+            let place = self.known.binary_search_by_key(node, |(name, _)| name);
+            place.map_or(0.0, |at| self.known[at].1)
+        };
+        let bytes: f64 = nodes.iter().map(own).sum();
+        (bytes + self.spread * nodes.len() as f64) * of_a_byte
+    }
+}
+
+/// The ports of a Service, in each of its families. Empty if it is not there or has no ClusterIP. `figures`:
+/// what agents have counted, if anybody asked them.
 pub(super) fn of<'a>(
     cluster: &'a Proxied,
     nodes: &NodesByLabel<'a>,
     label: &str,
     id: &ServiceId,
+    figures: Option<&Figures>,
 ) -> Vec<Load<'a>> {
     let Proxied { state, by_kube_proxy } = cluster;
     let decisions = decide(state, "", Scope::All, id);
     let Some(Decision { service, .. }) = decisions.first() else { return Vec::new() };
     let by = if by_kube_proxy.contains(id) { "kube-proxy" } else { "topo-lb" };
-    let mut loads = Vec::new();
+    let (mut loads, mut weights) = (Vec::new(), Vec::new());
     for decision in &decisions {
         for choice in &decision.choices {
             let sites = sites(state, service, decision.port, choice.family).into_iter();
             let endpoint = |(address, site): (SocketAddr, Site<'a>)| {
                 let (node, value) = (site.node(), site.label(label).ok());
-                (address, Endpoint { node, value, load: 0.0 })
+                (address, Endpoint { node, value, load: 0.0, is_used: false })
             };
             loads.push(Load {
                 port: decision.port,
@@ -89,25 +133,29 @@ pub(super) fn of<'a>(
                 },
                 groups: BTreeMap::new(),
                 endpoints: sites.map(endpoint).collect(),
+                usable: choice.usable,
                 alike: Vec::new(),
             });
+            let is_counted = decision.port.protocol == Protocol::Tcp;
+            let counted = figures.filter(|_| is_counted).and_then(|it| it.port(id, decision.port));
+            weights.push(Weights::of(counted, nodes));
         }
     }
     for alike in nodes.alike(service, &decisions, &[label]) {
         let Some(&node) = alike.first() else { continue };
         let value = state.node(node).and_then(|labels| labels.get(label)).map(|value| &**value);
         for route in routes(state, node, Scope::All, None, id) {
-            let is_own = |load: &&mut Load<'_>| {
+            let is_own = |load: &Load<'_>| {
                 service.ports.get(route.place) == Some(load.port)
                     && route.frontends.iter().all(|(_, it)| Family::of(it.address) == load.family)
             };
-            if let Some(load) = loads.iter_mut().find(is_own) {
-                load.add(value, &alike, &route);
+            if let Some(at) = loads.iter().position(is_own) {
+                loads[at].add(value, &alike, weights[at].sum(&alike), &route);
             }
         }
     }
     for load in &mut loads {
-        load.endpoints.retain(|_, endpoint| endpoint.load > 0.0);
+        load.endpoints.retain(|_, endpoint| endpoint.is_used);
         load.groups.values_mut().for_each(|group| group.refused.sort_unstable());
     }
     loads
@@ -130,8 +178,8 @@ impl<'a> Load<'a> {
         })
     }
 
-    /// Adds the connections of `nodes`, which share this value and this route.
-    fn add(&mut self, value: Option<&'a str>, nodes: &[&'a str], route: &Route) {
+    /// Adds the connections of `nodes`, which share this value and this route, and are so many clients.
+    fn add(&mut self, value: Option<&'a str>, nodes: &[&'a str], clients: f64, route: &Route) {
         let group = self.groups.entry(value).or_default();
         group.nodes += nodes.len();
         if route.verdict != Verdict::Route {
@@ -141,11 +189,13 @@ impl<'a> Load<'a> {
         }
         let before = group.staying;
         for (endpoints, share) in route.shares() {
-            let each = nodes.len() as f64 * share / endpoints.len() as f64;
+            let part = share / endpoints.len() as f64;
+            let each = nodes.len() as f64 * part;
             for chosen in endpoints.iter().filter(|_| share > 0.0) {
                 let address = chosen.address();
                 let Some(endpoint) = self.endpoints.get_mut(&address) else { continue };
-                endpoint.load += each;
+                endpoint.load += clients * part;
+                endpoint.is_used = true;
                 group.endpoints.insert(address);
                 let is_near = value.is_some() && endpoint.value == value;
                 if is_near || chosen.locality == Locality::Node {

@@ -7,14 +7,17 @@
 //! | `proxied` | a cluster in which kube-proxy serves what topo-lb leaves to it |
 //! | `load` | what nodes get from a Service port, and what its endpoints get from them |
 //! | `compare` | the same before and after |
+//! | `advice`, `price` | which policies save most money |
 //! | `figures` | what agents have counted of Service ports |
 //! | `moved` | how many of those bytes would leave their zone |
 //! | `table` | the report as text |
 
+mod advice;
 mod compare;
 mod figures;
 mod load;
 mod moved;
+mod price;
 mod proxied;
 mod setting;
 mod table;
@@ -28,8 +31,10 @@ use serde::Serialize;
 use crate::cluster::State;
 use crate::explain::{Policy, Port};
 
+pub use advice::{Advice, Advised, Asked, Left, advise, table as advice_table};
 pub use compare::compare;
 pub use figures::{Figures, Moved, is_near};
+pub use price::{Prices, PricesError, months};
 pub use proxied::Proxied;
 pub use setting::{Setting, SettingError, apply};
 pub use table::table;
@@ -41,6 +46,7 @@ pub const ASSUMPTION: &str = "each node counts as one client, and all clients op
 /// How bytes are attributed. Metrics do not say which endpoint got which bytes.
 pub const BYTES_ASSUMPTION: &str = "the bytes of a node's clients follow their connections; those of \
                                     a node that is not named, or is gone, follow all connections; \
+                                    where there are bytes, a node counts by these, and not as one client; \
                                     metrics do not say the address family, so a Service port's are at \
                                     the first one that changes";
 
@@ -116,6 +122,9 @@ pub struct ServicePort<'a> {
     pub groups: Vec<Group<'a>>,
     /// Every endpoint that some node uses, before or after, by address and port.
     pub endpoints: Vec<Endpoint<'a>>,
+    /// How many endpoints there are to choose from.
+    #[serde(skip)]
+    pub usable: Both<usize>,
     /// The bytes of its clients; `None` if agents have counted none. Metrics do not tell address families
     /// apart: those of both are at the first.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -233,6 +242,20 @@ impl ServicePort<'_> {
         let before = errors(&self.served.before);
         let after = self.served.after.iter().flat_map(|served| &served.policy.errors);
         after.filter(|error| !before.contains(error)).map(String::as_str).collect()
+    }
+
+    /// The load of the busiest endpoint, divided by that of each if all had the same; `None` without load.
+    #[must_use]
+    pub fn busiest(&self) -> Both<Option<f64>> {
+        let of = |load: fn(&Both<f64>) -> f64, usable: usize| {
+            let loads = || self.endpoints.iter().map(|one| load(&one.load));
+            let (all, most) = (loads().sum::<f64>(), loads().fold(0.0, f64::max));
+            (all > 0.0 && usable > 0).then(|| most * usable as f64 / all)
+        };
+        Both {
+            before: of(|load| load.before, self.usable.before),
+            after: of(|load| load.after, self.usable.after),
+        }
     }
 
     /// Whether somebody should look before the change is made: it refuses nodes without saying that

@@ -66,6 +66,21 @@ pub enum SettingError {
 }
 
 impl Setting {
+    /// A change of an annotation that `plan` knows; `None` removes it.
+    pub(super) const fn new(
+        service: ServiceId,
+        annotation: Annotation,
+        value: Option<Arc<str>>,
+    ) -> Self {
+        Self { service, annotation, value }
+    }
+
+    /// The annotation's whole name, and its value; `None`: it is removed.
+    #[must_use]
+    pub fn annotation(&self) -> (&'static str, Option<&str>) {
+        (self.annotation.name(), self.value.as_deref())
+    }
+
     /// The Service.
     #[must_use]
     pub const fn service(&self) -> &ServiceId {

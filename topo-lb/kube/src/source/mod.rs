@@ -15,7 +15,7 @@ pub mod object;
 pub mod saved;
 
 pub use beside::beside;
-use object::{Identity, ObjectError, SkippedEndpoints};
+use object::{Identity, Kind, ObjectError, SkippedEndpoints};
 use topo_lb_core::cluster::client::Clients;
 use topo_lb_core::cluster::unread::Unread;
 use topo_lb_core::cluster::{Freshness, Update};
@@ -83,6 +83,9 @@ pub enum Event {
     Trouble(String),
     /// Such a sentence about files is over.
     Mended(String),
+    /// The API server does not serve this kind of policies any more, and the last ones stay in force; `false`: it
+    /// does again.
+    Kept(Kind, bool),
     /// One sentence about an API server that does not serve. The last good state stays. It is over when all
     /// is listed, or [`Live`](Freshness::Live) again.
     Unserved(String),

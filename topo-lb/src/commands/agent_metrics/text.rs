@@ -33,7 +33,10 @@ pub struct NoMetrics(String, String);
 /// # Errors
 /// A text is not that of an agent's metrics, or two are of one node.
 pub fn figures(all: &[Scraped]) -> Result<Figures, NoMetrics> {
-    let (mut counted, mut cut) = (Vec::new(), Vec::new());
+    let breaks_off = |it: &&Scraped| !it.text.trim_end().ends_with(END);
+    let cut = all.iter().filter(breaks_off).map(|it| it.place.clone()).collect();
+    // A thousand agents have millions of samples, so each is summed as it is read.
+    let mut figures = Figures::since_start([], cut);
     let mut places = BTreeMap::new();
     for Scraped { node, place, text } in all {
         let wrong = |why: String| NoMetrics(place.clone(), why);
@@ -50,12 +53,9 @@ pub fn figures(all: &[Scraped]) -> Result<Figures, NoMetrics> {
         if !scrape.samples.iter().any(|sample| sample.metric.starts_with(PREFIX)) {
             return Err(wrong("it has no metric of topo-lb: is it of an agent?".to_owned()));
         }
-        if !text.trim_end().ends_with(END) {
-            cut.push(place.clone());
-        }
-        counted.extend(scrape.samples.iter().filter_map(|sample| moved(node, sample)));
+        figures.extend(scrape.samples.iter().filter_map(|sample| moved(node, sample)));
     }
-    Ok(Figures::since_start(counted, cut))
+    Ok(figures)
 }
 
 /// What a sample says; `None` for samples of other metrics.

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use anyhow::anyhow;
 use clap::ValueEnum as _;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Container, Node, Pod};
 use kube::api::{Api, ListParams};
 use tokio::time::timeout;
 
 use super::agent::{Agent, LIMIT};
 use super::moment::Doubts;
 use topo_lb_core::topology::Scope;
-use topo_lb_kube::source::kube::{Server, in_words};
+use topo_lb_kube::source::kube::{KubeTarget, Server, connect, in_words};
 
 /// The label of the agents' Pods, as the manifests set it.
 const LABEL: &str = "app.kubernetes.io/name=topo-lb";
@@ -23,7 +23,7 @@ pub(super) struct Agents {
     /// One of each node.
     pub(super) all: Vec<Agent>,
     pub(super) doubts: Doubts,
-    /// Which Services they handle; `None`: their Pods do not say.
+    /// Which Services they handle; `None`: their Pods do not all say the same.
     pub(super) scope: Option<Scope>,
 }
 
@@ -48,7 +48,7 @@ pub(super) async fn list(server: &Server, namespace: &str, port: u16) -> anyhow:
             "cannot list the Pods of the namespace {namespace} with the label {LABEL}: {reason}"
         )
     })?;
-    let scope = scope(&pods.items);
+    let scope = common_scope(&pods.items);
     let (chosen, doubts) = choose(pods.items);
     let agent = |(node, pod): (Arc<str>, String)| {
         let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}:{port}/proxy/metrics");
@@ -63,19 +63,98 @@ pub(super) async fn list(server: &Server, namespace: &str, port: u16) -> anyhow:
     Ok(Agents { all, doubts, scope })
 }
 
-/// Which Services agents handle whose Pods set `TOPO_LB_SCOPE`, as the manifests do; or `--scope`, which is
-/// stronger.
-fn scope(pods: &[Pod]) -> Option<Scope> {
-    let mut containers =
-        pods.iter().filter_map(|pod| pod.spec.as_ref()).flat_map(|it| &it.containers);
-    containers.find_map(|container| {
-        let mut flags = container.args.iter().flatten();
-        let flag = flags.find_map(|it| it.strip_prefix("--scope="));
-        let mut variables = container.env.iter().flatten();
-        let variable = variables.find(|it| it.name == "TOPO_LB_SCOPE");
-        let text = flag.or_else(|| variable?.value.as_deref())?;
-        Scope::from_str(text, false).ok()
+/// Which Services the agents of a cluster handle, by the flags of their Pods; `None` if the Pods cannot be read,
+/// or do not all say the same.
+pub async fn scope(target: &KubeTarget, namespace: &str) -> Option<Scope> {
+    let server = connect(target).await.ok()?;
+    let pods: Api<Pod> = Api::namespaced(server.client(), namespace);
+    let params = ListParams::default().labels(LABEL);
+    let pods = timeout(LIMIT, pods.list(&params)).await.ok()?.ok()?;
+    common_scope(&pods.items)
+}
+
+/// The scope of all agents among these Pods; `None` if there are none, or they do not all say the same.
+fn common_scope(pods: &[Pod]) -> Option<Scope> {
+    let mut scopes = pods.iter().filter_map(scope_of);
+    let first = scopes.next()?;
+    scopes.all(|other| other == first).then_some(first)
+}
+
+/// An agent, for `kubectl exec`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct AgentPod {
+    pub(crate) pod: String,
+    pub(crate) container: String,
+    /// The program in it.
+    pub(crate) program: String,
+}
+
+/// The agent of a node.
+///
+/// # Errors
+/// The Pods cannot be listed, or none of them is one.
+pub(crate) async fn agent_on(
+    server: &Server,
+    namespace: &str,
+    node: &str,
+) -> anyhow::Result<AgentPod> {
+    let pods: Api<Pod> = Api::namespaced(server.client(), namespace);
+    let fields = format!("status.phase=Running,spec.nodeName={node}");
+    let list =
+        timeout(LIMIT, pods.list(&ListParams::default().labels(LABEL).fields(&fields))).await;
+    let list = list.map_err(|_| anyhow!("no answer within {} s", LIMIT.as_secs()))?;
+    let list =
+        list.map_err(|error| anyhow!("cannot list the agents' Pods: {}", in_words(&error)))?;
+    let is_there =
+        |pod: &Pod| pod.spec.as_ref().and_then(|it| it.node_name.as_deref()) == Some(node);
+    let mut agents = list.items.into_iter().filter(is_there);
+    agents.find_map(|pod| agent_in(&pod)).ok_or_else(|| {
+        anyhow!(
+            "no agent runs on the node {node}: no running Pod of the namespace {namespace} has the label {LABEL} \
+             there; --agents-namespace names another one"
+        )
     })
+}
+
+fn agent_in(pod: &Pod) -> Option<AgentPod> {
+    let (container, _) = container(pod)?;
+    let program = container.command.iter().flatten().next();
+    Some(AgentPod {
+        pod: pod.metadata.name.clone()?,
+        container: container.name.clone(),
+        program: program.map_or("/topo-lb", String::as_str).to_owned(),
+    })
+}
+
+/// The container of an agent, and its words.
+fn container(pod: &Pod) -> Option<(&Container, Vec<String>)> {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let words = |it: &Container| -> Vec<String> {
+        it.command.iter().chain(&it.args).flatten().cloned().collect()
+    };
+    containers.map(|it| (it, words(it))).find(|(_, words)| words.iter().any(|it| it == "agent"))
+}
+
+/// The scope of an agent; `None` if this is no Pod of one.
+fn scope_of(pod: &Pod) -> Option<Scope> {
+    let (container, words) = container(pod)?;
+    let after = words.iter().skip_while(|word| *word != "--scope").nth(1);
+    let joined = words.iter().find_map(|word| word.strip_prefix("--scope="));
+    let said = container.env.iter().flatten().filter(|it| it.name == "TOPO_LB_SCOPE");
+    let said = said.filter_map(|it| it.value.as_deref()).next_back();
+    match after.map(String::as_str).or(joined).or(said) {
+        Some(text) => Scope::from_str(text, false).ok(),
+        None => Some(Scope::default()),
+    }
+}
+
+/// How many Nodes there are; `None` if the API server does not say it, or not in time.
+pub(super) async fn nodes(server: &Server) -> Option<usize> {
+    let api: Api<Node> = Api::all(server.client());
+    let params = ListParams::default().limit(1);
+    let list = timeout(LIMIT, api.list_metadata(&params)).await.ok()?.ok()?;
+    let more = list.metadata.remaining_item_count.unwrap_or_default();
+    Some(list.items.len() + usize::try_from(more).ok()?)
 }
 
 /// The Pod to ask on each node: the oldest that is not being deleted. A sentence for each node with
@@ -111,7 +190,6 @@ mod tests {
     use topo_lb_fake_api::FakeApi;
 
     use super::*;
-    use topo_lb_kube::source::kube::{KubeTarget, connect};
 
     const PODS: &str = "/api/v1/namespaces/topo-lb/pods";
 
@@ -143,17 +221,29 @@ mod tests {
     }
 
     #[test]
-    fn pods_say_which_services_their_agents_handle() {
-        let of = |container: Value| {
-            let mut pod = pod("agent", "n1", "2026-01-01T00:00:00Z", false);
-            pod["spec"]["containers"] = json!([{"name": "sidecar"}, container]);
-            scope(&[serde_json::from_value(pod).expect("a Pod")])
+    fn the_scope_is_what_the_agent_is_told() {
+        let scope = |container: Value| {
+            let pod =
+                json!({"spec": {"containers": [{"name": "log", "args": ["agents"]}, container]}});
+            scope_of(&serde_json::from_value(pod).expect("a Pod"))
         };
-        let variable = json!([{"name": "TOPO_LB_SCOPE", "value": "opt-in"}]);
-        assert_eq!(of(json!({"name": "agent"})), None);
-        assert_eq!(of(json!({"name": "agent", "env": variable})), Some(Scope::OptIn));
-        let flags = json!(["agent", "--scope=all"]);
-        assert_eq!(of(json!({"name": "agent", "env": variable, "args": flags})), Some(Scope::All));
+        let env = json!([{"name": "TOPO_LB_SCOPE", "value": "opt-in"}]);
+        for (container, wanted) in [
+            (json!({"name": "agent", "args": ["agent"], "env": env}), Some(Scope::OptIn)),
+            (
+                json!({"name": "agent", "args": ["agent", "--scope=all"], "env": env}),
+                Some(Scope::All),
+            ),
+            (
+                json!({"name": "agent", "command": ["/topo-lb", "agent", "--scope", "opt-in"]}),
+                Some(Scope::OptIn),
+            ),
+            (json!({"name": "agent", "args": ["agent"]}), Some(Scope::All)),
+            (json!({"name": "agent", "args": ["agent", "--scope=new"]}), None),
+            (json!({"name": "done", "args": ["pod", "done"], "env": env}), None),
+        ] {
+            assert_eq!(scope(container.clone()), wanted, "{container}");
+        }
     }
 
     #[test]

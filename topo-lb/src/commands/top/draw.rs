@@ -5,24 +5,94 @@ use std::sync::Arc;
 
 use comfy_table::{CellAlignment, presets};
 use ratatui::Frame;
-use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row as Cells, Table, TableState};
 
+use super::columns::{Need, fitting, shortened};
 use super::traffic::{ByTier, Rate, Row};
 use super::view::{Column, View};
 use crate::commands::list::EndpointRow;
 use topo_lb_core::magnitude;
 
-/// The columns after the first.
-const HEADER: [&str; 9] =
-    ["CONN/S", "NODE", "ZONE", "REGION", "ELSEWHERE", "FAR", "FAR B/S", "REFUSED", "FAILED"];
+/// The columns after the first, and which go first where there is no room (`columns`).
+const COLUMNS: [(&str, u8); 9] = [
+    ("CONN/S", 1),
+    ("NODE", 7),
+    ("ZONE", 6),
+    ("REGION", 8),
+    ("ELSEWHERE", 5),
+    ("FAR", 2),
+    ("FAR B/S", 0),
+    ("REFUSED", 4),
+    ("FAILED", 3),
+];
 /// The columns of the open Service's tiers.
 const TIER_HEADER: [&str; 4] = ["TCP BY TIER", "ENDED/S", "BYTES/S", "FAILED"];
-const WIDTH: u16 = 9;
+/// The columns of its endpoints, likewise.
+const ENDPOINT_COLUMNS: [(&str, u8); 4] =
+    [("FRONTEND", 2), ("ENDPOINT", 0), ("LOCALITY", 1), ("SHARE", 0)];
+const WIDTH: usize = 9;
+/// So much of a name stays while there are columns that can go.
+const NAME: usize = 24;
 /// At least this part of connections is worth a colour if it leaves its zone.
 const MUCH: f64 = 0.5;
+
+/// A Service or a node, and the cells of [`COLUMNS`].
+struct Cut<'a> {
+    name: String,
+    rate: &'a Rate,
+    cells: [String; COLUMNS.len()],
+}
+
+impl<'a> Cut<'a> {
+    fn of(name: &str, rate: &'a Rate) -> Self {
+        Self { name: printable(name), rate, cells: cells(rate) }
+    }
+}
+
+/// The columns that there is room for.
+struct Shown {
+    /// Characters of the first one.
+    name: usize,
+    /// Places in [`COLUMNS`], and characters.
+    others: Vec<(usize, usize)>,
+}
+
+impl Shown {
+    /// Those for these rows, sorted by a column that stays. If not all fit, none is wider than it must be.
+    fn of<'a, 'b: 'a>(
+        room: usize,
+        sort: Column,
+        rows: impl Iterator<Item = &'a Cut<'b>> + Clone,
+    ) -> Self {
+        let longest = rows.clone().map(|row| row.name.chars().count()).max().unwrap_or_default();
+        let widest = |place: usize| {
+            let cells = rows.clone().map(|row| row.cells[place].chars().count());
+            cells.max().unwrap_or_default().max(COLUMNS[place].0.len())
+        };
+        let widths: [usize; COLUMNS.len()] = std::array::from_fn(widest);
+        let wide = widths.map(|width| width.max(WIDTH));
+        let fits = NAME + wide.iter().map(|width| width + 1).sum::<usize>() <= room;
+        let widths = if fits { wide } else { widths };
+        let first = Need { width: longest.clamp("FROM NODE".len(), NAME), rank: 0 };
+        let others = COLUMNS.into_iter().zip(widths).map(|((column, rank), width)| {
+            let stays = column == title(sort);
+            Need { width, rank: if stays { 0 } else { rank } }
+        });
+        let needs: Vec<Need> = [first].into_iter().chain(others).collect();
+        let kept = fitting(room, &needs);
+        let others: Vec<_> = kept.into_iter().skip(1).map(|at| (at - 1, needs[at].width)).collect();
+        let taken: usize = others.iter().map(|(_, width)| width + 1).sum();
+        Self { name: room.saturating_sub(taken), others }
+    }
+
+    fn widths(&self) -> impl Iterator<Item = Constraint> {
+        let others = self.others.iter().map(|(_, width)| Constraint::Length(*width as u16));
+        [Constraint::Fill(1)].into_iter().chain(others)
+    }
+}
 
 /// What is said beside the rows.
 #[derive(Debug, Default)]
@@ -35,6 +105,8 @@ pub(super) struct Status {
     pub(super) is_first: bool,
     /// What to know of the counts.
     pub(super) caveat: Option<String>,
+    /// Nodes that there are; `None` if nobody says it.
+    pub(super) all_nodes: Option<usize>,
     /// Median round trips, as a text.
     pub(super) round_trips: String,
     /// Endpoints of the open Service in this node's maps; `None` if others are asked.
@@ -50,55 +122,60 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View, status: &Status, has_colo
     let areas = Layout::vertical([
         Constraint::Length(1),
         Constraint::Min(3),
+        Constraint::Length(u16::from(open.is_some())),
         Constraint::Length(tiers.map_or(0, |tiers| tiers.len().min(8) as u16 + 1)),
         Constraint::Length(below),
         Constraint::Length(1),
     ]);
-    let [head, body, by_tier, nodes, foot] = areas.areas(frame.area());
+    let [head, body, name, by_tier, nodes, foot] = areas.areas(frame.area());
     frame.render_widget(summary(view, status, has_colours), head);
-    services(frame, body, view, has_colours);
+    let all = view.rows();
+    let services: Vec<_> = all.iter().map(|row| Cut::of(&row.service, &row.rate)).collect();
+    let of_node = |(node, rate): (&Arc<str>, _)| Cut::of(node, rate);
+    let of_nodes = open.filter(|_| endpoints.is_none()).into_iter().flat_map(|row| &row.nodes);
+    let of_nodes: Vec<_> = of_nodes.map(of_node).collect();
+    let room = usize::from(frame.area().width);
+    let shown = Shown::of(room, view.sort, services.iter().chain(&of_nodes));
+    let cursor = view.cursor.as_ref().map(|_| view.place());
+    let mut state = TableState::default().with_selected(cursor);
+    let services = table(&services, "SERVICE", Some(view.sort), &shown, has_colours);
+    frame.render_stateful_widget(services, body, &mut state);
+    let Some(row) = open else { return frame.render_widget(help(view), foot) };
+    let title = shortened(&printable(&row.service), room);
+    let bold = Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED);
+    frame.render_widget(Paragraph::new(title).style(bold), name);
     if let Some(tiers) = tiers {
-        frame.render_widget(tier_table(tiers), by_tier);
+        frame.render_widget(tier_table(tiers, shown.name, room), by_tier);
     }
-    if let (Some(_), Some(endpoints)) = (open, endpoints) {
-        frame.render_widget(endpoint_table(endpoints), nodes);
-    } else if let Some(row) = open {
-        let rows = row.nodes.iter().map(|(node, rate)| line(node, rate, has_colours));
-        frame.render_widget(table(rows, "FROM NODE", None), nodes);
+    match endpoints {
+        Some(endpoints) => frame.render_widget(endpoint_table(endpoints, room), nodes),
+        None => {
+            frame.render_widget(table(&of_nodes, "FROM NODE", None, &shown, has_colours), nodes);
+        }
     }
     frame.render_widget(help(view), foot);
 }
 
-fn services(frame: &mut Frame<'_>, area: Rect, view: &View, has_colours: bool) {
-    let rows = view.rows();
-    let lines = rows.iter().map(|row| line(&row.service, &row.rate, has_colours));
-    let cursor = view.cursor.as_ref().map(|_| view.place());
-    let mut state = TableState::default().with_selected(cursor);
-    frame.render_stateful_widget(table(lines, "SERVICE", Some(view.sort)), area, &mut state);
-}
-
 fn table<'a>(
-    rows: impl Iterator<Item = Cells<'a>>,
-    first: &str,
+    rows: &[Cut<'_>],
+    first: &'static str,
     sort: Option<Column>,
+    shown: &Shown,
+    has_colours: bool,
 ) -> Table<'a> {
     let sorted = |column: &str| sort.is_some_and(|sort| title(sort) == column);
-    let names = [first.to_owned()].into_iter().chain(HEADER.map(str::to_owned));
-    let header = names.enumerate().map(|(place, name)| {
-        let style = if sorted(&name) { Modifier::REVERSED } else { Modifier::BOLD };
+    let others = shown.others.iter().map(|(place, _)| COLUMNS[*place].0);
+    let header = [first].into_iter().chain(others).enumerate().map(|(place, name)| {
+        let style = if sorted(name) { Modifier::REVERSED } else { Modifier::BOLD };
         let text = if place == 0 { Line::from(name) } else { Line::from(name).right_aligned() };
         Cell::from(text).style(Style::new().add_modifier(style))
     });
-    Table::new(rows, widths())
+    Table::new(rows.iter().map(|row| line(row, shown, has_colours)), shown.widths())
         .header(Cells::new(header))
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
 }
 
-fn widths() -> impl Iterator<Item = Constraint> {
-    [Constraint::Min(24)].into_iter().chain(HEADER.map(|_| Constraint::Length(WIDTH)))
-}
-
-fn tier_table<'a>(tiers: &ByTier) -> Table<'a> {
+fn tier_table<'a>(tiers: &ByTier, name: usize, room: usize) -> Table<'a> {
     let line = |[first, rest @ ..]: [String; TIER_HEADER.len()]| {
         let rest = rest.map(|text| Cell::from(Line::from(text).right_aligned()));
         Cells::new([Cell::from(first)].into_iter().chain(rest))
@@ -108,19 +185,35 @@ fn tier_table<'a>(tiers: &ByTier) -> Table<'a> {
         line([tier.to_string(), per_second(rate.ended), moved, per_second(rate.failed)])
     });
     let header = line(TIER_HEADER.map(str::to_owned));
-    Table::new(rows, widths()).header(header.style(Style::new().add_modifier(Modifier::BOLD)))
+    let width = Constraint::Length(WIDTH as u16);
+    let name = name.min(room.saturating_sub(3 * (WIDTH + 1)));
+    let widths = [Constraint::Length(name as u16), width, width, width];
+    Table::new(rows, widths).header(header.style(Style::new().add_modifier(Modifier::BOLD)))
 }
 
-fn endpoint_table(endpoints: &[EndpointRow]) -> Table<'_> {
-    let rows = endpoints.iter().map(|row| {
-        let cells = [&row.frontend, &row.endpoint, row.locality, &row.share()].map(printable);
-        Cells::new(cells.map(Cell::from))
-    });
-    let header = ["FRONTEND", "ENDPOINT", "LOCALITY", "SHARE"].map(Cell::from);
-    let widths =
-        [Constraint::Fill(2), Constraint::Fill(2), Constraint::Fill(1), Constraint::Fill(1)];
-    let bold = Style::new().add_modifier(Modifier::BOLD);
-    Table::new(rows, widths).header(Cells::new(header).style(bold))
+fn endpoint_table<'a>(endpoints: &[EndpointRow], room: usize) -> Table<'a> {
+    let cells = |row: &EndpointRow| {
+        [&row.frontend, &row.endpoint, row.locality, &row.share()].map(printable)
+    };
+    let rows: Vec<_> = endpoints.iter().map(cells).collect();
+    let widest = |place: usize, title: &str| {
+        let cells = rows.iter().map(|row| row[place].chars().count());
+        cells.max().unwrap_or_default().max(title.len())
+    };
+    let needs: Vec<_> = ENDPOINT_COLUMNS
+        .into_iter()
+        .enumerate()
+        .map(|(place, (title, rank))| Need { width: widest(place, title) + 1, rank })
+        .collect();
+    let kept = fitting(room, &needs);
+    let of = |cells: [String; ENDPOINT_COLUMNS.len()]| {
+        Cells::new(kept.iter().map(|&at| Cell::from(cells[at].clone())).collect::<Vec<_>>())
+    };
+    let header = of(ENDPOINT_COLUMNS.map(|(title, _)| title.to_owned()));
+    let header = header.style(Style::new().add_modifier(Modifier::BOLD));
+    let rows: Vec<_> = rows.iter().cloned().map(of).collect();
+    let widths = kept.iter().map(|&at| Constraint::Length(needs[at].width as u16));
+    Table::new(rows, widths.collect::<Vec<_>>()).header(header)
 }
 
 const fn title(column: Column) -> &'static str {
@@ -134,8 +227,10 @@ const fn title(column: Column) -> &'static str {
     }
 }
 
-fn line<'a>(name: &str, rate: &Rate, has_colours: bool) -> Cells<'a> {
-    let cells = cells(rate).map(|text| Cell::from(Line::from(text).right_aligned()));
+fn line<'a>(row: &Cut<'_>, shown: &Shown, has_colours: bool) -> Cells<'a> {
+    let rate = row.rate;
+    let cells = shown.others.iter().map(|(place, _)| row.cells[*place].clone());
+    let cells = cells.map(|text| Cell::from(Line::from(text).right_aligned()));
     let colour = if rate.refused > 0.0 || rate.failed > 0.0 {
         Some(Color::Red)
     } else if rate.far_share().is_some_and(|share| share >= MUCH) {
@@ -144,7 +239,8 @@ fn line<'a>(name: &str, rate: &Rate, has_colours: bool) -> Cells<'a> {
         None
     };
     let style = colour.filter(|_| has_colours).map_or_else(Style::new, |it| Style::new().fg(it));
-    Cells::new([Cell::from(printable(name))].into_iter().chain(cells)).style(style)
+    let name = Cell::from(shortened(&row.name, shown.name));
+    Cells::new([name].into_iter().chain(cells)).style(style)
 }
 
 /// A name without characters that a terminal obeys.
@@ -152,8 +248,8 @@ fn printable(name: &str) -> String {
     name.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }).collect()
 }
 
-/// The cells of [`HEADER`].
-fn cells(rate: &Rate) -> [String; HEADER.len()] {
+/// The cells of [`COLUMNS`].
+fn cells(rate: &Rate) -> [String; COLUMNS.len()] {
     let [node, zone, region, elsewhere] = rate.connections.map(per_second);
     let far = rate.far_share().map_or("-".to_owned(), |share| format!("{:.0} %", share * 100.0));
     [
@@ -188,7 +284,10 @@ fn summary<'a>(view: &View, status: &Status, has_colours: bool) -> Paragraph<'a>
     } else {
         let plural = |count| if count == 1 { "" } else { "s" };
         let (services, nodes) = (view.rows().len(), status.asked);
-        format!("{services} Service{}, {nodes} node{}", plural(services), plural(nodes))
+        let of = status.all_nodes.filter(|all| *all > nodes);
+        let all = of.map_or_else(String::new, |all| format!(" of {all}"));
+        let counted = of.unwrap_or(nodes);
+        format!("{services} Service{}, {nodes}{all} node{}", plural(services), plural(counted))
     };
     if view.is_typing || !view.filter.is_empty() {
         text += &format!("   /{}{}", view.filter, if view.is_typing { "_" } else { "" });
@@ -219,18 +318,26 @@ fn help<'a>(view: &View) -> Paragraph<'a> {
     Paragraph::new(text).style(Style::new().add_modifier(Modifier::DIM))
 }
 
-/// The rows of a single look, as a table for people.
-pub(super) fn text(rows: &[&Row]) -> String {
+/// The rows of a single look, as a table for people; of so many characters, if somebody looks.
+pub(super) fn text(rows: &[&Row], sort: Column, room: Option<usize>) -> String {
     if rows.is_empty() {
-        return "No Service has had a connection.".to_owned();
+        return "No Service that is counted has had a connection.".to_owned();
     }
+    let rows: Vec<_> = rows.iter().map(|row| Cut::of(&row.service, &row.rate)).collect();
+    let shown = Shown::of(room.unwrap_or(usize::MAX / 2), sort, rows.iter());
     let mut table = comfy_table::Table::new();
-    table.load_preset(presets::NOTHING).set_header([&["SERVICE"], &HEADER[..]].concat());
+    let others = shown.others.iter().map(|(place, _)| COLUMNS[*place].0);
+    table.load_preset(presets::NOTHING).set_header(["SERVICE"].into_iter().chain(others));
+    for column in table.column_iter_mut() {
+        // One character between two columns, as on the screen.
+        column.set_padding((0, 1));
+    }
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    for row in rows {
-        table.add_row([vec![printable(&row.service)], cells(&row.rate).to_vec()].concat());
+    for row in &rows {
+        let cells = shown.others.iter().map(|(place, _)| row.cells[*place].clone());
+        table.add_row([shortened(&row.name, shown.name)].into_iter().chain(cells));
     }
     table.trim_fmt()
 }
@@ -269,7 +376,11 @@ mod tests {
     }
 
     fn screen(view: &View, status: &Status) -> String {
-        let mut terminal = Terminal::new(TestBackend::new(120, 14)).expect("a screen");
+        screen_of(120, view, status)
+    }
+
+    fn screen_of(width: u16, view: &View, status: &Status) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, 15)).expect("a screen");
         terminal.draw(|frame| draw(frame, view, status, false)).expect("drawn");
         let lines = terminal.backend().to_string();
         let lines = lines.lines().map(|line| line.trim_matches('"').trim_end());
@@ -293,6 +404,7 @@ default/idle\u{fffd}[2J                       -         -         -         -   
         assert_eq!(top.join("\n"), wanted, "\n{screen}");
         assert!(screen.contains("FROM NODE "), "\n{screen}");
         let wanted = "\
+default/web
 TCP BY TIER                      ENDED/S   BYTES/S    FAILED
 0                                    118    2.0 MB         -
 12                                     -         -       1.5
@@ -348,6 +460,81 @@ none                                 3.0     7.0 B         -
     }
 
     #[test]
+    fn columns_go_where_there_is_no_room_and_digits_never_do() {
+        let mut view = View::default();
+        let far = |bytes| Rate {
+            connections: [1_200.0, 3_300.0, 12_000.0, 40_000.0],
+            bytes: [0.0, 0.0, bytes, 0.0],
+            ..Rate::default()
+        };
+        let name = "a-namespace/with-a-service-of-a-long-name";
+        let row = |service: &str, bytes| Row {
+            service: service.into(),
+            nodes: [("worker-1".into(), far(bytes))].into(),
+            rate: far(bytes),
+            ..Row::default()
+        };
+        view.update(vec![row(name, 593e3), row("shop/cart", 966e3)]);
+        assert!(view.press(Key::Enter));
+        for (width, wanted) in [
+            (80, "SERVICE CONN/S NODE ZONE ELSEWHERE FAR FAR B/S REFUSED FAILED"),
+            (60, "SERVICE CONN/S FAR FAR B/S REFUSED FAILED"),
+            (40, "SERVICE CONN/S FAR B/S"),
+        ] {
+            let screen = screen_of(width, &view, &Status::default());
+            let lines: Vec<Vec<&str>> =
+                screen.lines().map(|line| line.split_whitespace().collect()).collect();
+            assert_eq!(lines[1].join(" "), wanted, "\n{screen}");
+            assert!(lines[2][0].starts_with("a-namespace/with-a-ser"), "\n{screen}");
+            assert!(lines[2][0].ends_with('…'), "\n{screen}");
+            let text = screen.lines().nth(2).expect("a row");
+            assert!(text.contains("56500") && text.contains("593 kB"), "\n{screen}");
+            let opened = screen.lines().find(|line| line.starts_with("worker-1"));
+            assert!(opened.expect("a node").contains("593 kB"), "\n{screen}");
+            assert!(screen.lines().skip(4).any(|line| line.contains("a-namespace/")), "{screen}");
+        }
+        // The column that sorts stays.
+        for _ in 0..9 {
+            assert!(view.press(Key::Right));
+        }
+        let screen = screen_of(40, &view, &Status::default());
+        assert!(screen.lines().nth(1).is_some_and(|it| it.contains(" FAILED")), "\n{screen}");
+    }
+
+    #[test]
+    fn endpoints_of_a_narrow_screen_are_whole() {
+        let mut view = View::default();
+        view.update(rows());
+        assert!(view.press(Key::Enter));
+        let endpoint = "[fd00:10:244:1::1234]:8080";
+        let row = EndpointRow {
+            service: "default/web:http".into(),
+            frontend: "[fd00:10:96::1234]:80/TCP".to_owned(),
+            endpoint: endpoint.to_owned(),
+            locality: "elsewhere",
+            share_percent: 100.0,
+        };
+        let status = Status { endpoints: Some(vec![row]), ..Status::default() };
+        for (width, has_frontend) in [(80, true), (60, false), (40, false)] {
+            let screen = screen_of(width, &view, &status);
+            let line = screen.lines().find(|line| line.contains(endpoint)).expect("an endpoint");
+            assert!(line.ends_with("100.00%"), "\n{screen}");
+            assert_eq!(line.contains("/TCP"), has_frontend, "\n{screen}");
+        }
+    }
+
+    #[test]
+    fn agents_are_counted_against_nodes() {
+        let view = View::default();
+        let head = |all_nodes| {
+            let status = Status { asked: 4, all_nodes, ..Status::default() };
+            screen_of(80, &view, &status).lines().next().unwrap_or_default().to_owned()
+        };
+        assert_eq!([head(None), head(Some(4))], ["0 Services, 4 nodes"; 2]);
+        assert_eq!(head(Some(5)), "0 Services, 4 of 5 nodes");
+    }
+
+    #[test]
     fn a_small_screen_does_not_panic() {
         let mut view = View::default();
         view.update(rows());
@@ -368,9 +555,18 @@ none                                 3.0     7.0 B         -
 
     #[test]
     fn a_table_of_no_services_is_a_sentence() {
-        assert_eq!(text(&[]), "No Service has had a connection.");
+        let text = |rows: &[&Row], room| text(rows, Column::Connections, room);
+        assert_eq!(text(&[], None), "No Service that is counted has had a connection.");
         let rows = rows();
-        let text = text(&rows.iter().collect::<Vec<_>>());
-        assert!(text.lines().nth(1).is_some_and(|line| line.contains("1.2 MB")), "{text}");
+        let rows: Vec<_> = rows.iter().collect();
+        let whole = text(&rows, None);
+        assert!(whole.lines().nth(1).is_some_and(|line| line.contains("1.2 MB")), "{whole}");
+        assert!(whole.starts_with("SERVICE"), "{whole}");
+        for column in COLUMNS {
+            assert!(whole.contains(column.0), "{whole}");
+        }
+        let narrow = text(&rows, Some(60));
+        assert!(narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");
+        assert!(narrow.contains("1.2 MB") && !narrow.contains("REGION"), "{narrow}");
     }
 }

@@ -2,10 +2,11 @@
 //!
 //! `source` asks nodes for what they have counted: `agents` says which Pods, `agent` asks one, `scraped`
 //! reads its answer, and `moment` is what all of them say. `traffic` makes rates of two moments; `view` sorts and filters them; `round_trips`
-//! has their medians, `zones` what was moved to which zone; `draw` shows them.
+//! has their medians, `zones` what was moved to which zone; `draw` shows them, in the `columns` that fit.
 
 mod agent;
 mod agents;
+mod columns;
 mod draw;
 mod moment;
 mod round_trips;
@@ -27,6 +28,8 @@ use tokio::runtime::Builder;
 use tokio::time::sleep;
 
 pub use agent::metrics;
+pub use agents::scope;
+pub(crate) use agents::{AgentPod, agent_on};
 use draw::Status;
 pub use moment::Tier;
 #[cfg(test)]
@@ -90,10 +93,12 @@ pub async fn once(options: &Options) -> anyhow::Result<(Vec<Row>, Vec<String>)> 
     Ok((view.rows().into_iter().cloned().collect(), sentences))
 }
 
-/// The rows as a table for people.
+/// The rows as a table for people; on a terminal only the columns that it has room for.
 #[must_use]
-pub fn table(rows: &[Row]) -> String {
-    draw::text(&rows.iter().collect::<Vec<_>>())
+pub fn table(rows: &[Row], sort: Column, is_terminal: bool) -> String {
+    let size = if is_terminal { ratatui::crossterm::terminal::size().ok() } else { None };
+    let room = size.map(|(columns, _)| usize::from(columns));
+    draw::text(&rows.iter().collect::<Vec<_>>(), sort, room)
 }
 
 /// Shows the rates until the user quits.
@@ -213,6 +218,8 @@ fn looked(before: &Moment, after: &Moment) -> (Vec<Row>, Status) {
     let (medians, impossible) = medians(before, after);
     troubles.extend(impossible);
     let round_trips = in_words(&medians);
-    let caveat = after.caveat();
-    (rows, Status { asked, troubles, round_trips, caveat, ..Status::default() })
+    let caveats: Vec<_> = after.caveat().into_iter().chain(after.uncounted()).collect();
+    let caveat = (!caveats.is_empty()).then(|| caveats.join("; "));
+    let all_nodes = after.all_nodes;
+    (rows, Status { asked, troubles, round_trips, caveat, all_nodes, ..Status::default() })
 }

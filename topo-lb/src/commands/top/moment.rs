@@ -136,6 +136,10 @@ pub(crate) struct Moment {
     pub observing: usize,
     /// Which Services the agents handle, as far as their Pods say.
     pub scope: Option<Scope>,
+    /// Services without a policy, which agents leave alone and do not count.
+    pub unhandled: usize,
+    /// Nodes that there are; `None` if nobody says it.
+    pub all_nodes: Option<usize>,
 }
 
 impl Moment {
@@ -143,7 +147,19 @@ impl Moment {
     pub(crate) fn at(at: Instant) -> Self {
         let (nodes, round_trips, zones) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let (when, doubts) = (BTreeMap::new(), Doubts::new());
-        Self { at, when, nodes, round_trips, zones, doubts, observing: 0, scope: None }
+        let (observing, unhandled, all_nodes) = (0, 0, None);
+        let scope = None;
+        Self { at, when, nodes, round_trips, zones, doubts, observing, scope, unhandled, all_nodes }
+    }
+
+    /// Which Services have no counts, if some have none.
+    pub(super) fn uncounted(&self) -> Option<String> {
+        let who = match self.unhandled {
+            0 => return None,
+            1 => "1 Service is".to_owned(),
+            some => format!("{some} Services are"),
+        };
+        Some(format!("{who} not counted: no policy (the agents' scope is opt-in)"))
     }
 
     /// What to know of the counts if agents only observe.
@@ -161,5 +177,22 @@ impl Moment {
         let when = |moment: &Self| moment.when.get(node).copied().unwrap_or(moment.at);
         let since = when(self).saturating_duration_since(when(before));
         since.max(Duration::from_millis(1)).as_secs_f64()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn services_without_a_policy_are_said_to_be_uncounted() {
+        let said = |unhandled| {
+            let moment = Moment { unhandled, ..Moment::at(Instant::now()) };
+            moment.uncounted()
+        };
+        assert_eq!(said(0), None);
+        let one = "1 Service is not counted: no policy (the agents' scope is opt-in)";
+        assert_eq!(said(1).as_deref(), Some(one));
+        assert!(said(12).is_some_and(|it| it.starts_with("12 Services are not counted")));
     }
 }

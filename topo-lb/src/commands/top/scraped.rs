@@ -14,6 +14,7 @@ const MOST_LINES: usize = 100_000;
 
 const TCP_RTT: &str = declared::TCP_RTT.name;
 const OBSERVING: &str = declared::OBSERVING.name;
+const UNHANDLED: &str = declared::UNHANDLED_SERVICES.name;
 
 /// What an agent has counted.
 #[derive(Debug, Default, PartialEq)]
@@ -24,6 +25,8 @@ pub(super) struct Scraped {
     pub(super) zones: Option<Zones>,
     /// Whether it only observes: connections and refusals are those that would be.
     pub(super) observes: bool,
+    /// Services that it leaves alone because they have no policy.
+    pub(super) unhandled: usize,
 }
 
 /// What the counters say in an agent's OpenMetrics text. Series of other metrics, without a Service or with an
@@ -39,7 +42,8 @@ pub(super) fn answer(text: &str) -> Result<Scraped, String> {
     }
     let scrape = Scrape::parse(text.lines().map(|line| Ok(line.to_owned())))
         .map_err(|error| format!("its metrics cannot be read: {error}"))?;
-    let Scraped { mut traffic, mut round_trips, mut zones, mut observes } = Scraped::default();
+    let Scraped { mut traffic, mut round_trips, mut zones, mut observes, mut unhandled } =
+        Scraped::default();
     let mut is_agent = false;
     for sample in scrape.samples {
         let name = &*sample.metric;
@@ -61,6 +65,9 @@ pub(super) fn answer(text: &str) -> Result<Scraped, String> {
         if let (OBSERVING, Value::Gauge(value)) = (name, &sample.value) {
             observes = *value > 0.0;
         }
+        if let (UNHANDLED, Value::Gauge(value)) = (name, &sample.value) {
+            unhandled = *value as usize;
+        }
         let Some(value) = count(&sample.value) else { continue };
         if name == declared::ZONE_SENT_BYTES.name {
             add_to_zone(&mut zones, &sample, |moved| moved.sent += value);
@@ -77,7 +84,7 @@ pub(super) fn answer(text: &str) -> Result<Scraped, String> {
         *totals.entry(series).or_default() += value;
     }
     if is_agent {
-        Ok(Scraped { traffic, round_trips, zones, observes })
+        Ok(Scraped { traffic, round_trips, zones, observes, unhandled })
     } else {
         Err("it has no metric of topo-lb: is it an agent?".into())
     }
@@ -175,9 +182,13 @@ mod tests {
             topo_lb_zone_sent_bytes_total{destination_zone=\"b\"} 9\n\
             # TYPE topo_lb_observing gauge\n\
             topo_lb_observing 1\n\
+            # TYPE topo_lb_unhandled_services gauge\n\
+            topo_lb_unhandled_services 7\n\
             # EOF\n";
-        let Scraped { traffic, round_trips, zones, observes } = answer(text).expect("metrics");
+        let Scraped { traffic, round_trips, zones, observes, unhandled } =
+            answer(text).expect("metrics");
         assert!(observes);
+        assert_eq!(unhandled, 7);
         let moved = |sent, received| Moved { sent, received };
         let to = [("a".into(), moved(5.0, 0.0)), ("b".into(), moved(7.0, 30.0))].into();
         assert_eq!(zones, Some(Zones { own: "a".into(), to }));

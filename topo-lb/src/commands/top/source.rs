@@ -10,7 +10,7 @@ use futures::stream;
 use topo_lb_common::backend::Locality;
 
 use super::agent::{Agent, Answer};
-use super::agents::{Agents, list};
+use super::agents::{Agents, list, nodes};
 use super::moment::{Counter, Moment, RoundTrips, Series, Tier, Traffic};
 use super::scraped::Scraped;
 use topo_lb_agent::metrics::bounded::Counts;
@@ -22,8 +22,10 @@ use topo_lb_kube::source::kube::{KubeTarget, Server, connect};
 
 /// How many agents are asked at once.
 const AT_ONCE: usize = 32;
-/// How long a listing of the agents' Pods is used while each of them answers.
+/// How long a listing of the agents' Pods is used.
 const LISTED: Duration = Duration::from_secs(60);
+/// The same while Pods are being replaced: it doubles as long as a listing says nothing new.
+const REPLACED: Duration = Duration::from_secs(1);
 
 /// Where the counts come from.
 #[derive(Clone, Debug)]
@@ -56,52 +58,58 @@ pub(crate) struct Cluster {
     server: Server,
     namespace: String,
     port: u16,
-    listed: Option<(Instant, Agents)>,
-    /// Nodes whose agent did not answer, or that have none any more, at the last look.
+    agents: Agents,
+    nodes: Option<usize>,
+    listed: Option<Instant>,
+    /// How long that is used.
+    pause: Duration,
+    /// Those that did not answer the last time.
     silent: BTreeSet<Arc<str>>,
-    /// Since when the newest of them is silent.
-    since: Instant,
 }
 
 impl Cluster {
-    /// Asks every agent. Pods of a rollout are replaced: those of silent nodes are listed again at once,
-    /// and then each time that the silence lasts half as long again.
-    ///
-    /// # Errors
-    /// The Pods cannot be listed for the first time, or for a minute.
-    async fn ask(&mut self) -> anyhow::Result<(BTreeMap<Arc<str>, Answer>, &Agents)> {
-        let is_old = |(listed, _): &(Instant, _)| listed.elapsed() > LISTED;
-        let (listed, agents) = match self.listed.take_if(|it| !is_old(it)) {
-            Some(listed) => listed,
-            None => (Instant::now(), self.list().await?),
+    /// Lists the agents' Pods. Returns whether they are others than before.
+    async fn list(&mut self) -> anyhow::Result<bool> {
+        self.listed = Some(Instant::now());
+        let Self { server, namespace, port, .. } = &*self;
+        let (listed, nodes) = futures::join!(list(server, namespace, *port), nodes(server));
+        let agents = listed?;
+        let paths = |agents: &[Agent]| -> Vec<String> {
+            agents.iter().map(|agent| agent.path.clone()).collect()
         };
-        let known: BTreeSet<_> = agents.all.iter().map(|it| Arc::clone(&it.name)).collect();
-        let mut answers = ask(&agents.all).await;
-        let gone = self.silent.iter().filter(|node| !known.contains(*node)).cloned();
-        let failed = answers.iter().filter(|(_, it)| it.is_err()).map(|(node, _)| node.clone());
-        let silent: BTreeSet<_> = failed.chain(gone).collect();
-        if !silent.is_subset(&self.silent) {
-            self.since = Instant::now();
-        }
-        let is_due = !silent.is_empty() && listed.elapsed() >= self.since.elapsed() / 2;
-        self.silent = silent;
-        let listed = match if is_due { self.list().await.ok() } else { None } {
-            Some(newer) => {
-                let is_same = |one: &&Agent| agents.all.iter().any(|it| it.path == one.path);
-                let new: Vec<_> = newer.all.iter().filter(|it| !is_same(it)).cloned().collect();
-                answers.retain(|node, _| newer.all.iter().any(|it| it.name == *node));
-                answers.extend(ask(&new).await);
-                (Instant::now(), newer)
-            }
-            None => (listed, agents),
-        };
-        // A node whose Pod is gone is silent until it has another one.
-        self.silent.retain(|node| !matches!(answers.get(node), Some(Ok(_))));
-        Ok((answers, &self.listed.insert(listed).1))
+        let is_news = paths(&agents.all) != paths(&self.agents.all) || nodes != self.nodes;
+        (self.agents, self.nodes) = (agents, nodes);
+        Ok(is_news)
     }
 
-    async fn list(&self) -> anyhow::Result<Agents> {
-        list(&self.server, &self.namespace, self.port).await
+    /// Asks every agent. One that begins to be silent may have a new Pod: the Pods are listed at once, and
+    /// soon again until each node has an agent that answers.
+    async fn ask(&mut self) -> anyhow::Result<BTreeMap<Arc<str>, Answer>> {
+        let is_due = self.listed.is_none_or(|listed| listed.elapsed() >= self.pause);
+        let mut is_news = is_due && self.list().await?;
+        let mut answers = ask(&self.agents.all).await;
+        let silent = |answers: &BTreeMap<Arc<str>, Answer>| -> BTreeSet<Arc<str>> {
+            let silent = answers.iter().filter(|(_, answer)| answer.is_err());
+            silent.map(|(node, _)| Arc::clone(node)).collect()
+        };
+        let asked: BTreeSet<_> = self.agents.all.iter().map(|agent| agent.path.clone()).collect();
+        // While the API server is away, the answers say so.
+        if !silent(&answers).is_subset(&self.silent) && self.list().await.unwrap_or(false) {
+            is_news = true;
+            let is_new = |agent: &&Agent| !asked.contains(&agent.path);
+            let new: Vec<_> = self.agents.all.iter().filter(is_new).cloned().collect();
+            answers.extend(ask(&new).await);
+            answers.retain(|node, _| self.agents.all.iter().any(|agent| agent.name == *node));
+        }
+        self.silent = silent(&answers);
+        let is_whole =
+            self.silent.is_empty() && self.nodes.is_none_or(|all| self.agents.all.len() >= all);
+        self.pause = match (is_whole, is_news) {
+            (true, _) => LISTED,
+            (false, true) => REPLACED,
+            (false, false) => (self.pause * 2).min(LISTED),
+        };
+        Ok(answers)
     }
 }
 
@@ -127,9 +135,11 @@ impl Source {
                 server: connect(target).await?,
                 namespace: namespace.clone(),
                 port: *port,
+                agents: Agents::default(),
+                nodes: None,
                 listed: None,
+                pause: REPLACED,
                 silent: BTreeSet::new(),
-                since: Instant::now(),
             })),
         })
     }
@@ -148,26 +158,31 @@ impl Source {
                     let (traffic, round_trips) = (of_maps(&services), round_trips(&services));
                     // The maps have endpoints, and not their zones.
                     let observes = mode::observes(pin_dir);
-                    (at, Scraped { traffic, round_trips, zones: None, observes })
+                    (at, Scraped { traffic, round_trips, observes, ..Scraped::default() })
                 });
                 BTreeMap::from([("this node".into(), counted)])
             }
             Self::Agents(agents) => ask(agents).await,
             Self::Cluster(cluster) => {
-                let (answers, agents) = cluster.ask().await?;
-                (moment.doubts, moment.scope) = (agents.doubts.clone(), agents.scope);
+                let answers = cluster.ask().await?;
+                let Agents { doubts, scope, .. } = &cluster.agents;
+                (moment.doubts, moment.scope) = (doubts.clone(), *scope);
+                moment.all_nodes = cluster.nodes;
                 answers
             }
         };
         for (node, answer) in answers {
-            let traffic =
-                answer.map(|(when, Scraped { traffic, round_trips, zones, observes })| {
+            let traffic = answer.map(
+                |(when, Scraped { traffic, round_trips, zones, observes, unhandled })| {
                     moment.observing += usize::from(observes);
+                    // All agents see the same Services, not all at once.
+                    moment.unhandled = moment.unhandled.max(unhandled);
                     moment.when.insert(Arc::clone(&node), when);
                     moment.round_trips.insert(Arc::clone(&node), round_trips);
                     moment.zones.extend(zones.map(|zones| (Arc::clone(&node), zones)));
                     traffic
-                });
+                },
+            );
             moment.nodes.insert(node, traffic);
         }
         Ok(moment)
@@ -225,14 +240,17 @@ async fn ask(agents: &[Agent]) -> BTreeMap<Arc<str>, Answer> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
     use axum::Router;
     use axum::routing::get;
     use serde_json::json;
     use tokio::net::TcpListener;
     use tokio::sync::watch;
+    use tokio::time::sleep;
     use topo_lb_common::counters::Counters;
     use topo_lb_common::totals;
-    use topo_lb_fake_api::FakeApi;
+    use topo_lb_fake_api::{FakeApi, NODES};
 
     use super::super::traffic::{Rate, TierRate, rates};
     use super::*;
@@ -265,56 +283,52 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn the_successor_of_a_pod_is_asked_soon_and_a_node_without_one_is_missed() {
+        let pods = "/api/v1/namespaces/topo-lb/pods";
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let api = FakeApi::start(listener, &[pods, NODES]).expect("a server");
+        let pod = |name: &str, node: &str| {
+            json!({"apiVersion": "v1", "kind": "Pod", "spec": {"nodeName": node, "containers": []},
+                   "metadata": {"namespace": "topo-lb", "name": name}})
+        };
+        api.fill(
+            NODES,
+            ["n1", "n2"].map(
+                |node| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}}),
+            ),
+        );
+        api.fill(pods, [pod("a", "n1"), pod("b", "n2")]);
+        let ended = Arc::new(AtomicBool::new(false));
+        let is_over = Arc::clone(&ended);
+        api.answer_texts(move |path| {
+            let is_gone = path.contains("/a:") && is_over.load(Relaxed);
+            (path.contains("/proxy/metrics") && !is_gone).then(|| "topo_lb_ready 1\n".to_owned())
+        });
+        let target = KubeTarget::Server(api.url());
+        let from = From::Cluster { target, namespace: "topo-lb".to_owned(), port: 1 };
+        let mut source = Source::open(&from).await.expect("a cluster");
+        let mut seen = async || {
+            let moment = source.moment().await.expect("a moment");
+            let nodes: Vec<_> =
+                moment.nodes.iter().map(|(node, it)| (node.to_string(), it.is_ok())).collect();
+            (nodes, moment.all_nodes)
+        };
+        let both = || vec![("n1".to_owned(), true), ("n2".to_owned(), true)];
+        assert_eq!(seen().await, (both(), Some(2)));
+        // Its Pod is deleted, and the next one does not run yet.
+        ended.store(true, Relaxed);
+        api.change(pods, "DELETED", pod("a", "n1"));
+        assert_eq!(seen().await, (vec![("n2".to_owned(), true)], Some(2)));
+        api.change(pods, "ADDED", pod("c", "n1"));
+        sleep(REPLACED + Duration::from_millis(100)).await;
+        assert_eq!(seen().await, (both(), Some(2)));
+    }
+
+    #[tokio::test]
     async fn a_node_that_is_given_twice_is_refused() {
         let twice = ["n1=http://10.0.0.7:1", "n1=http://10.0.0.8:1"].map(str::to_owned);
         let error = Source::open(&From::Agents(twice.into())).await.err().expect("an error");
         assert_eq!(error.to_string(), "n1 has two agents: give --agent once for each node");
-    }
-
-    const PODS: &str = "/api/v1/namespaces/topo-lb/pods";
-
-    /// A rollout: the API server has other Pods than those that were listed.
-    #[tokio::test]
-    async fn pods_of_silent_agents_are_listed_again_at_once() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        let api = FakeApi::start(listener, &[PODS]).expect("a server");
-        let pods = |on_n1: Option<&str>| {
-            let pods = [("n1", on_n1), ("n2", Some("steady"))];
-            let pods = pods.into_iter().filter_map(|(node, name)| {
-                Some(json!({"apiVersion": "v1", "kind": "Pod",
-                    "spec": {"nodeName": node, "containers": []},
-                    "metadata": {"namespace": "topo-lb", "name": name?}}))
-            });
-            pods.collect::<Vec<_>>()
-        };
-        let rollout = |on_n1: Option<&'static str>| {
-            api.forget(PODS, pods(on_n1));
-            api.answer_texts(move |path| {
-                let name = path.strip_prefix(PODS)?.strip_prefix('/')?;
-                let name = name.strip_suffix(":7/proxy/metrics")?;
-                let is_there = [Some("steady"), on_n1].contains(&Some(name));
-                is_there.then(|| "topo_lb_ready 1\n".to_owned())
-            });
-        };
-        rollout(Some("old"));
-        let target = KubeTarget::Server(api.url());
-        let from = From::Cluster { target, namespace: "topo-lb".to_owned(), port: 7 };
-        let mut source = Source::open(&from).await.expect("a server");
-        let mut answered = async || {
-            let moment = source.moment().await.expect("a listing");
-            let nodes = moment.nodes.iter().filter(|(_, answer)| answer.is_ok());
-            nodes.map(|(node, _)| node.to_string()).collect::<Vec<_>>()
-        };
-        assert_eq!(answered().await, ["n1", "n2"]);
-        assert_eq!(answered().await, ["n1", "n2"]);
-        assert_eq!(api.requested("labelSelector"), 1, "each of them answers");
-        rollout(Some("new"));
-        assert_eq!(answered().await, ["n1", "n2"], "at the look at which the old one is gone");
-        // A Pod may be gone before the next one is there.
-        rollout(None);
-        assert_eq!(answered().await, ["n2"]);
-        rollout(Some("next"));
-        assert_eq!(answered().await, ["n1", "n2"]);
     }
 
     #[test]

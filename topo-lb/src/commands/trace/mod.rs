@@ -3,15 +3,17 @@
 //! The programs write them to a ring buffer. It is read ten times a second, each time no more than fits
 //! into it: so it limits what a flood costs. What does not fit is lost, and counted.
 
+mod names;
 mod output;
 mod pods;
+mod remote;
 mod row;
 mod table;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail, ensure};
@@ -26,13 +28,15 @@ use topo_lb_common::trace::Decision;
 
 use crate::called::called;
 use output::Output;
-pub use pods::{Owner, PodName, Pods};
+pub use pods::{Owner, PodName, Pods, Told};
+pub use remote::{Place, trace_there};
 use row::{Clock, Known};
 pub use row::{Process, Row};
 use table::Columns;
 use topo_lb_kernel::datapath::attach::mode::observes;
 use topo_lb_kernel::datapath::maps::encode::read_text;
-use topo_lb_kernel::datapath::maps::pinned::{Hash, Raw, found, open};
+use topo_lb_kernel::datapath::maps::error::StoreError;
+use topo_lb_kernel::datapath::maps::pinned::{Hash, Raw, entries, found, open};
 use topo_lb_kernel::datapath::maps::trace::{Ring, TraceError};
 use topo_lb_kernel::device;
 
@@ -58,6 +62,8 @@ pub struct Options {
     pub service: Option<String>,
     /// Only this Pod, `namespace/name` or its UID.
     pub pod: Option<String>,
+    /// Whether standard input has the names of Pods; its end ends the trace.
+    pub names_from_stdin: bool,
     /// Bytes of the ring buffer.
     pub buffer: u32,
     /// Ends after so many rows.
@@ -80,10 +86,16 @@ pub async fn run(
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut hang_up = signal(SignalKind::hangup())?;
-    let mut tracer = Tracer::open(options)?;
+    let told = Told::default();
+    let (end, note) = names::learn(&options, &told).await;
+    let mut tracer = Tracer::open(options, told)?;
+    for note in note.into_iter().chain(tracer.unhandled()?) {
+        writeln!(errors, "{}: {note}", called())?;
+    }
     let output = Output::start(out)?;
     let mut stop = pin!(async {
         tokio::select! {
+            () = end => {}
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
             _ = hang_up.recv() => {}
@@ -122,7 +134,7 @@ struct Tracer {
 }
 
 impl Tracer {
-    fn open(options: Options) -> anyhow::Result<Self> {
+    fn open(options: Options, told: Told) -> anyhow::Result<Self> {
         let Options { pin_dir, cgroup_root, pod_logs, service, pod, .. } = &options;
         for (what, name) in [("Service", service), ("Pod", pod)] {
             let is_name = |it: &String| it.contains('/') || what == "Pod" && is_uid(it);
@@ -133,22 +145,38 @@ impl Tracer {
             }
         }
         if let Some(pod) = pod.as_ref().filter(|pod| pod.contains('/')) {
+            let is_told = !told.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
             ensure!(
-                pod_logs.is_dir(),
+                pod_logs.is_dir() || is_told,
                 "the names of Pods are not known here, because {} is no folder: give the UID of {pod} \
                  to --pod, or the folder of the Pods' logs to --pod-logs",
                 pod_logs.display()
             );
         }
-        let pods = Pods::new(cgroup_root, pod_logs)
+        let pods = Pods::new(cgroup_root, pod_logs, told)
             .with_context(|| format!("cannot look into {}", cgroup_root.display()))?;
         let ring = Ring::open(pin_dir, options.buffer).map_err(|error| match error {
             TraceError::Ring(..) => anyhow!("{error}; try another --buffer, as root"),
             other => other.into(),
         })?;
         let names = Names::open(pin_dir)?;
-        let (clock, columns) = (Clock::read(), Columns::new());
+        let (clock, columns) = (Clock::read(), Columns::new(names.longest()?, pods.longest()));
         Ok(Self { options, ring, names, is_observed: false, pods, clock, columns, shown: 0 })
+    }
+
+    /// What to say if the programs do not know the Service that is asked for.
+    fn unhandled(&self) -> anyhow::Result<Option<String>> {
+        let Some(wanted) = &self.options.service else { return Ok(None) };
+        for text in self.names.all() {
+            if is_of(Some(&text?), wanted) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(format!(
+            "{wanted} is not handled on this node, so nothing is shown unless that changes: it has no policy and \
+             the agent's scope is opt-in, or it has no ClusterIP, or there is no such Service; `topo-lb explain` \
+             says which"
+        )))
     }
 
     /// Writes rows until there are as many as wanted, or nobody reads them.
@@ -276,6 +304,20 @@ impl Names {
 
     fn pinned(pin_dir: &Path) -> Option<u32> {
         MapInfo::from_pin(pin_dir.join(maps::NAMES)).ok().map(|map| map.id())
+    }
+
+    /// Every name.
+    fn all(&self) -> impl Iterator<Item = Result<Arc<str>, StoreError>> {
+        let texts = entries(&self.map, maps::NAMES);
+        texts.filter_map(|pair| match pair {
+            Ok((_, name)) => read_text(&name.text).map(|text| Ok(Arc::from(text))),
+            Err(error) => Some(Err(error)),
+        })
+    }
+
+    /// Characters of the longest one.
+    fn longest(&self) -> Result<usize, StoreError> {
+        self.all().try_fold(0, |most, text| Ok(most.max(text?.len())))
     }
 
     /// Opens the map again if an agent has renewed it.

@@ -6,7 +6,7 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 
@@ -27,7 +27,11 @@ pub struct PodName {
 
 impl fmt::Display for PodName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name.as_ref().unwrap_or(&self.uid))
+        match &self.name {
+            Some(name) => f.write_str(name),
+            // The beginning tells Pods of a node apart; JSON has it all.
+            None => write!(f, "uid-{}", self.uid.chars().take(8).collect::<String>()),
+        }
     }
 }
 
@@ -56,6 +60,8 @@ pub enum Owner {
 pub struct Pods {
     tree: Tree,
     logs: PathBuf,
+    /// What others say of their names.
+    told: Told,
     /// By cgroup.
     known: BTreeMap<u64, Owner>,
 }
@@ -65,8 +71,17 @@ impl Pods {
     ///
     /// # Errors
     /// The cgroup root cannot be read.
-    pub fn new(cgroup_root: &Path, logs: &Path) -> io::Result<Self> {
-        Ok(Self { tree: Tree::new(cgroup_root)?, logs: logs.to_owned(), known: BTreeMap::new() })
+    pub fn new(cgroup_root: &Path, logs: &Path, told: Told) -> io::Result<Self> {
+        let (tree, logs) = (Tree::new(cgroup_root)?, logs.to_owned());
+        Ok(Self { tree, logs, told, known: BTreeMap::new() })
+    }
+
+    /// Characters of the longest name of a Pod of this node, as far as they are known.
+    pub fn longest(&self) -> usize {
+        let lengths =
+            |names: &BTreeMap<Arc<str>, Arc<str>>| names.values().map(|it| it.len()).max();
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        lengths(&told).max(lengths(&names(&self.logs))).unwrap_or_default()
     }
 
     /// Whose processes in a cgroup are. Searches all cgroups if it is a new one.
@@ -84,9 +99,20 @@ impl Pods {
             let other = || if tree.has(cgroup) { Owner::Host } else { Owner::Unknown };
             self.known.entry(cgroup).or_insert_with(other);
         }
-        self.known.get(&cgroup).cloned().unwrap_or_default()
+        let owner = self.known.get(&cgroup).cloned().unwrap_or_default();
+        match owner {
+            Owner::Pod(PodName { uid, name: None }) => {
+                let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+                let name = told.get(&uid).cloned();
+                Owner::Pod(PodName { uid, name })
+            }
+            owner => owner,
+        }
     }
 }
+
+/// `namespace/name` of Pods by UID, as somebody tells who may ask the API server.
+pub type Told = Arc<Mutex<BTreeMap<Arc<str>, Arc<str>>>>;
 
 /// `namespace/name` of Pods by UID; none if there are no logs.
 fn names(logs: &Path) -> BTreeMap<Arc<str>, Arc<str>> {
@@ -133,15 +159,21 @@ mod tests {
         let (cgroups, logs) = (root.path().join("cgroups"), root.path().join("logs"));
         let container = cgroups.join("kubepods/burstable/podab-12/container/deep");
         fs::create_dir_all(&container).unwrap();
-        let mut pods = Pods::new(&cgroups, &logs).unwrap();
+        let told = Told::default();
+        let mut pods = Pods::new(&cgroups, &logs, Arc::clone(&told)).unwrap();
         let id = |path: &Path| fs::metadata(path).unwrap().ino();
         let mut pod = |path: &Path| match pods.of(id(path)) {
             Owner::Pod(pod) => pod,
             other => panic!("{other:?}"),
         };
         let unnamed = pod(&container);
-        assert_eq!(unnamed.to_string(), "ab-12");
+        assert_eq!(unnamed.to_string(), "uid-ab-12");
         assert!(unnamed.is("ab-12") && !unnamed.is("default/web-0"));
+
+        // Somebody knows it.
+        told.lock().unwrap().insert("ab-12".into(), "shop/told".into());
+        assert_eq!(pod(&container).to_string(), "shop/told");
+        told.lock().unwrap().clear();
 
         // A container that is new: its Pod has a name meanwhile.
         fs::create_dir_all(logs.join("default_web-0_ab-12")).unwrap();

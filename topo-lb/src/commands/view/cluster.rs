@@ -150,7 +150,7 @@ impl Cluster {
                 self.unserved.clear();
                 self.faults.clear();
             }
-            Event::Pods(_) | Event::Freshness(_) => {}
+            Event::Pods(_) | Event::Freshness(_) | Event::Kept(..) => {}
         }
     }
 }

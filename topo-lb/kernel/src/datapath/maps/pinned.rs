@@ -67,7 +67,7 @@ pub(super) fn another<'a, K: bytemuck::Pod, V: bytemuck::Pod>(
 }
 
 /// Every entry of the map `name`.
-pub(crate) fn entries<K: bytemuck::Pod, V: bytemuck::Pod>(
+pub fn entries<K: bytemuck::Pod, V: bytemuck::Pod>(
     map: &Hash<K, V>,
     name: &'static str,
 ) -> impl Iterator<Item = Result<(K, V), StoreError>> {

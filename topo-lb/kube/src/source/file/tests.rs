@@ -364,7 +364,11 @@ async fn until(following: &mut Following, enough: impl Fn(&All) -> bool) {
     while !enough(&all) {
         match next(following).await {
             Event::Update(update) => all.take(update),
-            Event::Synced | Event::Freshness(_) | Event::Pods(_) | Event::Mended(_) => {}
+            Event::Synced
+            | Event::Freshness(_)
+            | Event::Pods(_)
+            | Event::Mended(_)
+            | Event::Kept(..) => {}
             Event::Trouble(trouble) | Event::Unserved(trouble) => panic!("{trouble}"),
         }
     }
@@ -598,7 +602,7 @@ async fn an_object_that_turns_bad_stays_as_it_was_while_others_change() {
                 Event::Update(update) => drop(state.apply(update, "n1")),
                 Event::Trouble(trouble) | Event::Unserved(trouble) => said.push(trouble),
                 Event::Mended(sentence) => mended.push(sentence),
-                Event::Synced | Event::Freshness(_) | Event::Pods(_) => {}
+                Event::Synced | Event::Freshness(_) | Event::Pods(_) | Event::Kept(..) => {}
             }
         }
         let id = ServiceId { namespace: "default".into(), name: "web".into() };

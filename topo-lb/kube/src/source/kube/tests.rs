@@ -89,6 +89,7 @@ async fn next_policy(events: &mut Events) -> String {
                 return format!("all: {}", names.join(" "));
             }
             Event::Trouble(trouble) => return trouble,
+            Event::Kept(kind, is_so) => return format!("kept {kind}: {is_so}"),
             _ => {}
         }
     }
@@ -120,10 +121,12 @@ async fn policies_are_followed_and_outlive_their_kind() {
         fake.server.url()
     );
     assert!(trouble.starts_with(&begin), "{trouble}");
+    assert_eq!(next_policy(&mut events).await, "kept ClusterTopologyPolicy: true");
     // They come back with it.
     fake.change(CLUSTER_POLICIES, "ADDED", policy("c", "*"));
     fake.state().refuse.clear();
     assert_eq!(next_policy(&mut events).await, "c *");
+    assert_eq!(next_policy(&mut events).await, "kept ClusterTopologyPolicy: false");
     assert_eq!(next_policy(&mut events).await, "all: c");
 }
 

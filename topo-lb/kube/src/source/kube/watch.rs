@@ -210,7 +210,9 @@ impl<T: StateKind> Watch<T> {
                     Phase::Probing { .. } | Phase::Watching => Vec::new(),
                 };
                 self.had_contact = true;
-                self.absence = None;
+                if self.absence.take().is_some() && T::IS_CUSTOM {
+                    self.say(Event::Kept(T::KIND, false));
+                }
                 self.reach.listed();
                 self.server.session.watch_health.listed(T::KIND);
                 let all = Event::Update(T::update(Change::Listed(Vec::new(), listed)));

@@ -53,6 +53,9 @@ impl<T: StateKind> Watch<T> {
         if let Some(trouble) = trouble {
             if self.absence.as_ref() != Some(&trouble) {
                 self.say(Event::Trouble(trouble.clone()));
+                if T::IS_CUSTOM {
+                    self.say(Event::Kept(T::KIND, true));
+                }
             }
             self.absence = Some(trouble);
         }

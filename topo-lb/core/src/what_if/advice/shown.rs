@@ -1,0 +1,97 @@
+//! The advice as text.
+
+use std::fmt::Write as _;
+
+use super::super::Both;
+use super::Advice;
+use crate::explain::{empty, shown};
+use crate::magnitude;
+
+/// Most Services that are shown. JSON has all.
+const ROWS: usize = 20;
+/// Most of those that are left as they are.
+const LEFT: usize = 5;
+
+/// The advice for people; `colour` adds terminal colours.
+#[must_use]
+pub fn table(advice: &Advice, colour: bool) -> String {
+    let factor = advice.months.unwrap_or(1.0);
+    let money = |money: f64| format!("${:.2}", money * factor);
+    let bytes = |count: f64| magnitude::bytes(count * factor);
+    let time = if advice.months.is_some() { "A month" } else { "Of what is counted" };
+    let mut text = String::new();
+    if advice.services.is_empty() {
+        text += "No policy would save anything within the bound.\n";
+    } else {
+        let mut table = empty(colour);
+        table.set_header(["SERVICE", "OUT OF ZONE", "COSTS", "SAVES", "BUSIEST", "REFUSED"]);
+        for one in advice.services.iter().take(ROWS) {
+            let Both { before, after } = one.money;
+            let crossed = one.bytes.crossed.unwrap_or(one.bytes.crossing.before);
+            table.add_row([
+                one.service(),
+                format!("{} → {}", bytes(crossed), bytes(one.bytes.crossing.after)),
+                format!("{} → {}", money(before), money(after)),
+                money(before - after),
+                format!("{} → {}", load(one.load.before), load(one.load.after)),
+                if one.refused == 0 {
+                    "nobody".to_owned()
+                } else {
+                    format!("{} nodes", one.refused)
+                },
+            ]);
+        }
+        let _ = writeln!(text, "{}", table.trim_fmt());
+        text += &rest(advice.services.len(), ROWS);
+        text.push('\n');
+        for one in advice.services.iter().take(ROWS) {
+            let _ = writeln!(text, "{}", one.command);
+        }
+        text.push('\n');
+    }
+    let Both { before, after } = advice.money;
+    let _ = writeln!(
+        text,
+        "{time}: {} → {}, saves {}. A GB costs ${} out of the zone, ${} out of the region.",
+        money(before),
+        money(after),
+        money(before - after),
+        advice.prices.zone,
+        advice.prices.region,
+    );
+    if !advice.left.is_empty() {
+        text += "Left as they are:\n";
+        for left in advice.left.iter().take(LEFT) {
+            let service = format!("{}/{}", shown(&left.namespace), shown(&left.name));
+            let _ = writeln!(text, "  {service} ({}): {}", money(left.money), left.why);
+        }
+        text += &rest(advice.left.len(), LEFT);
+    }
+    if advice.uncounted > 0 {
+        let s = if advice.uncounted == 1 { " has" } else { "s have" };
+        let _ = writeln!(text, "{} Service{s} no bytes in these metrics.", advice.uncounted);
+    }
+    let _ = writeln!(
+        text,
+        "BUSIEST is the load of the busiest endpoint, in even shares; at most ×{}.",
+        advice.max_load
+    );
+    for assumption in [advice.assumption, advice.bytes_assumption] {
+        let _ = writeln!(text, "Assumed: {assumption}.");
+    }
+    if let Some(over) = &advice.over {
+        let _ = writeln!(text, "Bytes are those of the last {over}, as Prometheus has them.");
+    }
+    text
+}
+
+fn load(load: Option<f64>) -> String {
+    load.map_or_else(|| "–".to_owned(), |load| format!("×{load:.2}"))
+}
+
+fn rest(all: usize, shown: usize) -> String {
+    match all.saturating_sub(shown) {
+        0 => String::new(),
+        more => format!("  {more} more: -o json has all\n"),
+    }
+}

@@ -1,0 +1,138 @@
+//! `topo-lb plan`: what a change would do, and which changes save most.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, anyhow, bail};
+use topo_lb::cli::{PlanArgs, kube_target, name};
+use topo_lb::commands::agent_metrics;
+use topo_lb_core::cluster::{ServiceId, State};
+use topo_lb_core::lint::{self, Finding, Severity};
+use topo_lb_core::topology::Scope;
+use topo_lb_core::what_if::{self, Figures, Proxied, SettingError};
+use topo_lb_kube::source::Listing;
+
+use crate::block_on;
+use crate::printing::{colours, print};
+use crate::reading::{cluster, known_scope, read_api_server, read_manifests, service_id};
+
+pub(crate) fn run_plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
+    args.check().unwrap_or_else(|error| error.exit());
+    let is_stdin = |path: &Path| path == Path::new("-");
+    let is_both = [&args.from, &args.to].map(|path| path.as_deref().is_some_and(is_stdin));
+    if is_both == [true, true] {
+        bail!("--from and --to cannot both be standard input: name a file for one of them");
+    }
+    let mut faults = 0;
+    let mut read = |place: String, listing: Listing| {
+        listing.faults.iter().for_each(|it| eprintln!("{}: {}", name::called(), it.sentence));
+        faults += listing.faults.len();
+        let state = cluster(listing.updates, "");
+        what_if::whole(&state).context(place)?;
+        anyhow::Ok(state)
+    };
+    let before = match &args.from {
+        Some(path) => read(format!("--from {}", path.display()), read_manifests(path)?)?,
+        None => {
+            let target = kube_target(args.kubeconfig.as_deref(), &args.api_server);
+            read("the cluster".to_owned(), read_api_server(&target, false)?)?
+        }
+    };
+    let target = || kube_target(args.kubeconfig.as_deref(), &args.api_server);
+    let scope = known_scope(&args.scope, args.from.is_none().then(target)).unwrap_or_default();
+    if args.advise {
+        return advise(args, &before, scope);
+    }
+    let mut after = match &args.to {
+        Some(path) => read(format!("--to {}", path.display()), read_manifests(path)?)?,
+        None => before.clone(),
+    };
+    what_if::apply(&mut after, &args.set).map_err(|error| match error {
+        SettingError::NoService(_) => anyhow!("--set: {error}; create it in a file for --to"),
+        other => anyhow!("--set: {other}"),
+    })?;
+    let asked = args.services.iter().map(|name| {
+        service_id(name, &after).or_else(|error| service_id(name, &before).map_err(|_| error))
+    });
+    let asked: BTreeSet<ServiceId> = asked.collect::<anyhow::Result<_>>()?;
+    for id in &asked {
+        if let Some(why) = after.service(id).and_then(|service| service.skipped) {
+            eprintln!("{}: {id} is skipped, {}", name::called(), <&str>::from(why));
+        }
+    }
+    if !before.nodes().chain(after.nodes()).any(|(_, labels)| labels.get(&args.by).is_some()) {
+        eprintln!(
+            "{}: no Node carries the label {}, so all nodes are one group",
+            name::called(),
+            args.by
+        );
+    }
+    let (figures, doubts) = figures(args, &before)?;
+    let new = brought(&before, &after, args.set.iter().map(what_if::Setting::service).collect());
+    for said in doubts.iter().chain(&new) {
+        eprintln!("{}: {said}", name::called());
+    }
+    let (before, after) = (Proxied::of(before, scope), Proxied::of(after, scope));
+    let report = what_if::compare(&before, &after, &args.by, &asked, figures.as_ref());
+    print(args.output, &report, || what_if::table(&report, colours()))?;
+    let is_clean = faults == 0
+        && new.is_empty()
+        && !report.services.iter().any(what_if::ServicePort::is_problem);
+    Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The policies that save most.
+fn advise(args: &PlanArgs, state: &State, scope: Scope) -> anyhow::Result<ExitCode> {
+    let (figures, doubts) = figures(args, state)?;
+    for said in &doubts {
+        eprintln!("{}: {said}", name::called());
+    }
+    let figures = figures.context("--advise needs --metrics or --prometheus")?;
+    let asked =
+        what_if::Asked { scope, figures: &figures, prices: args.price, max_load: args.max_load };
+    let advice = what_if::advise(state, &asked);
+    if let Some(folder) = &args.manifests {
+        fs::create_dir_all(folder).with_context(|| format!("the folder {}", folder.display()))?;
+        for one in &advice.services {
+            // Names of Kubernetes have no `_`.
+            let path = folder.join(format!("{}_{}.yaml", one.namespace, one.name));
+            fs::write(&path, one.manifest()).with_context(|| path.display().to_string())?;
+        }
+        let (made, s) = (advice.services.len(), if advice.services.len() == 1 { "" } else { "s" });
+        let folder = folder.display();
+        eprintln!(
+            "{}: {made} file{s} written: kubectl apply --server-side -f {folder}",
+            name::called()
+        );
+    }
+    print(args.output, &advice, || what_if::advice_table(&advice, colours()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What `lint` warns of in these Services after the change, and did not before.
+fn brought(before: &State, after: &State, services: BTreeSet<&ServiceId>) -> Vec<String> {
+    let known = lint::findings_on(before, Scope::All, services.iter().copied());
+    let now = lint::findings_on(after, Scope::All, services);
+    let is_new = |it: &Finding| it.severity < Severity::Info && !known.contains(it);
+    let say = |it: Finding| format!("{}/{}: {}", it.namespace, it.name, it.message);
+    now.into_iter().filter(is_new).map(say).collect()
+}
+
+/// What agents have counted, and sentences on what of it does not fit the cluster as it is.
+fn figures(args: &PlanArgs, before: &State) -> anyhow::Result<(Option<Figures>, Vec<String>)> {
+    let (flag, figures, doubts) = if let Some(prometheus) = args.asked() {
+        let asked = block_on(prometheus.figures(before))?;
+        let (figures, doubts) = asked.context("--prometheus")?;
+        ("--prometheus", figures, doubts)
+    } else if args.metrics.is_empty() {
+        return Ok((None, Vec::new()));
+    } else {
+        let scraped = block_on(agent_metrics::read(&args.metrics))?.context("--metrics")?;
+        let figures = agent_metrics::figures(&scraped).context("--metrics")?;
+        let doubts = figures.doubts(before);
+        ("--metrics", figures, doubts)
+    };
+    Ok((Some(figures), doubts.iter().map(|doubt| format!("{flag}: {doubt}")).collect()))
+}

@@ -1,0 +1,201 @@
+//! What is advised saves what `plan` says, keeps the bound, and saves no less with a larger one.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+
+use proptest::test_runner::{Config, TestRunner};
+use topo_lb_core::cluster::{Change, Port, ServiceId, State, Update};
+use topo_lb_core::topology::Scope;
+use topo_lb_core::what_if::{
+    self, Advice, Asked, Both, Figures, Moved, Prices, Proxied, Setting, advise,
+};
+
+use crate::made::{Asking, Cluster, H, R, Z, endpoint, id, keyed, node, service};
+use crate::random;
+
+const PRICES: Prices = Prices { zone: 0.01, region: 0.03 };
+
+fn moved(service: &ServiceId, node: &str, port: &str, is_near: bool, bytes: f64) -> Moved {
+    let service = service.clone();
+    Moved { node: Some(node.into()), service, port: port.into(), is_near, bytes }
+}
+
+fn asked(figures: &Figures, max_load: f64) -> Asked<'_> {
+    Asked { scope: Scope::OptIn, figures, prices: PRICES, max_load }
+}
+
+/// Two zones of one region, and one of another, with a node each.
+fn three(service: topo_lb_core::cluster::Service, endpoints: &[(&str, &str)]) -> State {
+    let nodes = [("a1", "a", "r"), ("b1", "b", "r"), ("c1", "c", "far")]
+        .map(|(name, zone, region)| node(name, &[(H, name), (Z, zone), (R, region)]));
+    let endpoints = endpoints.iter().map(|(address, node)| endpoint(address, node)).collect();
+    Cluster::of(nodes.into(), service, endpoints).state("")
+}
+
+/// What a policy of each node's bytes saves.
+fn figures(bytes: &[(&str, f64)]) -> Figures {
+    let all = bytes.iter().flat_map(|&(node, bytes)| {
+        [(true, bytes / 3.0), (false, bytes * 2.0 / 3.0)]
+            .map(|(is_near, bytes)| moved(&id("svc"), node, "http", is_near, bytes))
+    });
+    Figures::over("1d".into(), all)
+}
+
+const EACH: [(&str, &str); 3] = [("10.0.0.1", "a1"), ("10.0.0.2", "b1"), ("10.0.0.3", "c1")];
+
+fn settings(advice: &Advice) -> Vec<&str> {
+    advice.services.iter().flat_map(|one| &one.settings).map(String::as_str).collect()
+}
+
+#[test]
+fn endpoints_in_each_zone_cost_nothing_with_a_policy_and_it_is_a_command() {
+    let figures = figures(&[("a1", 3e9), ("b1", 3e9), ("c1", 3e9)]);
+    let advice = advise(&three(service(), &EACH), &asked(&figures, 1.0));
+    let keys = format!("default/svc=topo-lb.io/topology-keys:{Z},*");
+    assert_eq!(settings(&advice), [keys]);
+    let one = &advice.services[0];
+    let command = format!(
+        "kubectl annotate service -n default svc --overwrite 'topo-lb.io/topology-keys={Z},*'"
+    );
+    assert_eq!(one.command, command);
+    assert_eq!((one.bytes.crossed, one.bytes.crossing.after), (Some(6e9), 0.0));
+    // Of 6 GB, 4 are expected to leave their region: c1's 2, and half of the others' 4.
+    let rounded = |money: f64| (money * 1e6).round() / 1e6;
+    assert_eq!(rounded(one.money.before), rounded(4.0 * 0.03 + 2.0 * 0.01));
+    assert_eq!((one.money.after, one.refused), (0.0, 0));
+    assert_eq!(one.load, Both { before: Some(1.0), after: Some(1.0) });
+    assert_eq!(advice.months, Some(30.0));
+    assert_eq!(advice.money, one.money);
+    let text = what_if::advice_table(&advice, false);
+    assert!(text.contains(&command) && text.contains("180 GB → 0 B"), "{text}");
+    assert!(text.contains("$4.20 → $0.00"), "{text}");
+}
+
+#[test]
+fn an_endpoint_that_would_get_too_much_is_spared_by_spill_or_the_service_is_left() {
+    // Half of all clients are in zone a, so without spill its endpoint gets half of all.
+    let figures = figures(&[("a1", 6e9), ("b1", 3e9), ("c1", 3e9)]);
+    let state = three(service(), &EACH);
+    let with = |max_load| advise(&state, &asked(&figures, max_load));
+    assert_eq!(settings(&with(1.5)).len(), 1, "no spill");
+    let spilled = with(1.3);
+    assert!(settings(&spilled)[1].contains("/spill:"), "{spilled:?}");
+    assert!(spilled.services[0].load.after.is_some_and(|load| load <= 1.3), "{spilled:?}");
+    let left = with(1.0);
+    assert!(left.services.is_empty(), "{left:?}");
+    assert!(left.left[0].why.contains("loads an endpoint ×1."), "{left:?}");
+    assert_eq!(left.money.before, left.money.after);
+}
+
+#[test]
+fn what_was_meant_is_kept() {
+    let figures = figures(&[("a1", 6e9), ("b1", 3e9), ("c1", 3e9)]);
+    let why = |service, wanted: &str| {
+        let advice = advise(&three(service, &EACH), &asked(&figures, 9.0));
+        assert!(advice.services.is_empty(), "{advice:?}");
+        assert!(advice.left[0].why.contains(wanted), "{advice:?}");
+    };
+    why(keyed(H), "strict");
+    why(service().asking(|policy| policy.handle = Some("false".into())), "handle");
+    let mut local = service();
+    local.internal_local = true;
+    why(local, "internalTrafficPolicy");
+    // Its own spill goes, in a way that `apply --server-side` can.
+    let spilling = keyed(&format!("{Z},*")).asking(|policy| policy.spill = Some("50%".into()));
+    let advice = advise(&three(spilling, &EACH), &asked(&figures, 9.0));
+    assert_eq!(settings(&advice)[1], "default/svc=topo-lb.io/spill:0%");
+    let yaml = "apiVersion: v1\nkind: Service\nmetadata:\n  namespace: default\n  name: \"svc\"\n  \
+                annotations:\n    topo-lb.io/spill: \"0%\"\n    topo-lb.io/topology-keys: \
+                \"topology.kubernetes.io/zone,*\"\n";
+    assert_eq!(advice.services[0].manifest(), yaml);
+}
+
+#[test]
+fn a_zone_without_an_endpoint_stays_in_its_region() {
+    let figures = figures(&[("a1", 3e9), ("b1", 3e9), ("c1", 3e9)]);
+    let state = three(service(), &[("10.0.0.1", "a1"), ("10.0.0.3", "c1")]);
+    let advice = advise(&state, &asked(&figures, 9.0));
+    assert_eq!(settings(&advice), [format!("default/svc=topo-lb.io/topology-keys:{Z},{R},*")]);
+    // b1's 3 GB leave their zone, and not their region.
+    assert_eq!(advice.services[0].money.after, 3.0 * PRICES.zone);
+}
+
+#[test]
+fn what_nobody_counted_is_counted() {
+    let advice = advise(&three(service(), &EACH), &asked(&Figures::default(), 9.0));
+    assert_eq!((advice.uncounted, advice.services.len(), advice.months), (1, 0, None));
+}
+
+/// `plan`'s own figures, with everything set that is advised.
+fn planned(state: &State, advice: &Advice, figures: &Figures) -> f64 {
+    let set: Vec<Setting> =
+        settings(advice).iter().map(|text| text.parse().expect("a setting")).collect();
+    let mut after = state.clone();
+    what_if::apply(&mut after, &set).expect("settings");
+    let [before, after] = [state.clone(), after].map(|state| Proxied::of(state, Scope::OptIn));
+    // Also those of its ports that do not change.
+    let asked: BTreeSet<ServiceId> = set.iter().map(|one| one.service().clone()).collect();
+    let report = what_if::compare(&before, &after, Z, &asked, Some(figures));
+    for one in &advice.services {
+        let ports = report
+            .services
+            .iter()
+            .filter(|it| it.namespace == one.namespace && it.name == one.name);
+        let bytes: Vec<_> = ports.clone().filter_map(|port| port.bytes).collect();
+        let sum = |of: fn(&what_if::Bytes) -> f64| bytes.iter().map(of).sum::<f64>();
+        assert_eq!(sum(|it| it.crossing.after), one.bytes.crossing.after);
+        assert_eq!(sum(|it| it.crossing.before), one.bytes.crossing.before);
+        let busiest = ports.filter_map(|port| port.busiest().after).fold(0.0, f64::max);
+        assert!((busiest - one.load.after.unwrap_or_default()).abs() < 1e-9);
+        assert!(one.refused == 0 && one.money.after < one.money.before);
+    }
+    report.totals.bytes.map_or(0.0, |bytes| bytes.crossing.after)
+}
+
+#[test]
+fn a_larger_bound_saves_no_less_and_plan_says_the_same() {
+    let config = Config { cases: 150, failure_persistence: None, ..Config::default() };
+    let advised = Cell::new(0);
+    let result = TestRunner::new(config).run(&random::tapes(280), |tape| {
+        let (cluster, _) = random::cluster(&tape);
+        let mut state = cluster.state("");
+        let Some(mut service) = state.service(&id("svc")).cloned() else { return Ok(()) };
+        let label = |port: &Port| match &*port.name {
+            "" => port.port.to_string(),
+            name => name.to_owned(),
+        };
+        // Most random policies are strict: those are kept.
+        if tape.first().is_some_and(|it| it % 2 == 0) {
+            service.policy = std::sync::Arc::default();
+            let _ = state.apply(Update::Service(Change::Applied(service.clone())), "");
+        }
+        let nodes: Vec<String> = state.nodes().map(|(name, _)| name.to_owned()).collect();
+        let of_node = |(place, node): (usize, &String)| {
+            let bytes = 1e9 * ((place * place) % 7) as f64;
+            let ports: Vec<_> = service.ports.iter().map(label).collect();
+            let node = node.clone();
+            ports.into_iter().flat_map(move |port| {
+                [true, false].map(|is_near| moved(&id("svc"), &node, &port, is_near, bytes))
+            })
+        };
+        let figures = Figures::since_start(nodes.iter().enumerate().flat_map(of_node), Vec::new());
+        let mut least = f64::NEG_INFINITY;
+        for max_load in [1.0, 1.1, 1.3, 1.7, 2.5, 9.0] {
+            let advice = advise(&state, &asked(&figures, max_load));
+            let saved = advice.money.before - advice.money.after;
+            assert!(saved >= least - 1e-9, "{saved} with {max_load}, {least} with less");
+            least = least.max(saved);
+            for one in &advice.services {
+                assert!(
+                    one.load.after.is_none_or(|load| load <= max_load * (1.0 + 1e-6)),
+                    "{one:?}"
+                );
+                advised.set(advised.get() + 1);
+            }
+            planned(&state, &advice, &figures);
+        }
+        Ok(())
+    });
+    result.unwrap_or_else(|error| panic!("{error}"));
+    assert!(advised.get() > 50, "only {} were advised", advised.get());
+}
