@@ -41,7 +41,9 @@ impl ObservedCluster {
                     let _ = self.state.apply(update, "n1");
                 }
                 Ok(Some(Event::Synced)) => self.synced = true,
-                Ok(Some(Event::Freshness(_) | Event::Pods(_) | Event::Mended(_))) => {}
+                Ok(Some(
+                    Event::Freshness(_) | Event::Pods(_) | Event::Mended(_) | Event::Kept(..),
+                )) => {}
                 Ok(Some(Event::Trouble(trouble) | Event::Unserved(trouble))) => {
                     self.troubles.push(trouble);
                 }
