@@ -159,7 +159,7 @@ pub fn distances(objects: &[Value], demands: &[Demand]) -> Result<[f64; Locality
 fn pod(node: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"namespace": "topo-lb", "name": format!("agent-{node}")},
+        "metadata": {"namespace": "topo-lb", "labels": {"app.kubernetes.io/name": "topo-lb"}, "name": format!("agent-{node}")},
         "spec": {"nodeName": node, "containers": [{"name": "agent"}]},
     })
 }

@@ -16,7 +16,7 @@ const OF_DEFAULT: &str = "/api/v1/namespaces/default/pods";
 
 fn agent(scope: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod",
-           "metadata": {"namespace": "topo-lb", "name": "agent-n1"},
+           "metadata": {"namespace": "topo-lb", "labels": {"app.kubernetes.io/name": "topo-lb"}, "name": "agent-n1"},
            "spec": {"nodeName": "n1", "containers": [
                {"name": "agent", "args": ["agent"], "env": [{"name": "TOPO_LB_SCOPE", "value": scope}]}]}})
 }

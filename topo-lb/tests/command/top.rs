@@ -22,7 +22,7 @@ fn cluster() -> FakeApi {
         PODS,
         ["n1", "n2"].map(|node| {
             json!({"apiVersion": "v1", "kind": "Pod", "spec": {"nodeName": node, "containers": []},
-                   "metadata": {"namespace": "topo-lb", "name": format!("agent-{node}")}})
+                   "metadata": {"namespace": "topo-lb", "labels": {"app.kubernetes.io/name": "topo-lb"}, "name": format!("agent-{node}")}})
         }),
     );
     let answers = AtomicU32::new(0);

@@ -195,7 +195,7 @@ mod tests {
 
     fn pod(name: &str, node: &str, created: &str, is_deleted: bool) -> Value {
         let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"nodeName": node, "containers": []},
-            "metadata": {"namespace": "topo-lb", "name": name, "creationTimestamp": created}});
+            "metadata": {"namespace": "topo-lb", "labels": {"app.kubernetes.io/name": "topo-lb"}, "name": name, "creationTimestamp": created}});
         if is_deleted {
             pod["metadata"]["deletionTimestamp"] = "2026-01-09T00:00:00Z".into();
         }

@@ -289,7 +289,7 @@ mod tests {
         let api = FakeApi::start(listener, &[pods, NODES]).expect("a server");
         let pod = |name: &str, node: &str| {
             json!({"apiVersion": "v1", "kind": "Pod", "spec": {"nodeName": node, "containers": []},
-                   "metadata": {"namespace": "topo-lb", "name": name}})
+                   "metadata": {"namespace": "topo-lb", "labels": {"app.kubernetes.io/name": "topo-lb"}, "name": name}})
         };
         api.fill(
             NODES,
