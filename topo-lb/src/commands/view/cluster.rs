@@ -11,7 +11,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
 use topo_lb_core::cluster::Freshness;
-use topo_lb_core::cluster::State;
+use topo_lb_core::cluster::{ServiceId, State};
 use topo_lb_kube::source::kube::{KubeTarget, connect_to_show, follow_all};
 use topo_lb_kube::source::{Event, file};
 
@@ -163,6 +163,12 @@ fn say(sentences: &mut Vec<String>, sentence: String) {
         }
         sentences.push(sentence);
     }
+}
+
+/// The Service of `namespace/name`.
+pub(super) fn id(name: &str) -> Option<ServiceId> {
+    let (namespace, name) = name.split_once('/')?;
+    Some(ServiceId { namespace: namespace.into(), name: name.into() })
 }
 
 #[cfg(test)]

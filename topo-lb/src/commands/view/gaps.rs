@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::look::Newest;
+use super::newest::Newest;
 use crate::commands::top::Rate;
 
 /// A look that lacks less than this share of the traffic is complete.

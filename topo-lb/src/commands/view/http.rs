@@ -220,7 +220,7 @@ mod tests {
 
     use super::*;
     use crate::commands::view::cluster::Cluster;
-    use crate::{commands::view::look::Looks, commands::view::look::Newest};
+    use crate::{commands::view::look::Looks, commands::view::newest::Newest};
     use topo_lb_core::topology::Scope;
 
     type Senders = (watch::Sender<Arc<Newest>>, watch::Sender<Arc<Cluster>>);

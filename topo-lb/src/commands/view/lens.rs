@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 use topo_lb_common::backend::Locality;
 
-use super::cluster::Cluster;
+use super::cluster::{Cluster, id};
 use super::groups::{Groups, labels};
 use super::leads::Leads;
 use super::lines::{Line, Lines};
@@ -189,12 +189,6 @@ impl Lens {
         let leads: Vec<_> = leads.collect();
         self.leads.extend(leads);
     }
-}
-
-/// The Service of `namespace/name`.
-pub(super) fn id(name: &str) -> Option<ServiceId> {
-    let (namespace, name) = name.split_once('/')?;
-    Some(ServiceId { namespace: namespace.into(), name: name.into() })
 }
 
 /// Whether nothing that a decision for this Service reads has changed, given the same Nodes. States share

@@ -1,6 +1,5 @@
 //! Asks the nodes again and again, and keeps what the page shows of their answers.
 
-use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -10,38 +9,13 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::cluster::Cluster;
 use super::gaps::Gaps;
 use super::histories::Histories;
+use super::newest::Newest;
 use super::regions::Regions;
 use crate::{
-    commands::top::From, commands::top::Moment, commands::top::Row, commands::top::Source,
-    commands::top::Zones, commands::top::rates, commands::top::zone_rates,
+    commands::top::From, commands::top::Moment, commands::top::Source, commands::top::rates,
+    commands::top::zone_rates,
 };
 use topo_lb_core::cluster::State;
-use topo_lb_core::topology::Scope;
-
-/// What is known after the newest look.
-#[derive(Debug, Default)]
-pub(super) struct Newest {
-    /// Grows with each look.
-    pub(super) look: u64,
-    /// When, in seconds since 1970.
-    pub(super) at: u64,
-    /// The rates of each Service; empty until there were two looks.
-    pub(super) rows: Vec<Row>,
-    /// Bytes a second by zone, of the nodes that measure them.
-    pub(super) zones: BTreeMap<Arc<str>, Zones>,
-    /// All nodes that were asked.
-    pub(super) agents: Vec<Arc<str>>,
-    /// Those that answered both times.
-    pub(super) answered: HashSet<Arc<str>>,
-    /// Why others are missing.
-    pub(super) troubles: BTreeMap<Arc<str>, String>,
-    /// Why nobody could be asked, or what to know of the counts.
-    pub(super) sentence: Option<String>,
-    /// How many agents only observe.
-    pub(super) observing: usize,
-    /// Which Services agents handle, as far as their Pods say.
-    pub(super) scope: Option<Scope>,
-}
 
 /// The looks, for readers.
 #[derive(Clone, Debug)]

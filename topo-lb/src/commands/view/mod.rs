@@ -9,7 +9,7 @@
 //! | file | idea |
 //! |---|---|
 //! | `cluster` | what the cluster looks like now |
-//! | `look` | what nodes have counted between two looks |
+//! | `newest`, `look` | what nodes have counted between two looks |
 //! | `regions` | which distances those are by the Nodes' regions |
 //! | `gaps` | which looks are complete |
 //! | `history`, `histories` | the last hour; of all Services, the busiest and the picked |
@@ -37,6 +37,7 @@ mod leads;
 mod lens;
 mod lines;
 mod look;
+mod newest;
 #[cfg(test)]
 mod palette;
 mod picture;

@@ -8,12 +8,13 @@ use clap::ValueEnum as _;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Semaphore, watch};
 
-use super::cluster::Cluster;
+use super::cluster::{Cluster, id};
 use super::groups::ungrouped;
 use super::histories::BUSIEST;
 use super::history::Point;
-use super::lens::{self, Flows, Lens, PageGroups};
-use super::look::{Looks, Newest};
+use super::lens::{Flows, Lens, PageGroups};
+use super::look::Looks;
+use super::newest::Newest;
 use super::treatment::Treatment;
 use super::waterfall::Waterfall;
 use crate::{commands::top::Column, commands::top::Rate, commands::top::Row, commands::top::order};
@@ -190,7 +191,7 @@ impl Viewer {
             *revision == cluster.revision && Arc::ptr_eq(known, groups)
         });
         sent.groups = Some((cluster.revision, Arc::clone(groups)));
-        let service = picked.and_then(lens::id).filter(|_| !is_same);
+        let service = picked.and_then(id).filter(|_| !is_same);
         let (services, matching) = services(&newest, &cluster, scope, asked);
         let history = {
             let histories = self.looks.histories.lock();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use topo_lb_common::backend::Locality;
 
-use super::lens::id;
+use super::cluster::id;
 use crate::{commands::top::Rate, commands::top::Row, commands::top::Zones};
 use topo_lb_core::cluster::{ServiceId, State};
 use topo_lb_core::topology::label::{REGION, ZONE};

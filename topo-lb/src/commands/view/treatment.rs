@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::lens::id;
+use super::cluster::id;
 use topo_lb_core::cluster::State;
 use topo_lb_core::topology::{Bypass, Scope, bypass, decider};
 
