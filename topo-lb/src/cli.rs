@@ -24,7 +24,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::commands::list::View;
 pub use agent::{AgentArgs, node_name};
-pub use agents::AgentsArgs;
+pub use agents::{AgentsArgs, AgentsNamespace};
 pub use check::CheckArgs;
 pub use dns::DnsArgs;
 pub use frontends::{FrontendArgs, Frontends};

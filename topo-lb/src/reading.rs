@@ -50,7 +50,7 @@ pub(crate) fn known_scope(args: &ScopeArgs, target: Option<KubeTarget>) -> Optio
     if args.scope.is_some() {
         return args.scope;
     }
-    let scope = block_on(top::scope(&target?, &args.agents_namespace)).ok()??;
+    let scope = block_on(top::scope(&target?, &args.pods.agents_namespace)).ok()??;
     if scope == Scope::OptIn {
         eprintln!(
             "{}: shown as the cluster's agents decide, whose scope is opt-in",

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{CGROUP_ROOT, Output, PinArgs, kube_target, name};
+use super::{AgentsNamespace, CGROUP_ROOT, Output, PinArgs, kube_target, name};
 use crate::commands::trace::{Options, Place};
 
 /// `topo-lb trace`.
@@ -33,21 +33,15 @@ pub struct TraceArgs {
     #[arg(long, value_name = "PATH", env = "TOPO_LB_POD_LOGS", default_value = "/var/log/pods")]
     pub pod_logs: PathBuf,
     /// The node whose connections are shown, through its agent: on another machine, or as a plugin of kubectl,
-    /// which otherwise takes the node of --pod
+    /// which otherwise takes the node of --pod. This takes `create` on pods/exec there
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
     /// With --node, or as a plugin: kubeconfig file. Default: $KUBECONFIG
     #[arg(long, value_name = "PATH", env = "TOPO_LB_KUBECONFIG")]
     pub kubeconfig: Option<PathBuf>,
-    /// With --node, or as a plugin: the namespace of the agents' Pods. This takes `list` on pods, and `create` on
-    /// pods/exec there
-    #[arg(
-        long,
-        value_name = "NAMESPACE",
-        env = "TOPO_LB_AGENTS_NAMESPACE",
-        default_value = "topo-lb"
-    )]
-    pub agents_namespace: String,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened: AgentsNamespace says what it is")]
+    pub pods: AgentsNamespace,
     /// Read names of Pods from standard input, `UID NAMESPACE/NAME`; end with it
     #[arg(long, hide = true)]
     pub names_from_stdin: bool,
@@ -64,7 +58,7 @@ impl TraceArgs {
         (is_elsewhere || self.node.is_some()).then(|| Place {
             target: kube_target(self.kubeconfig.as_deref(), &[]),
             kubeconfig: self.kubeconfig.clone(),
-            namespace: self.agents_namespace.clone(),
+            namespace: self.pods.agents_namespace.clone(),
             node: self.node.clone(),
             pod: self.pod.clone(),
         })

@@ -358,9 +358,7 @@ impl State {
             return;
         }
         let is_there = |one: &Endpoint| one.label(ZONE) == Some(&zone);
-        for ById(slice) in self.slices.iter().filter(|it| it.0.endpoints.iter().any(is_there)) {
-            self.touch(&slice.service, changed);
-        }
+        self.touch_endpoints(is_there, changed);
         self.regions.insert(zone, region);
     }
 
@@ -382,7 +380,12 @@ impl State {
             return;
         }
         let is_there = |one: &Endpoint| one.node().is_some_and(|node| names.contains(node));
-        for ById(slice) in self.slices.iter().filter(|it| it.0.endpoints.iter().any(is_there)) {
+        self.touch_endpoints(is_there, changed);
+    }
+
+    /// Touches the Services with such an endpoint.
+    fn touch_endpoints(&self, is_it: impl Fn(&Endpoint) -> bool, changed: &mut Changed) {
+        for ById(slice) in self.slices.iter().filter(|it| it.0.endpoints.iter().any(&is_it)) {
             self.touch(&slice.service, changed);
         }
     }
