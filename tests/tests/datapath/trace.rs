@@ -46,6 +46,7 @@ fn command(scene: &Scene<'_>, arguments: &[&str]) -> Result<Command> {
     let mut command = scene.binary.command(&["trace", "-o", "json"]);
     command.arg("--pin-dir").arg(scene.agent.pins());
     command.arg("--cgroup-root").arg(scene.cluster.node(HERE)?.cgroup_path());
+    fs::create_dir_all(logs(scene))?;
     command.arg("--pod-logs").arg(logs(scene)).args(arguments);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     enter(&mut command, scene.cluster.node_netns(HERE)?, None)?;
@@ -505,6 +506,10 @@ fn one_tracer_at_a_time_and_a_killed_one_leaves_nothing() -> Result<()> {
             ensure!(ok && said.is_empty(), "{signal:?}: {said}");
             ensure!(ring(scene)?.is_none(), "{signal:?}: it has ended");
         }
+        let nowhere = Tracer::start(scene, &["--pod-logs", "/nowhere"])?;
+        nowhere.signal(Signal::TERM)?;
+        let (ok, said) = nowhere.end()?;
+        ensure!(ok && said.contains("names of Pods are not known here (/nowhere is no"), "{said}");
         Ok(())
     })
 }

@@ -6,7 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::stream::{self, BoxStream, PollNext};
+use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt};
 use tokio::time::{Instant, sleep_until};
 
@@ -20,7 +20,7 @@ use super::reach::{Nodes, Reach};
 use super::reflect::{Failure, Query, Reflected, changes};
 use super::resource::{StateKind, Watched};
 use super::watch_aggregator::{Failing, WatchAggregator, WatchReport, beats};
-use super::zone_regions::zone_regions;
+use super::zone_regions::with_zone_regions;
 use crate::source::Event;
 use crate::source::object::Kind;
 use topo_lb_core::cluster::{
@@ -47,16 +47,11 @@ const MISSING_PAUSE: Duration = Duration::from_secs(10);
 /// before it drops Nodes that are no longer followed. Follows the own Node while all are wanted but
 /// cannot be listed.
 ///
-/// Sends the `ZoneRegion` of each zone that slices name, if the own Node has a region.
+/// Sends the `ZoneRegion` of each zone that slices name, if the own Node has a region: those of the first
+/// listing before `Synced`, if the server answers soon.
 pub fn follow(server: Server, nodes: Nodes) -> impl Stream<Item = Event> + Send + 'static {
-    let (mut zones, answers) = zone_regions(server.clone(), Arc::clone(&nodes.own));
-    let watched = follow_reach(server, Reach::of(nodes)).inspect(move |event| {
-        if let Event::Update(update) = event {
-            zones.observe(update);
-        }
-    });
-    // The watches first: a listing must not wait for answers about zones.
-    stream::select_with_strategy(watched, answers.map(Event::Update), |()| PollNext::Left)
+    let own = Arc::clone(&nodes.own);
+    with_zone_regions(follow_reach(server.clone(), Reach::of(nodes)), server, own)
 }
 
 /// The same with all Nodes, for a reader that is on none of them.

@@ -8,14 +8,16 @@ use std::time::Duration;
 
 use ::kube::Api;
 use ::kube::api::ListParams;
-use futures::{Stream, stream};
+use futures::stream::{self, BoxStream};
+use futures::{Stream, StreamExt as _};
 use k8s_openapi::api::core::v1;
 use tokio::sync::mpsc;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, timeout_at};
 use tracing::debug;
 
 use super::backoff::{LONGEST, pause, random};
 use super::connect::Server;
+use crate::source::Event;
 use topo_lb_core::cluster::{Change, Node, REGION, Slice, Update, ZONE, ZoneRegion};
 use topo_lb_core::topology::label_name::is_label_value;
 
@@ -26,33 +28,89 @@ const AT_ONCE: u32 = 16;
 const SELDOM: Duration = Duration::from_secs(60);
 /// Most zones; others are in no known region. Exceeds the zones of any cloud.
 const MOST: usize = 256;
+/// How long `Synced` waits for the zones of the first listing. An agent that plans without them writes the
+/// routes of every Service again when they come.
+const FIRST: Duration = Duration::from_millis(200);
 
 /// The zones of this cluster, as its slices name them.
 #[derive(Debug)]
-pub(super) struct Zones {
+struct Zones {
     own: Arc<str>,
     /// This node's Node has a region. Without one there is nothing to compare.
     has_region: bool,
     seen: HashSet<Arc<str>>,
     asked: mpsc::UnboundedSender<Arc<str>>,
+    /// Zones that were asked for and have no answer.
+    open: usize,
 }
 
-/// The zones in updates for the node `own`, and the answers about them.
-pub(super) fn zone_regions(
+/// `watched`, which the node `own` follows, with the region of each zone that its slices name.
+pub(super) fn with_zone_regions(
+    watched: impl Stream<Item = Event> + Send + 'static,
     server: Server,
     own: Arc<str>,
-) -> (Zones, impl Stream<Item = Update> + Send + 'static) {
-    let (asked, zones) = mpsc::unbounded_channel();
-    let questions = Questions { server, zones, again: VecDeque::new(), count: 0 };
-    let answers = stream::unfold(questions, async |mut questions| {
-        Some((Update::ZoneRegion(questions.next().await?), questions))
-    });
-    (Zones { own, has_region: false, seen: HashSet::new(), asked }, answers)
+) -> impl Stream<Item = Event> + Send + 'static {
+    let (asked, received) = mpsc::unbounded_channel();
+    let questions = Questions { server, zones: received, again: VecDeque::new(), count: 0 };
+    let answers =
+        stream::unfold(questions, async |mut questions| Some((questions.next().await?, questions)));
+    let zones = Zones { own, has_region: false, seen: HashSet::new(), asked, open: 0 };
+    let combined =
+        Combined { watched: watched.boxed(), answers: answers.boxed(), zones, held: None };
+    stream::unfold(combined, async |mut combined| Some((combined.next().await?, combined)))
+}
+
+struct Combined {
+    watched: BoxStream<'static, Event>,
+    /// One for each question.
+    answers: BoxStream<'static, Answer>,
+    zones: Zones,
+    /// `Synced`, and until when it waits for answers.
+    held: Option<Instant>,
+}
+
+impl Combined {
+    async fn next(&mut self) -> Option<Event> {
+        loop {
+            let answer = if let Some(until) = self.held {
+                let answer = match self.zones.open {
+                    0 => None,
+                    _ => timeout_at(until, self.answers.next()).await.ok().flatten(),
+                };
+                if answer.is_none() {
+                    self.held = None;
+                    return Some(Event::Synced);
+                }
+                answer
+            } else {
+                tokio::select! {
+                    // The watches first: a listing must not wait for answers about zones.
+                    biased;
+                    event = self.watched.next() => match event? {
+                        Event::Synced => {
+                            self.held = Some(Instant::now() + FIRST);
+                            None
+                        }
+                        event => {
+                            self.zones.observe(&event);
+                            return Some(event);
+                        }
+                    },
+                    answer = self.answers.next() => answer,
+                }
+            };
+            self.zones.open = self.zones.open.saturating_sub(usize::from(answer.is_some()));
+            if let Some(Answer::Region(region)) = answer {
+                return Some(Event::Update(Update::ZoneRegion(region)));
+            }
+        }
+    }
 }
 
 impl Zones {
-    /// Takes in an update before the state has it.
-    pub(super) fn observe(&mut self, update: &Update) {
+    /// Takes in an event before the state has it.
+    fn observe(&mut self, event: &Event) {
+        let Event::Update(update) = event else { return };
         match update {
             Update::Slice(Change::Applied(slice)) => self.name(slice),
             Update::Slice(Change::Listed(all, _)) => all.iter().for_each(|slice| self.name(slice)),
@@ -67,7 +125,9 @@ impl Zones {
             let is_new = self.seen.len() < MOST && !self.seen.contains(zone);
             if is_new && is_label_value(zone) {
                 self.seen.insert(Arc::clone(zone));
-                self.ask(self.has_region.then_some(zone));
+                if self.has_region {
+                    self.ask(Arc::clone(zone));
+                }
             }
         }
     }
@@ -75,13 +135,15 @@ impl Zones {
     fn meet(&mut self, node: &Node) {
         if node.name == self.own && !self.has_region && node.labels.get(REGION).is_some() {
             self.has_region = true;
-            self.ask(&self.seen);
+            for zone in self.seen.clone() {
+                self.ask(zone);
+            }
         }
     }
 
-    fn ask<'a>(&self, zones: impl IntoIterator<Item = &'a Arc<str>>) {
-        // Nobody listens any more when the agent ends.
-        zones.into_iter().for_each(|zone| drop(self.asked.send(Arc::clone(zone))));
+    fn ask(&mut self, zone: Arc<str>) {
+        // Fails when the agent ends, and nobody listens any more.
+        self.open += usize::from(self.asked.send(zone).is_ok());
     }
 }
 
@@ -96,37 +158,36 @@ struct Questions {
 
 /// What the API server knows of a zone.
 enum Answer {
-    Region(Arc<str>),
+    Region(ZoneRegion),
     /// Its Nodes name no region.
     None,
     NoNode,
 }
 
 impl Questions {
-    async fn next(&mut self) -> Option<ZoneRegion> {
-        loop {
-            let zone = tokio::select! {
-                biased;
-                Some(zone) = self.zones.recv() => {
-                    if self.count >= AT_ONCE {
-                        sleep(SELDOM).await;
-                    }
-                    zone
+    /// The answer to the next question; no end while `Zones` may ask.
+    async fn next(&mut self) -> Option<Answer> {
+        let zone = tokio::select! {
+            biased;
+            Some(zone) = self.zones.recv() => {
+                if self.count >= AT_ONCE {
+                    sleep(SELDOM).await;
                 }
-                () = sleep(SELDOM), if !self.again.is_empty() => self.again.pop_front()?,
-                else => return None,
-            };
-            self.count = self.count.saturating_add(1);
-            match self.ask(&zone).await {
-                Answer::Region(region) => return Some(ZoneRegion { zone, region }),
-                Answer::None => {}
-                Answer::NoNode => self.again.push_back(zone),
+                zone
             }
+            () = sleep(SELDOM), if !self.again.is_empty() => self.again.pop_front()?,
+            else => return None,
+        };
+        self.count = self.count.saturating_add(1);
+        let answer = self.ask(&zone).await;
+        if matches!(answer, Answer::NoNode) {
+            self.again.push_back(zone);
         }
+        Some(answer)
     }
 
     /// Asks until there is an answer.
-    async fn ask(&self, zone: &str) -> Answer {
+    async fn ask(&self, zone: &Arc<str>) -> Answer {
         let nodes = Api::<v1::Node>::all(self.server.client());
         let params = ListParams::default().labels(&format!("{ZONE}={zone}")).limit(1);
         let mut failures = 0;
@@ -135,7 +196,10 @@ impl Questions {
                 Ok(list) => {
                     let Some(node) = list.items.into_iter().next() else { return Answer::NoNode };
                     let region = node.metadata.labels.and_then(|mut labels| labels.remove(REGION));
-                    return region.map_or(Answer::None, |region| Answer::Region(region.into()));
+                    let region_of = |region: String| {
+                        Answer::Region(ZoneRegion { zone: Arc::clone(zone), region: region.into() })
+                    };
+                    return region.map_or(Answer::None, region_of);
                 }
                 Err(error) => debug!("the region of the zone {zone} is not known yet: {error}"),
             }
@@ -148,9 +212,8 @@ impl Questions {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::time::Duration;
+    use std::pin::pin;
 
-    use futures::StreamExt as _;
     use serde_json::{Value, json};
     use tokio::time::timeout;
     use topo_lb_core::cluster::{Endpoint, Labels, Placement, SliceId};
@@ -163,20 +226,21 @@ mod tests {
         all.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect()
     }
 
-    fn own(region: &[(&str, &str)]) -> Update {
-        Update::Node(Change::Applied(Node { name: "n1".into(), labels: labels(region) }))
+    fn own(region: &[(&str, &str)]) -> Event {
+        let node = Node { name: "n1".into(), labels: labels(region) };
+        Event::Update(Update::Node(Change::Applied(node)))
     }
 
-    fn slice(zones: &[&str]) -> Update {
+    fn slice(zones: &[&str]) -> Event {
         let endpoints = zones.iter().map(|zone| {
             let place = Placement { labels: labels(&[(ZONE, zone)]), ..Placement::default() };
             Endpoint::new([10, 0, 0, 1].into(), place)
         });
-        Update::Slice(Change::Applied(Slice {
+        Event::Update(Update::Slice(Change::Applied(Slice {
             id: SliceId { namespace: "shop".into(), name: "web".into() },
             endpoints: endpoints.collect(),
             ..Slice::default()
-        }))
+        })))
     }
 
     fn node(name: &str, zone: &str, region: Option<&str>) -> Value {
@@ -187,30 +251,36 @@ mod tests {
         json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}})
     }
 
-    /// The answers, until nothing comes for a second.
-    async fn answers(all: impl Stream<Item = Update>) -> Vec<String> {
-        let mut all = std::pin::pin!(all);
+    /// What comes of these events on the node `n1`, until nothing comes for a second.
+    async fn heard(fake: &Fake, events: impl IntoIterator<Item = Event>) -> Vec<String> {
+        let events: Vec<_> = events.into_iter().collect();
+        let watched = stream::iter(events).chain(stream::pending());
+        let mut all = pin!(with_zone_regions(watched, fake.server.clone(), "n1".into()));
         let mut heard = Vec::new();
-        while let Ok(Some(Update::ZoneRegion(one))) =
-            timeout(Duration::from_secs(1), all.next()).await
-        {
-            heard.push(format!("{} in {}", one.zone, one.region));
+        while let Ok(Some(event)) = timeout(Duration::from_secs(1), all.next()).await {
+            match event {
+                Event::Update(Update::ZoneRegion(one)) => {
+                    heard.push(format!("{} in {}", one.zone, one.region));
+                }
+                Event::Synced => {
+                    heard.push("synced".to_owned());
+                    fake.state().refuse.clear();
+                }
+                _ => {}
+            }
         }
-        heard.sort();
         heard
     }
 
     #[tokio::test]
-    async fn each_zone_is_asked_for_once() {
+    async fn each_zone_is_asked_for_once_and_those_of_the_first_listing_before_it_is_complete() {
         let fake = Fake::new(&[NODES]).await;
         fake.fill(NODES, [node("n2", "a", Some("r1")), node("n3", "b", Some("r2"))]);
         fake.fill(NODES, [node("n4", "a", Some("r1")), node("n5", "bare", None)]);
-        let (mut zones, all) = zone_regions(fake.server.clone(), "n1".into());
-        zones.observe(&slice(&["a", "b", "a"]));
-        zones.observe(&own(&[(REGION, "r1")]));
-        zones.observe(&slice(&["b", "bare", "gone"]));
-        zones.observe(&own(&[(REGION, "r1")]));
-        assert_eq!(answers(all).await, ["a in r1", "b in r2"]);
+        let mine = || own(&[(REGION, "r1")]);
+        let events =
+            [slice(&["a", "b", "a"]), mine(), slice(&["b", "bare", "gone"]), mine(), Event::Synced];
+        assert_eq!(heard(&fake, events).await, ["a in r1", "b in r2", "synced"]);
         assert_eq!(fake.requested("labelSelector"), 4, "{:?}", fake.state().requests);
     }
 
@@ -218,37 +288,36 @@ mod tests {
     async fn a_node_without_a_region_asks_nothing() {
         let fake = Fake::new(&[NODES]).await;
         fake.fill(NODES, [node("n2", "a", Some("r1"))]);
-        let (mut zones, all) = zone_regions(fake.server.clone(), "n1".into());
-        zones.observe(&own(&[(ZONE, "b")]));
-        zones.observe(&slice(&["a"]));
-        assert_eq!(answers(all).await, [""; 0]);
+        let events = [own(&[(ZONE, "b")]), slice(&["a"]), Event::Synced];
+        assert_eq!(heard(&fake, events).await, ["synced"]);
         assert_eq!(fake.requested(NODES), 0);
     }
 
     #[tokio::test]
     async fn what_cannot_be_a_zone_is_not_asked_and_many_are_asked_slowly() {
         let fake = Fake::new(&[NODES]).await;
-        let (mut zones, all) = zone_regions(fake.server.clone(), "n1".into());
-        zones.observe(&own(&[(REGION, "r1")]));
-        zones.observe(&slice(&["", "a,topology.kubernetes.io/region=r1", "a b"]));
         let many: Vec<_> = (0..1_000).map(|number| format!("zone-{number}")).collect();
-        zones.observe(&slice(&many.iter().map(String::as_str).collect::<Vec<_>>()));
-        assert_eq!(zones.seen.len(), MOST);
-        assert_eq!(answers(all).await, [""; 0]);
+        let many: Vec<_> = many.iter().map(String::as_str).collect();
+        let wrong = slice(&["", "a,topology.kubernetes.io/region=r1", "a b"]);
+        assert_eq!(heard(&fake, [own(&[(REGION, "r1")]), wrong]).await, [""; 0]);
+        assert_eq!(fake.requested("labelSelector"), 0);
+        let events = [own(&[(REGION, "r1")]), slice(&many), Event::Synced];
+        assert_eq!(heard(&fake, events).await, ["synced"]);
         assert_eq!(fake.requested("labelSelector"), AT_ONCE as usize);
+        let (asked, mut received) = mpsc::unbounded_channel();
+        let mut zones =
+            Zones { own: "n1".into(), has_region: true, seen: HashSet::new(), asked, open: 0 };
+        zones.observe(&slice(&many));
+        assert_eq!((zones.open, zones.seen.len()), (MOST, MOST));
+        assert!(received.try_recv().is_ok());
     }
 
     #[tokio::test]
-    async fn a_server_that_fails_is_asked_again() {
+    async fn a_server_that_fails_is_asked_again_and_keeps_no_agent_from_its_start() {
         let fake = Fake::new(&[NODES]).await;
         fake.fill(NODES, [node("n2", "a", Some("r1"))]);
         fake.state().refuse.insert(NODES, (500, "not now"));
-        let (mut zones, all) = zone_regions(fake.server.clone(), "n1".into());
-        zones.observe(&own(&[(REGION, "r1")]));
-        zones.observe(&slice(&["a"]));
-        let mut all = Box::pin(all);
-        assert!(timeout(Duration::from_millis(200), all.next()).await.is_err());
-        fake.state().refuse.clear();
-        assert_eq!(answers(all).await, ["a in r1"]);
+        let events = [own(&[(REGION, "r1")]), slice(&["a"]), Event::Synced];
+        assert_eq!(heard(&fake, events).await, ["synced", "a in r1"]);
     }
 }
