@@ -149,9 +149,23 @@ impl FlagSetter {
     /// # Errors
     /// The kernel refuses.
     pub fn attach_setting(cgroup: &Path, flags: i32) -> Result<Self> {
+        // BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB
+        Self::attach_at(cgroup, 4, flags)
+    }
+
+    /// Attaches one that asks for changes of the state of accepted sockets to a cgroup.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn of_accepted(cgroup: &Path) -> Result<Self> {
+        // BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB, and BPF_SOCK_OPS_STATE_CB_FLAG.
+        Self::attach_at(cgroup, 5, 4)
+    }
+
+    fn attach_at(cgroup: &Path, established: i32, flags: i32) -> Result<Self> {
         memlock::lift_limit();
-        // BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB, and `bpf_sock_ops_cb_flags_set`.
-        let (established, set_flags) = (4, 59);
+        // `bpf_sock_ops_cb_flags_set`
+        let set_flags = 59;
         let code = [
             instruction(0x61, 2, 1, 0, 0),           // w2 = ctx->op
             instruction(0x55, 2, 0, 2, established), // if r2 != established goto exit

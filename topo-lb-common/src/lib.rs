@@ -21,6 +21,7 @@ pub mod connected;
 pub mod connection;
 pub mod counters;
 pub mod device;
+pub mod ended;
 pub mod exclusion;
 pub mod failing;
 pub mod far_endpoints;

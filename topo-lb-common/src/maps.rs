@@ -41,6 +41,10 @@ pub const TOTALS: &str = "totals";
 pub const FAR_ENDPOINTS: &str = "far_endpoints";
 /// A ring buffer of [`Failing`](crate::failing::Failing) endpoints.
 pub const FAILING: &str = "failing";
+/// A ring buffer of connections that have [`Ended`](crate::ended::Ended) and were not translated.
+pub const ENDED: &str = "ended";
+/// Connections for which that ring buffer had no room, per CPU.
+pub const ENDED_LOST: &str = "ended_lost";
 /// Look-ups of Services that found another frontend's record each time, per CPU.
 pub const TORN: &str = "torn";
 /// The ring buffer for [`Decision`](crate::trace::Decision)s while somebody traces.
@@ -121,7 +125,7 @@ pub const OWN4: &str = "own4";
 pub const OWN6: &str = "own6";
 
 /// Every pinned map, in the order of creation.
-pub const ALL: [&str; 54] = [
+pub const ALL: [&str; 56] = [
     RANGE,
     SERVICES4,
     SERVICES6,
@@ -141,6 +145,8 @@ pub const ALL: [&str; 54] = [
     TOTALS,
     FAR_ENDPOINTS,
     FAILING,
+    ENDED,
+    ENDED_LOST,
     TORN,
     TRACE,
     TRACE_LOST,
@@ -178,9 +184,9 @@ pub const ALL: [&str; 54] = [
     OWN6,
 ];
 /// Maps that only tc needs, and that are pinned only with tc: those of [`ALL`] from `connections4` on.
-pub const TC: &[&str] = ALL.split_at(28).1.split_at(20).0;
+pub const TC: &[&str] = ALL.split_at(30).1.split_at(20).0;
 /// Maps that are pinned only with `--frontends all`, beside those of [`TC`].
-pub const ALL_FRONTENDS: &[&str] = ALL.split_at(48).1;
+pub const ALL_FRONTENDS: &[&str] = ALL.split_at(50).1;
 
 /// Default: frontends per address family, and Service ports of both together.
 pub const DEFAULT_SERVICES: u32 = 65_536;

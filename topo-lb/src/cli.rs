@@ -211,6 +211,16 @@ pub enum Switch {
     Off,
 }
 
+/// Which TCP connections are counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Count {
+    /// Those that topo-lb translates.
+    #[default]
+    Handled,
+    /// All of this node's clients, at their end.
+    All,
+}
+
 /// How logs are printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {

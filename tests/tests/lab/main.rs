@@ -30,4 +30,5 @@ mod surroundings;
 mod tc_beside;
 mod tc_bulk;
 mod tc_floods;
+mod untranslated;
 mod view;

@@ -20,7 +20,7 @@ const WOULD_BE_REFUSED: &str = "topo_lb_would_be_refused_connections_total";
 const TRANSLATED: &str = "topo_lb_connections_total";
 
 /// Sends what goes to `web` to this pod, on the agent's node.
-fn proxy_to(scene: &Scene<'_>, pod: &str) -> Result<()> {
+pub(crate) fn proxy_to(scene: &Scene<'_>, pod: &str) -> Result<()> {
     requirements::command("nft", "nftables")?;
     let pod = scene.cluster.pod(pod)?;
     let rules = |family: &str, ip: &str, service: &str, endpoint: String| {

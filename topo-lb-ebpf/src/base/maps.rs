@@ -18,6 +18,7 @@ use topo_lb_common::connection::{
 };
 use topo_lb_common::counters::{Counters, Name};
 use topo_lb_common::device::{Device, Quota};
+use topo_lb_common::ended::RING_BYTES as ENDED_BYTES;
 use topo_lb_common::exclusion::{Excluded, ExcludedKey, Levels};
 use topo_lb_common::failing::RING_BYTES as FAILING_BYTES;
 use topo_lb_common::far_endpoints::{FarEndpoint, MOST_FAR_ENDPOINTS, Moved};
@@ -139,6 +140,13 @@ pub(crate) static FAR_ENDPOINTS: HashMap<
 /// It has `Failing` endpoints. `()`: as for `trace`.
 #[btf_map(name = "failing")]
 pub(crate) static FAILING: RingBuf<(), { FAILING_BYTES as usize }> = RingBuf::new();
+
+/// It has `Ended` connections. `()`: as for `trace`.
+#[btf_map(name = "ended")]
+pub(crate) static ENDED: RingBuf<(), { ENDED_BYTES as usize }> = RingBuf::new();
+
+#[btf_map(name = "ended_lost")]
+pub(crate) static ENDED_LOST: PerCpuArray<u64, 1> = PerCpuArray::new();
 
 #[btf_map(name = "torn")]
 pub(crate) static TORN: PerCpuArray<u64, 1> = PerCpuArray::new();
@@ -287,6 +295,10 @@ pub(crate) static HAS_EXCLUSIONS: Global<u8> = Global::new(0);
 /// (`--observe`). If zero, it costs connections nothing.
 #[unsafe(no_mangle)]
 pub(crate) static OBSERVES: Global<u8> = Global::new(0);
+
+/// Whether TCP connections are counted that topo-lb does not translate (`--count all`). If zero, it costs them nothing.
+#[unsafe(no_mangle)]
+pub(crate) static COUNTS_ALL: Global<u8> = Global::new(0);
 
 /// Whether the kernel has `bpf_set_retval` for these hooks. If zero, the verifier skips the call,
 /// because it knows the constant.

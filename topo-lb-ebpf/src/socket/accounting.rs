@@ -1,7 +1,8 @@
 //! Accounting: what TCP connections to Services move, counted when they end. Packets cost nothing.
 //!
 //! A callback at the begin of a connection asks for callbacks on changes of its state, only if the
-//! socket has what it dialled in its storage. So all other sockets cost a few instructions.
+//! socket has what it dialled in its storage. So all other sockets cost a few instructions. With `--count all` every
+//! client's socket is asked for ([`ended`]).
 
 use core::ffi::c_void;
 use core::ptr::NonNull;
@@ -18,11 +19,9 @@ use crate::base::atomic::{add, compare_exchange};
 use crate::base::family::{Family as _, V4, V6};
 use crate::socket::dialled::Dialled;
 use crate::socket::ejection;
+use crate::socket::ended::{self, AF_INET, is_mapped};
 use crate::socket::storage::{owner_of, storage};
 use crate::socket::tcp_socket::TcpFigures;
-
-/// include/linux/socket.h
-const AF_INET: u32 = 2;
 
 /// A callback of a TCP socket.
 #[inline(always)]
@@ -51,7 +50,12 @@ fn begin(ctx: &SockOpsContext) {
     if flags & BPF_SOCK_OPS_STATE_CB_FLAG != 0 && is_established != is_marked {
         return;
     }
-    let Some(dialled) = socket(ctx).and_then(|socket| dialled(ctx, socket)) else { return };
+    let Some(dialled) = socket(ctx).and_then(|socket| dialled(ctx, socket)) else {
+        if ended::is_counted(ctx) {
+            let _ = ctx.set_cb_flags((flags | BPF_SOCK_OPS_STATE_CB_FLAG | ended::MARK) as i32);
+        }
+        return;
+    };
     let mark = if dialled.failures == 0 { 0 } else { MARK };
     // Without, the connection is not counted.
     let _ = ctx.set_cb_flags((flags | BPF_SOCK_OPS_STATE_CB_FLAG | mark) as i32);
@@ -64,9 +68,12 @@ fn begin(ctx: &SockOpsContext) {
 #[inline(always)]
 fn end<N: Note>(ctx: &SockOpsContext) {
     let Some(socket) = socket(ctx) else { return };
-    let Some(dialled) = dialled(ctx, socket) else { return };
     // SAFETY: the context's socket.
     let Some(now) = (unsafe { TcpFigures::read(socket.as_ptr()) }) else { return };
+    let Some(dialled) = dialled(ctx, socket) else {
+        ended::tell(ctx, &now);
+        return;
+    };
     let Some(totals) = dialled.totals() else { return };
     count::<N>(&dialled, &now, totals);
     let totals = totals.as_ptr();
@@ -193,16 +200,6 @@ fn dialled(ctx: &SockOpsContext, socket: NonNull<c_void>) -> Option<Dialled> {
         let failures = if is_shared { 0 } else { dialled.failures };
         Dialled { is_shared, failures, ..dialled }
     })
-}
-
-#[inline(always)]
-fn is_mapped(ctx: &SockOpsContext) -> bool {
-    // SAFETY: fields of the context.
-    let head = unsafe {
-        let word = |index: usize| (&raw const (*ctx.ops).remote_ip6[index]).read_volatile();
-        [word(0), word(1), word(2)]
-    };
-    head == [0, 0, 0xffff_u32.to_be()]
 }
 
 /// The socket of a callback.

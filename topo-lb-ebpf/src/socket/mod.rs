@@ -10,6 +10,7 @@ pub(crate) mod cgroup;
 mod connected;
 mod dialled;
 mod ejection;
+mod ended;
 mod exclusion;
 mod flow;
 pub(crate) mod place;

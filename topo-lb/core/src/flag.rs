@@ -16,6 +16,7 @@ flags! {
     ACCOUNTING "--accounting"
     API_SERVER "--api-server"
     CGROUP_ROOT "--cgroup-root"
+    COUNT "--count"
     DNS "--dns"
     DNS_SERVICE "--dns-service"
     EXCLUDE_ANNOTATED_PODS "--exclude-annotated-pods"

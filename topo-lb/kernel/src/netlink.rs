@@ -55,6 +55,41 @@ impl Netlink {
         self.exchange(commands, Some(last), |_, _| {})
     }
 
+    /// Sends questions of one kind together; calls `each` with the place of a question and the body of its answer. The
+    /// kernel refuses some of them: those have no answer. At most as many as there is room for in a socket's buffer.
+    ///
+    /// # Errors
+    /// The kernel does not answer.
+    pub(crate) fn ask_each(
+        &self,
+        kind: u16,
+        questions: &[Vec<u8>],
+        mut each: impl FnMut(usize, &[u8]),
+    ) -> io::Result<()> {
+        let numbered = questions.iter().zip(1_u32..);
+        let mut all = Vec::new();
+        for (body, number) in numbered {
+            all.extend(message(kind, NLM_F_REQUEST, number, body));
+            // Messages are aligned to 4 bytes.
+            all.resize(all.len().next_multiple_of(4), 0);
+        }
+        send(&self.0, &all, SendFlags::empty())?;
+        let (mut buffer, mut answered) = (vec![0; BUFFER], 0);
+        while answered < questions.len() {
+            let (length, _) = match recv(&self.0, &mut buffer[..], RecvFlags::empty()) {
+                Err(Errno::INTR) => continue,
+                received => received?,
+            };
+            for message in messages(&buffer[..length]) {
+                answered += 1;
+                if message.message_type() != NLMSG_ERROR {
+                    each((message.sequence_number() as usize).wrapping_sub(1), message.payload());
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn exchange(
         &self,
         request: &[u8],
@@ -89,17 +124,29 @@ pub(crate) fn listen(protocol: Option<Protocol>, groups: u32) -> io::Result<Owne
 
 /// A request with these flags (`NLM_F_*`).
 pub fn request(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
-    message(kind, flags | NLM_F_REQUEST, body)
+    message(kind, flags | NLM_F_REQUEST, 0, body)
 }
 
-fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
+fn message(kind: u16, flags: u16, sequence_number: u32, body: &[u8]) -> Vec<u8> {
     let mut header = NetlinkHeader::default();
     (header.message_type, header.flags) = (kind, flags);
+    header.sequence_number = sequence_number;
     header.length = (header.buffer_len() + body.len()) as u32;
     let mut bytes = vec![0; header.buffer_len()];
     header.emit(&mut bytes);
     bytes.extend(body);
     bytes
+}
+
+/// The messages of a datagram, without those that are cut off.
+fn messages(mut datagram: &[u8]) -> impl Iterator<Item = NetlinkBuffer<&[u8]>> {
+    std::iter::from_fn(move || {
+        let message = NetlinkBuffer::new_checked(datagram).ok()?;
+        // Messages are aligned to 4 bytes.
+        let length = (message.length() as usize).next_multiple_of(4);
+        datagram = datagram.get(length..).unwrap_or_default();
+        Some(message)
+    })
 }
 
 /// Calls `each` with the kind and the body of each notification of a datagram.
@@ -110,12 +157,8 @@ pub(crate) fn notifications(datagram: &[u8], mut each: impl FnMut(u16, &[u8])) {
 
 /// Reads a datagram's messages; returns whether the answer ends there: with any acknowledgement, or
 /// with that of the `last` command. Ignores cut-off messages.
-fn take(
-    mut datagram: &[u8],
-    last: Option<u32>,
-    each: &mut impl FnMut(u16, &[u8]),
-) -> io::Result<bool> {
-    while let Ok(message) = NetlinkBuffer::new_checked(datagram) {
+fn take(datagram: &[u8], last: Option<u32>, each: &mut impl FnMut(u16, &[u8])) -> io::Result<bool> {
+    for message in messages(datagram) {
         match message.message_type() {
             // Both begin with an error number; in `NLMSG_ERROR`, zero is an acknowledgement.
             NLMSG_DONE | NLMSG_ERROR => match head::<i32>(message.payload()).unwrap_or_default() {
@@ -125,9 +168,6 @@ fn take(
             },
             kind => each(kind, message.payload()),
         }
-        // Messages are aligned to 4 bytes.
-        let length = (message.length() as usize).next_multiple_of(4);
-        datagram = datagram.get(length..).unwrap_or_default();
     }
     Ok(false)
 }
@@ -159,7 +199,7 @@ mod tests {
 
     /// A message with a body of any length, aligned as by the kernel.
     fn aligned(kind: u16, body: &[u8]) -> Vec<u8> {
-        let mut bytes = message(kind, 0, body);
+        let mut bytes = message(kind, 0, 0, body);
         bytes.resize(bytes.len().next_multiple_of(4), 0);
         bytes
     }
@@ -207,7 +247,7 @@ mod tests {
 
     #[test]
     fn what_is_cut_off_is_left_out() {
-        let whole = message(SOME, 0, b"body");
+        let whole = message(SOME, 0, 0, b"body");
         for length in 0..whole.len() {
             let (ends, all) = taken(&whole[..length]);
             assert_eq!((ends.unwrap(), all), (false, Vec::new()), "{length} bytes");

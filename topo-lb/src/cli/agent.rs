@@ -7,7 +7,7 @@ use clap::Args;
 use topo_lb_common::maps;
 
 use super::{
-    CGROUP_ROOT, DnsArgs, FrontendArgs, HealthzArgs, LogFormat, PinArgs, SourceArgs, Switch,
+    CGROUP_ROOT, Count, DnsArgs, FrontendArgs, HealthzArgs, LogFormat, PinArgs, SourceArgs, Switch,
 };
 use topo_lb_agent::app::{Config, Source};
 use topo_lb_agent::serve::Listen;
@@ -76,6 +76,10 @@ pub struct AgentArgs {
     /// packet. It takes a kernel with BTF, Linux 5.9 or later; see `topo-lb check`
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_ACCOUNTING")]
     pub accounting: Switch,
+    /// Which TCP connections of this node's clients are counted: those that topo-lb translates, or all, which tells
+    /// what Services cost that it leaves to kube-proxy, and Pods that are dialled directly. Without work per packet
+    #[arg(long, value_enum, default_value_t, env = "TOPO_LB_COUNT")]
+    pub count: Count,
     /// End TCP connections whose endpoint is gone. Connected UDP sockets are always ended. Not with
     /// `--tcp-peer endpoint`, which does not record what was dialled
     #[arg(long, env = "TOPO_LB_TERMINATE_TCP")]
@@ -203,6 +207,7 @@ impl AgentArgs {
                 accounting: self.accounting == Switch::On,
                 exclusions: !exclusions.is_empty(),
                 observe: self.observe,
+                count_all: self.count == Count::All && self.accounting == Switch::On,
                 serves_guests,
                 tc_attach: self.tc_attach,
                 all_frontends,

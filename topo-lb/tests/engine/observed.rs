@@ -1,13 +1,17 @@
 //! To which Service port a connection counts that another proxy made.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 
 use topo_lb_common::backend::Locality;
+use topo_lb_common::totals::Totals;
 use topo_lb_core::cluster::Protocol;
 use topo_lb_core::cluster::State;
 use topo_lb_core::topology::Scope;
 use topo_lb_core::topology::port_name;
-use topo_lb_kernel::observe::{ByServicePort, Connection, attribute};
+use topo_lb_kernel::datapath::maps::ended::EndedConnection;
+use topo_lb_kernel::datapath::maps::totals::{Group, Tier};
+use topo_lb_kernel::observe::{ByServicePort, Connection, Other, Untranslated, attribute};
 use topo_lb_kube::source::file::example::{CLUSTER, updates};
 
 fn state(cluster: &str) -> State {
@@ -56,4 +60,83 @@ fn a_service_that_is_left_alone_is_not_counted() {
     let dialled = format!("{}:80", state.service(id).expect("it").cluster_ips[0]);
     let all = HashMap::from([(connection(&dialled, "10.1.1.1:8080"), 1)]);
     assert!(attribute(&state, "here", Scope::All, all).is_empty());
+}
+
+/// A connection that moved as many bytes as `sent`.
+fn ended(dialled: &str, sent: u64) -> EndedConnection {
+    let client = "10.0.0.9:40000".parse().expect("an address");
+    let dialled = dialled.parse().expect("an address");
+    EndedConnection { client, dialled, totals: Totals { sent, ..Totals::default() } }
+}
+
+#[test]
+fn a_connection_that_was_not_translated_counts_once_wherever_it_went() {
+    let state = state(CLUSTER);
+    let id = state.services().next().expect("a Service");
+    let service = state.service(id).expect("it");
+    let frontend = format!("{}:80", service.cluster_ips[0]);
+    let (_, slice) = state.slices(id).next().expect("a slice");
+    let endpoint = SocketAddr::new(slice.endpoints[0].address, slice.ports[0].port);
+    let other_port = SocketAddr::new(endpoint.ip(), 1);
+    let name = port_name(service, &service.ports[0]);
+    let all = [
+        ended(&frontend, 1),
+        ended(&endpoint.to_string(), 2),
+        ended(&other_port.to_string(), 4),
+        ended("192.0.2.1:443", 8),
+        ended(&frontend, 16),
+        ended(&frontend, 32),
+    ];
+    let mut counted = Untranslated::default();
+    let gone = "10.9.9.9:1".parse().ok();
+    counted.count(&state, "here", &all, |left| {
+        assert_eq!(left, [all[0], all[4], all[5]]);
+        // The last one has no answer.
+        vec![Some(endpoint), gone]
+    });
+    let group = |tier| Group { service: Some(name.clone()), locality: Locality::Elsewhere, tier };
+    let sent: Vec<_> = counted.by_service.iter().map(|(of, it)| (of.clone(), it.sent)).collect();
+    assert_eq!(sent, [(group(Tier::Left), 17), (group(Tier::Direct), 2)]);
+    let others: Vec<_> = counted.others.iter().map(|(to, (it, _))| (*to, it.sent)).collect();
+    let wanted = [(Other::Pods, 4), (Other::Unknown, 32), (Other::Elsewhere, 8)];
+    assert_eq!(others, wanted);
+    let far: Vec<_> = counted.far.values().map(|moved| moved.sent).collect();
+    assert_eq!(far.iter().sum::<u64>(), 19);
+    assert_eq!(
+        counted.connections,
+        ByServicePort::from([((name.clone(), Locality::Elsewhere), 2)])
+    );
+
+    let mut near = Untranslated::default();
+    near.count(&state, "there", &all[1..2], |_| unreachable!("nothing is left"));
+    let tier = Tier::Direct;
+    let group = Group { service: Some(name), locality: Locality::Node, tier };
+    assert_eq!(near.by_service.keys().collect::<Vec<_>>(), [&group]);
+    assert!(near.far.is_empty());
+
+    counted.keep(&state);
+    assert_eq!(counted.by_service.len(), 2);
+    counted.keep(&State::default());
+    assert!(counted.by_service.is_empty() && counted.connections.is_empty());
+}
+
+#[test]
+fn an_endpoint_of_two_services_counts_for_the_first_by_name() {
+    // Its slice comes first, and its name last.
+    let second = CLUSTER
+        .replace("{name: a,", "{name: b,")
+        .replace("name: a-1", "name: a-0")
+        .replace("service-name: a", "service-name: b")
+        .replace("10.96.0.1", "10.96.0.2")
+        .replace("name: here", "name: beside");
+    let state = state(&format!("{CLUSTER}\n---\n{second}"));
+    let ids: Vec<_> = state.services().cloned().collect();
+    assert_eq!(ids.len(), 2, "{ids:?}");
+    let (_, slice) = state.slices(&ids[0]).next().expect("a slice");
+    let endpoint = SocketAddr::new(slice.endpoints[0].address, slice.ports[0].port);
+    let mut counted = Untranslated::default();
+    counted.count(&state, "here", &[ended(&endpoint.to_string(), 1)], |_| Vec::new());
+    let of: Vec<_> = counted.by_service.keys().filter_map(|group| group.service.clone()).collect();
+    assert_eq!(of.len(), 1);
+    assert_eq!(&*of[0], "default/a:80");
 }

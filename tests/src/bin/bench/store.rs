@@ -42,6 +42,7 @@ pub(crate) fn measure(
         accounting: false,
         exclusions: false,
         observe: false,
+        count_all: false,
         serves_guests: false,
         tc_attach: Default::default(),
         all_frontends: None,

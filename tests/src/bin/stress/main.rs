@@ -87,6 +87,7 @@ fn run(arguments: &Arguments) -> Result<Report> {
         accounting: false,
         exclusions: false,
         observe: false,
+        count_all: false,
         serves_guests: false,
         tc_attach: Default::default(),
         all_frontends: arguments

@@ -1,7 +1,7 @@
 //! The handler of each path.
 
 use std::mem::take;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use axum::extract::{RawQuery, State};
@@ -20,7 +20,8 @@ use topo_lb_core::stale_write_gate::in_words;
 use topo_lb_core::topology::zone::{zone_of, zones_of};
 use topo_lb_core::topology::{Scope, without_policy};
 use topo_lb_kernel::datapath::maps::error::{OpenError, ReadError};
-use topo_lb_kernel::datapath::maps::far_endpoints;
+use topo_lb_kernel::datapath::maps::{ended, far_endpoints};
+use topo_lb_kernel::observe::Untranslated;
 
 /// The agent task counts as stuck after this time; the longest plan takes a few seconds.
 pub(crate) const STUCK: Duration = Duration::from_secs(60);
@@ -89,6 +90,10 @@ async fn scrape(admin: &Admin) -> Result<String, String> {
             counted => counted.map_err(|error| error.to_string())?,
         };
         counted.services.observed = observed.unwrap_or_default();
+        if let Some(untranslated) = figures.untranslated.get() {
+            let lost = ended::lost(&pin_dir).map_err(|error| error.to_string())?;
+            counted.add(locked(untranslated).clone(), lost);
+        }
         let far_endpoints = take(&mut counted.far_endpoints);
         // Asked late, and dropped soon.
         let view = is_listed.then(|| runtime.block_on(state_query.view()).ok()).flatten();
@@ -103,12 +108,15 @@ async fn scrape(admin: &Admin) -> Result<String, String> {
         if let Some(reasons) = reasons {
             *last = reasons;
         }
-        let mut scrape = Scrape::of(figures, counted, last, refusals, bounded);
+        let mut scrape = Scrape::of(Arc::clone(&figures), counted, last, refusals, bounded);
         if let Some((own, zones)) = zones {
             *own_zone = own;
             let gone = moved.look(far_endpoints, zones, Instant::now());
             // What cannot be removed now is found again at the next scrape.
             let _ = far_endpoints::remove(&pin_dir, &gone);
+            if let Some(untranslated) = figures.untranslated.get() {
+                locked(untranslated).far.retain(|endpoint, _| !gone.contains(endpoint));
+            }
         }
         scrape.matrix = moved.matrix(own_zone, &scrape.services.by_locality);
         let now = SystemTime::now();
@@ -119,6 +127,10 @@ async fn scrape(admin: &Admin) -> Result<String, String> {
         scrape.text().map_err(|error| error.to_string())
     })
     .await
+}
+
+fn locked(untranslated: &Mutex<Untranslated>) -> MutexGuard<'_, Untranslated> {
+    untranslated.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs slow work on a thread for blocking tasks.

@@ -21,7 +21,8 @@ use topo_lb_core::rate::Rate;
 use topo_lb_core::topology::ejected;
 use topo_lb_core::turns::Turns;
 use topo_lb_kernel::datapath::Datapath;
-use topo_lb_kernel::datapath::maps::failing::{FailingEndpoint, FailingRing};
+use topo_lb_kernel::datapath::maps::failing::FailingEndpoint;
+use topo_lb_kernel::datapath::maps::ring::Ring;
 
 /// Pause between two looks at the ring buffer: endpoints of which none can be ejected may fail very
 /// often.
@@ -48,7 +49,7 @@ pub(super) type Answer = (Due, Probed);
 
 pub(super) struct Ejector {
     /// `None`: nothing is seen to fail.
-    ring: Option<FailingRing>,
+    ring: Option<Ring<FailingEndpoint>>,
     /// Why, if so.
     unseen: Option<Arc<str>>,
     /// When to look at the ring buffer again.
@@ -242,7 +243,7 @@ impl Ejector {
 
 /// Waits for endpoints that fail; without a ring buffer, for ever. Not while others wait to be judged.
 async fn read(
-    ring: &mut Option<FailingRing>,
+    ring: &mut Option<Ring<FailingEndpoint>>,
     next: &mut Instant,
     others_wait: bool,
 ) -> io::Result<Vec<FailingEndpoint>> {

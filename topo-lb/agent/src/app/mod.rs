@@ -13,6 +13,7 @@
 //! | `devices` | on which devices packets are translated |
 //! | `ejector` | which endpoints are ejected for failing connects, and when they come back |
 //! | `exclusions`, `observer`, `resolver` | the tasks for excluded Pods, for observing only, and for DNS |
+//! | `untranslated` | counts connections that topo-lb does not translate |
 //! | `serve` | what reports about the agent: HTTP, Events, metrics |
 
 mod config;
@@ -33,6 +34,7 @@ mod running;
 mod serve;
 mod source;
 mod start;
+mod untranslated;
 mod wanted;
 
 use std::pin::pin;

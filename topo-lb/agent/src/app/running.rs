@@ -20,6 +20,7 @@ use super::prove::prove;
 use super::resolver::Resolver;
 use super::retry::{Retry, Turn, next_turn};
 use super::source::Events;
+use super::untranslated::Counting;
 use super::wanted::WantedNodes;
 use crate::admin::SocketFile;
 use crate::agent_state::AgentState;
@@ -43,6 +44,8 @@ pub(super) struct Running {
     pub(super) terminator: SocketTerminator,
     /// `None` if the programs translate.
     pub(super) observer: Option<Observer>,
+    /// `None` without `--count all`.
+    pub(super) counting: Option<Counting>,
     pub(super) ejector: Ejector,
     /// `None` without `--dns`.
     pub(super) resolver: Option<Resolver>,
@@ -86,6 +89,12 @@ impl Running {
                     if !self.ejector.take_in(heard, &mut self.state, &self.kernel.installed) {
                         continue;
                     }
+                }
+                ended = Counting::next(&mut self.counting) => {
+                    if let Some(counting) = &mut self.counting {
+                        counting.look(&self.state.reconciler, ended);
+                    }
+                    continue;
                 }
                 result = self.devices.changed() => {
                     result.context("the device notification socket failed")?;
@@ -132,6 +141,9 @@ impl Running {
         }
         if let Some(observer) = &self.observer {
             observer.look(&self.state.reconciler);
+        }
+        if let Some(counting) = &mut self.counting {
+            counting.look(&self.state.reconciler, Vec::new());
         }
         self.resolver.as_mut().is_some_and(|resolver| resolver.look(&mut self.state))
     }

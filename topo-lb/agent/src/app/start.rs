@@ -16,6 +16,7 @@ use super::observer::Observer;
 use super::prove::prove;
 use super::resolver::Resolver;
 use super::running::{INSPECTION, Running};
+use super::untranslated::Counting;
 use super::{exclusions, precedence, serve, source};
 use crate::agent_state::AgentState;
 use crate::metrics::Figures;
@@ -100,6 +101,8 @@ pub(super) async fn start(
         false => None,
     };
     let uncounted = account(&mut datapath);
+    let (count_all, why) = (config.datapath.count_all, uncounted.as_deref());
+    let counting = Counting::start(&mut datapath, count_all, why, &figures);
     let ejector = Ejector::start(&mut datapath, unseen.or(uncounted), &mut state);
     let resolver = config
         .dns
@@ -151,6 +154,7 @@ pub(super) async fn start(
         devices,
         terminator,
         observer,
+        counting,
         ejector,
         resolver,
         socket_file,

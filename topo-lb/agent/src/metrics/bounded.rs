@@ -11,7 +11,7 @@ use topo_lb_common::totals::Totals;
 
 use super::refusals::Refusals;
 use topo_lb_core::refusal::Refusal;
-use topo_lb_kernel::datapath::maps::totals::Group;
+use topo_lb_kernel::datapath::maps::totals::{Group, Tier};
 use topo_lb_kernel::observe::ByServicePort;
 
 /// A Service port, as `namespace/name:port`.
@@ -57,7 +57,7 @@ pub struct Bounded {
     refused: Series<(Name, Refusal), Refusal, u64>,
     /// Refusals from before the agent started, whose reasons the first look tells.
     refused_before: BTreeMap<Name, u64>,
-    tcp: Series<Group, Locality, Totals>,
+    tcp: Series<Group, (Locality, Tier), Totals>,
     by_locality: BTreeMap<Locality, Totals>,
 }
 
@@ -95,10 +95,10 @@ impl Bounded {
         }
         let refused = self.refused.look(refused, |(name, _)| own(name), |key| key.1, |_, _| {});
         let by_locality = &mut self.by_locality;
-        let tcp = self.tcp.look(counts.tcp, own_group, locality_of, |group, grown| {
+        let tcp = self.tcp.look(counts.tcp, own_group, without_key, |group, grown| {
             add(by_locality, group.locality, grown);
         });
-        let of_others = |&locality: &Locality| Group { service: None, locality, tier: None };
+        let of_others = |&(locality, tier): &_| Group { service: None, locality, tier };
         Shown {
             connections: self.connections.with_others(connections, Some, |()| None),
             observed: self.observed.with_others(
@@ -146,8 +146,12 @@ impl Bounded {
     }
 }
 
-const fn locality_of(group: &Group) -> Locality {
-    group.locality
+/// What the others keep of a group: which topology key was in force says nothing without the Service.
+const fn without_key(group: &Group) -> (Locality, Tier) {
+    match group.tier {
+        Tier::Key(_) => (group.locality, Tier::None),
+        tier => (group.locality, tier),
+    }
 }
 
 /// Values that grow, and the sums of those without series of their own, by the label that they keep.
@@ -236,7 +240,8 @@ mod tests {
     }
 
     fn of(name: &str, sent: u64) -> (Group, Totals) {
-        let group = Group { service: Some(named(name)), locality: Locality::Zone, tier: Some(0) };
+        let group =
+            Group { service: Some(named(name)), locality: Locality::Zone, tier: Tier::Key(0) };
         (group, Totals { sent, ..Totals::default() })
     }
 
@@ -249,7 +254,7 @@ mod tests {
     }
 
     fn others(shown: &Shown) -> Option<u64> {
-        let group = Group { service: None, locality: Locality::Zone, tier: None };
+        let group = Group { service: None, locality: Locality::Zone, tier: Tier::None };
         shown.tcp.get(&group).map(|totals| totals.sent)
     }
 

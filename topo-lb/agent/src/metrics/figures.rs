@@ -1,7 +1,7 @@
-//! What the agent's own tasks count: plain atomics, written and read without a lock.
+//! What the agent's own tasks count: mostly atomics, written and read without a lock.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use prometheus_client::metrics::histogram::Histogram;
@@ -11,6 +11,7 @@ use super::dns::DnsFigures;
 use super::ejections::EjectionFigures;
 use topo_lb_core::cluster::Family;
 use topo_lb_core::plan::Installed;
+use topo_lb_kernel::observe::Untranslated;
 use topo_lb_kernel::socket::terminator::EndedSockets;
 
 /// Buckets from a watch event to the maps, in seconds; the target is 10 ms for 99 % of events.
@@ -123,6 +124,9 @@ pub struct Figures {
     pub dns: DnsFigures,
     /// New connections that the agent could not observe, or times that the kernel dropped some.
     pub observer_overruns: Arc<AtomicU64>,
+    /// What TCP connections moved that topo-lb did not translate, once the agent counts them. Written by the agent
+    /// task, read by scrapes.
+    pub untranslated: OnceLock<Mutex<Untranslated>>,
     /// How full the maps are, in the order of [`PLANNED`].
     pub uses: [Use; PLANNED.len()],
 }

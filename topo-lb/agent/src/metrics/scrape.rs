@@ -13,6 +13,8 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
+use topo_lb_common::counters::{Counters, sum};
+use topo_lb_common::far_endpoints::Moved;
 use topo_lb_common::packets::{Outcome, Packets};
 
 use super::bounded::{Bounded, Counts, Shown};
@@ -28,6 +30,7 @@ use topo_lb_kernel::datapath::direction::Direction;
 use topo_lb_kernel::datapath::maps::error::ReadError;
 use topo_lb_kernel::datapath::maps::usage::TableUse;
 use topo_lb_kernel::datapath::maps::{counters, far_endpoints, packets, totals, usage};
+use topo_lb_kernel::observe::{Other, Untranslated};
 
 /// The `Content-Type` of the text.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -45,6 +48,17 @@ pub struct Counted {
     pub packets: Vec<(Direction, Packets)>,
     /// How full tc's tables are, of IPv4 and IPv6; `None` without tc.
     pub tables: Option<[TableUse; 2]>,
+    /// TCP connections that were not translated and count for no Service port; `None`: nobody counts them.
+    pub others: Option<Others>,
+}
+
+/// TCP connections that were not translated and count for no Service port.
+#[derive(Clone, Debug, Default)]
+pub struct Others {
+    /// What they moved, and how many were established.
+    pub to: BTreeMap<Other, (Moved, u64)>,
+    /// How many were not counted at all.
+    pub uncounted: u64,
 }
 
 impl Counted {
@@ -60,7 +74,27 @@ impl Counted {
             torn: counters::torn(pin_dir)?,
             packets: packets::read(pin_dir)?,
             tables: usage::read(pin_dir)?,
+            others: None,
         })
+    }
+
+    /// Adds what the agent has counted of connections that were not translated. A Service port's connections are
+    /// those that topo-lb decided, if it decided any: the others began at zero at another time.
+    pub fn add(&mut self, untranslated: Untranslated, uncounted: u64) {
+        let Untranslated { by_service, connections, others, far } = untranslated;
+        self.services.tcp.extend(by_service);
+        let mut left = BTreeMap::<Arc<str>, Counters>::new();
+        for ((name, locality), count) in connections {
+            *left.entry(name).or_default().at(locality) = count;
+        }
+        for (name, counters) in left {
+            self.services.connections.entry(name).or_insert(counters);
+        }
+        for (endpoint, moved) in far {
+            let all = self.far_endpoints.entry(Some(endpoint)).or_default();
+            *all = sum([&*all, &moved]);
+        }
+        self.others = Some(Others { to: others, uncounted });
     }
 }
 
@@ -94,6 +128,8 @@ pub struct Scrape {
     pub refusing: BTreeMap<Refusal, u64>,
     /// What was moved to each zone.
     pub matrix: Matrix,
+    /// As in [`Counted`].
+    pub others: Option<Others>,
     /// Services without a policy that are left alone.
     pub unhandled: u64,
     /// How old the state is, unless it is live.
@@ -112,7 +148,7 @@ impl Scrape {
         refusals: &mut Refusals,
         bounded: &mut Bounded,
     ) -> Self {
-        let Counted { services, torn, packets, tables, .. } = counted;
+        let Counted { services, torn, packets, tables, others, .. } = counted;
         let refused = services.connections.iter().filter(|(_, counters)| counters.refused > 0);
         let refused =
             refused.map(|(name, counters)| (Arc::clone(name), counters.refused)).collect();
@@ -131,6 +167,7 @@ impl Scrape {
             observes: false,
             refusing,
             matrix: Matrix::default(),
+            others,
             unhandled: 0,
             age: None,
             ready: false,
@@ -157,6 +194,7 @@ impl Collector for Scrape {
         self.programs(families)?;
         tcp::encode(&self.services, families)?;
         zones::encode(&self.matrix, families)?;
+        self.untranslated(families)?;
         self.maps(families)?;
         let of = ["service", "node"].into_iter().zip(&self.figures.unanswered_health_checks);
         families.by(&declared::UNANSWERED_HEALTH_CHECKS, of)?;
@@ -189,6 +227,26 @@ impl Scrape {
         }
         let mut family = families.begin(&declared::TRACKED_CONNECTIONS_LIMIT)?;
         tables().try_for_each(|(name, table)| family.sample(&[name], table.room))
+    }
+
+    fn untranslated(&self, families: &mut Families<'_, '_>) -> fmt::Result {
+        families.one(&declared::COUNTING_ALL, u64::from(self.others.is_some()))?;
+        let Some(Others { to, uncounted }) = &self.others else { return Ok(()) };
+        families.one(&declared::UNCOUNTED_CONNECTIONS, *uncounted)?;
+        type Value = fn(&(Moved, u64)) -> u64;
+        let all: [(_, Value); 3] = [
+            (&declared::OTHER_SENT_BYTES, |(moved, _)| moved.sent),
+            (&declared::OTHER_RECEIVED_BYTES, |(moved, _)| moved.received),
+            (&declared::OTHER_ENDED_CONNECTIONS, |(_, connections)| *connections),
+        ];
+        for (metric, value) in all {
+            let mut family = families.begin(metric)?;
+            for other in Other::ALL {
+                let moved = to.get(&other).copied().unwrap_or_default();
+                family.sample(&[other.name()], value(&moved))?;
+            }
+        }
+        Ok(())
     }
 
     fn maps(&self, families: &mut Families<'_, '_>) -> fmt::Result {

@@ -48,7 +48,7 @@ fn each(
         return Ok(());
     }
     let [namespace, service, port] = shown_parts(group.service.as_deref());
-    let tier = group.tier.map_or_else(|| "none".to_owned(), |tier| tier.to_string());
+    let tier = group.tier.to_string();
     let mut labels = vec![namespace, service, port, group.locality.name(), &tier];
     labels.extend(reason.map(Failure::name));
     family.sample(&labels, value)

@@ -74,7 +74,8 @@ metrics! {
     TCP_SENT_BYTES: Counter "topo_lb_tcp_sent_bytes_total" [namespace service port locality tier]
         "Bytes that clients of this node sent to a Service port over TCP, without headers and retransmissions, by \
          locality of the endpoint and tier in force",
-        "[Accounting](#bytes-round-trips-and-failures). `tier`: index of the topology key that was in force, or `none`";
+        "[Accounting](#bytes-round-trips-and-failures). `tier`: index of the topology key that was in force, or `none`; with [`--count all`](#everything) also `left` and \
+         `direct`";
     TCP_RECEIVED_BYTES: Counter "topo_lb_tcp_received_bytes_total" [namespace service port locality tier]
         "Bytes that clients of this node received from a Service port, likewise", "";
     TCP_RETRANSMITTED_SEGMENTS: Counter
@@ -90,6 +91,20 @@ metrics! {
         "Since the agent started ([zones](#from-zone-to-zone))";
     ZONE_RECEIVED_BYTES: Counter "topo_lb_zone_received_bytes_total" [source_zone destination_zone]
         "Bytes that clients of this node received from Services, likewise", "";
+    OTHER_SENT_BYTES: Counter "topo_lb_other_sent_bytes_total" [to]
+        "Bytes that clients of this node sent over TCP to what counts for no Service port",
+        "[`--count all`](#everything) only, since the agent started. `to`: `pods`, `unknown` or `elsewhere`";
+    OTHER_RECEIVED_BYTES: Counter "topo_lb_other_received_bytes_total" [to]
+        "Bytes that clients of this node received over TCP from what counts for no Service port", "Likewise";
+    OTHER_ENDED_CONNECTIONS: Counter "topo_lb_other_ended_connections_total" [to]
+        "TCP connections of this node to what counts for no Service port that were established and have ended",
+        "Likewise";
+    COUNTING_ALL: Gauge "topo_lb_counting_all" []
+        "Whether TCP connections are counted, too, that topo-lb does not translate (--count all)",
+        "0 also if the kernel cannot count";
+    UNCOUNTED_CONNECTIONS: Counter "topo_lb_uncounted_connections_total" []
+        "Ended TCP connections that were not counted, as the ring buffer that tells the agent of them was full",
+        "`--count all` only";
     CONNECT_FAILURES: Counter "topo_lb_connect_failures_total" [namespace service port locality tier reason]
         "TCP connections of this node to a Service port that were never established, without those that topo-lb \
          refused: answered with a RST, timed out, given up by the client after a retransmitted SYN, or answered as \

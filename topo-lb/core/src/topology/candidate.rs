@@ -149,6 +149,12 @@ pub fn sites<'a>(
     all.into_iter().map(|one| (one.address, one.site)).collect()
 }
 
+/// How far an endpoint is from `node`.
+#[must_use]
+pub fn distance(state: &State, node: &str, endpoint: &Endpoint) -> Locality {
+    Site::of(state, endpoint).locality(Here::of(state, node))
+}
+
 /// How far the endpoint of a Service port at this address is from `node`; `None` if it has none there.
 #[must_use]
 pub fn locality(

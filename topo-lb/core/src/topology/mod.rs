@@ -63,7 +63,7 @@ pub mod weights;
 pub mod zone;
 
 pub use alike::NodesByLabel;
-pub use candidate::{locality, serving, sites};
+pub use candidate::{distance, locality, serving, sites};
 pub use decide::{decide, decide_for, decide_for_some, decide_in_full, without_policy};
 pub use decision::Decision;
 pub use faults::{faults, ignored};

@@ -37,11 +37,13 @@ use host::mount::{check_bpffs, check_cgroup2};
 use host::{capability, feature};
 use link::Link;
 use maps::carried::CarriedConnections;
-use maps::failing::FailingRing;
+use maps::ended::{self, EndedConnection};
+use maps::failing::{self, FailingEndpoint};
 use maps::layout;
 use maps::quota::QuotaKeeper;
 use maps::renewal::{self, Pinned, Renewal};
 use maps::reply_filter::ReplyFilter;
+use maps::ring::Ring;
 use maps::spec::{half_open_room, map_specs};
 use maps::trace::forget_killed;
 use masquerade::{Masquerade, SourceNat};
@@ -69,6 +71,8 @@ pub struct Options {
     pub exclusions: bool,
     /// Whether programs only count what they would do.
     pub observe: bool,
+    /// Whether TCP connections are counted, too, that the programs do not translate; only with `accounting`.
+    pub count_all: bool,
     /// Set if devices of guests are served. `capacity` then has room for connections.
     pub serves_guests: bool,
     /// How programs are attached to devices.
@@ -172,6 +176,7 @@ impl Datapath {
             .with_half_open_room(half_open_room(&options.capacity))
             .with_exclusions(options.exclusions)
             .with_observing(options.observe)
+            .with_counting(options.count_all)
             .with_all_frontends(options.all_frontends);
         let (tcp_fields, no_tcp_fields) = match options.accounting.then(TcpFields::find) {
             Some(Ok(fields)) => (fields, None),
@@ -231,9 +236,21 @@ impl Datapath {
     ///
     /// # Errors
     /// Why it cannot be read.
-    pub fn failing(&mut self) -> Result<FailingRing, String> {
-        let map = self.ebpf.take_map(names::FAILING);
-        FailingRing::new(map.ok_or_else(|| format!("the object has no map {}", names::FAILING))?)
+    pub fn failing(&mut self) -> Result<Ring<FailingEndpoint>, String> {
+        failing::ring(self.take_map(names::FAILING)?)
+    }
+
+    /// The ring buffer in which programs tell which connections ended that they did not translate, those while no
+    /// agent ran too. Needs a runtime.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    pub fn ended(&mut self) -> Result<Ring<EndedConnection>, String> {
+        ended::ring(self.take_map(names::ENDED)?)
+    }
+
+    fn take_map(&mut self, name: &str) -> Result<Map, String> {
+        self.ebpf.take_map(name).ok_or_else(|| format!("the object has no map {name}"))
     }
 
     /// Takes the ring buffer of a `topo-lb trace` that was killed away from the programs. Returns whether

@@ -1,15 +1,20 @@
-//! What happens to connections to Services while topo-lb only observes (`--observe`): another proxy
-//! translates them, and the kernel's connection tracking tells where to.
+//! What happens to connections that another proxy translates: the kernel's connection tracking tells where to. While
+//! topo-lb only observes (`--observe`), of each connection when it begins; with `--count all` of those that topo-lb
+//! did not translate, when they end.
 //!
 //! | file | idea |
 //! |---|---|
 //! | `conntrack` | a connection, as the kernel tells of it |
 //! | `listener` | the thread that hears of new connections |
 //! | `attribution` | the Service port and the locality of a connection |
+//! | `query` | to which endpoint a connection went that has ended |
+//! | `untranslated` | what connections moved that topo-lb did not translate, by Service port |
 
 mod attribution;
 mod conntrack;
 mod listener;
+mod query;
+mod untranslated;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,6 +22,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub use attribution::attribute;
 pub use conntrack::Connection;
 pub use listener::{ListenError, Listener};
+pub use query::Query;
+pub use untranslated::{Other, Untranslated};
 
 use topo_lb_common::backend::Locality;
 

@@ -17,7 +17,7 @@ use topo_lb_agent::metrics::bounded::Counts;
 use topo_lb_agent::metrics::scrape::Counted;
 use topo_lb_agent::metrics::services::parts;
 use topo_lb_kernel::datapath::attach::mode;
-use topo_lb_kernel::datapath::maps::totals::ended;
+use topo_lb_kernel::datapath::maps::totals::{self, ended};
 use topo_lb_kube::source::kube::{KubeTarget, Server, connect};
 
 /// How many agents are asked at once.
@@ -199,10 +199,10 @@ fn named(text: &str) -> (&str, &str) {
 /// room.
 fn of_maps(counts: &Counts) -> Traffic {
     let mut traffic = Traffic::new();
-    let mut add = |port: &str, group: Option<(Locality, Option<u8>)>, counter, total| {
+    let mut add = |port: &str, group: Option<(Locality, totals::Tier)>, counter, total| {
         let [namespace, service, _] = parts(port);
         let totals = traffic.entry(format!("{namespace}/{service}").into()).or_default();
-        let tier = group.map(|(_, tier)| Tier::of(tier));
+        let tier = group.map(|(_, tier)| tier_of(tier));
         totals.insert(Series::new(counter, (port, group)).of_tier(tier), total);
     };
     for (port, counters) in &counts.connections {
@@ -221,6 +221,14 @@ fn of_maps(counts: &Counts) -> Traffic {
         add(port, of, Counter::Ended, ended(tcp) as f64);
     }
     traffic
+}
+
+/// The maps have only what topo-lb has translated.
+const fn tier_of(tier: totals::Tier) -> Tier {
+    match tier {
+        totals::Tier::Key(key) => Tier::Key(key),
+        totals::Tier::None | totals::Tier::Left | totals::Tier::Direct => Tier::None,
+    }
 }
 
 fn round_trips(counts: &Counts) -> RoundTrips {
@@ -353,7 +361,12 @@ mod tests {
             connections: ["default/web:80", "default/web:http"]
                 .map(|it| (it.into(), counters))
                 .into(),
-            tcp: [group(port, Some(0)), group(port, None), group(None, None)].into(),
+            tcp: [
+                group(port, totals::Tier::Key(0)),
+                group(port, totals::Tier::None),
+                group(None, totals::Tier::None),
+            ]
+            .into(),
             ..Counts::default()
         };
         let begin = Instant::now();

@@ -1,14 +1,12 @@
 //! The ring buffer in which programs tell which endpoints fail.
 
-use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
 
-use aya::maps::{Map, MapData, RingBuf};
-use tokio::io::unix::AsyncFd;
+use aya::maps::Map;
 use topo_lb_common::failing::{Failing, RING_BYTES};
 use topo_lb_common::totals::Failure;
 
-use crate::datapath::error::causes;
+use super::ring::Ring;
 
 /// Most elements that are taken at once: what fits into the ring buffer.
 const BATCH: usize = RING_BYTES as usize / size_of::<Failing>();
@@ -24,40 +22,11 @@ pub struct FailingEndpoint {
     pub why: Failure,
 }
 
-/// The ring buffer.
-pub struct FailingRing(AsyncFd<RingBuf<MapData>>);
-
-impl FailingRing {
-    /// Opens the ring buffer, and forgets what failed while no agent ran. Needs a runtime.
-    pub(crate) fn new(map: Map) -> Result<Self, String> {
-        let mut ring = RingBuf::try_from(map).map_err(|error| causes(&error))?;
-        // A full ring buffer has fewer; connects may go on to fail meanwhile.
-        for _ in 0..BATCH {
-            if ring.next().is_none() {
-                break;
-            }
-        }
-        // SAFETY: the ring owns its file descriptor, and nothing replaces either.
-        let registered = unsafe { AsyncFd::register(ring) };
-        registered.map(Self).map_err(|error| error.to_string())
-    }
-
-    /// Waits for endpoints that fail. Nothing is lost if the caller stops to wait.
-    ///
-    /// # Errors
-    /// The ring buffer cannot be polled.
-    pub async fn next(&mut self) -> io::Result<Vec<FailingEndpoint>> {
-        let mut guard = self.0.readable_mut().await?;
-        let mut all = Vec::new();
-        while all.len() < BATCH {
-            let Some(bytes) = guard.get_inner_mut().next() else {
-                guard.clear_ready();
-                break;
-            };
-            all.extend(read(&bytes));
-        }
-        Ok(all)
-    }
+/// Opens the ring buffer, and forgets what failed while no agent ran. Needs a runtime.
+pub(crate) fn ring(map: Map) -> Result<Ring<FailingEndpoint>, String> {
+    let mut ring = Ring::new(map, BATCH, read)?;
+    drop(ring.take());
+    Ok(ring)
 }
 
 /// An element; `None` if an agent of another version left it.

@@ -34,7 +34,7 @@ use crate::datapath::error::{LoadError, causes};
 const DIRECTORY: &str = "renewal";
 
 /// Maps that the programs write; they outlive a renewal if they fit.
-const STATE: [&str; 31] = [
+const STATE: [&str; 33] = [
     maps::SNAT,
     maps::FLOWS4,
     maps::FLOWS6,
@@ -63,6 +63,8 @@ const STATE: [&str; 31] = [
     maps::OWN6,
     maps::TOTALS,
     maps::FAR_ENDPOINTS,
+    maps::ENDED,
+    maps::ENDED_LOST,
     maps::TORN,
     maps::TRACE,
     maps::TRACE_LOST,

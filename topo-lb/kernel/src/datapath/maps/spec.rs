@@ -11,6 +11,7 @@ use topo_lb_common::connection::{
 };
 use topo_lb_common::counters::{Counters, Name};
 use topo_lb_common::device::{Device, Quota};
+use topo_lb_common::ended;
 use topo_lb_common::exclusion::{Excluded, ExcludedKey, Levels};
 use topo_lb_common::failing;
 use topo_lb_common::far_endpoints::{FarEndpoint, MOST_FAR_ENDPOINTS, Moved};
@@ -109,6 +110,8 @@ pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
         spec::<TotalsKey, Totals>(maps::TOTALS, Hash, MOST_TOTALS, NO_PREALLOC),
         spec::<FarEndpoint, Moved>(maps::FAR_ENDPOINTS, Hash, MOST_FAR_ENDPOINTS, NO_PREALLOC),
         spec::<(), ()>(maps::FAILING, RingBuf, failing::RING_BYTES, 0),
+        spec::<(), ()>(maps::ENDED, RingBuf, ended::RING_BYTES, 0),
+        spec::<u32, u64>(maps::ENDED_LOST, PerCpuArray, 1, 0),
         spec::<u32, u64>(maps::TORN, PerCpuArray, 1, 0),
         spec::<u32, u32>(maps::TRACE, ArrayOfMaps, 1, 0),
         spec::<u32, u64>(maps::TRACE_LOST, PerCpuArray, 1, 0),

@@ -1,6 +1,7 @@
 //! Reads and clears what TCP connections moved.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -23,8 +24,41 @@ pub struct Group {
     pub service: Option<Arc<str>>,
     /// How far their endpoints are.
     pub locality: Locality,
-    /// The tier in force when they were made: index of the topology key; `None`: no key matched.
-    pub tier: Option<u8>,
+    /// The tier in force when they were made.
+    pub tier: Tier,
+}
+
+/// By what the endpoint of a connection was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Tier {
+    /// The topology key with this index.
+    Key(u8),
+    /// No key matched, or there is none.
+    None,
+    /// Another proxy: topo-lb did not translate the connection.
+    Left,
+    /// The client: it dialled the endpoint.
+    Direct,
+}
+
+impl Tier {
+    fn of(byte: u8) -> Self {
+        match byte {
+            NO_TIER => Self::None,
+            key => Self::Key(key),
+        }
+    }
+}
+
+impl fmt::Display for Tier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Key(key) => key.fmt(f),
+            Self::None => f.write_str("none"),
+            Self::Left => f.write_str("left"),
+            Self::Direct => f.write_str("direct"),
+        }
+    }
 }
 
 /// Connections that were established and have ended, without those whose round trip was never measured.
@@ -94,7 +128,7 @@ pub fn read(pin_dir: &Path) -> Result<BTreeMap<Group, Totals>, ReadError> {
         last = Some((key.service, name.clone()));
         if name.is_some() || key.service == OTHERS {
             let locality = Locality::from_byte(key.locality);
-            let tier = Some(key.tier).filter(|tier| *tier != NO_TIER);
+            let tier = Tier::of(key.tier);
             all.insert(Group { service: name, locality, tier }, value);
         }
     }

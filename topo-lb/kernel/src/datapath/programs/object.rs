@@ -36,6 +36,7 @@ pub struct Constants {
     tcp_peer_is_service: u8,
     has_exclusions: u8,
     observes: u8,
+    counts_all: u8,
     has_set_retval: u8,
     has_mptcp_sock: u8,
     has_coarse_clock: u8,
@@ -86,6 +87,7 @@ impl Constants {
             tcp_peer_is_service: u8::from(tcp_peer == TcpPeer::Service),
             has_exclusions: 0,
             observes: 0,
+            counts_all: 0,
             has_set_retval: is_there(Feature::SET_RETVAL),
             has_mptcp_sock: is_there(Feature::MPTCP_SOCK),
             has_coarse_clock: is_there(Feature::COARSE_CLOCK),
@@ -113,6 +115,12 @@ impl Constants {
     #[must_use]
     pub const fn with_observing(self, observes: bool) -> Self {
         Self { observes: observes as u8, ..self }
+    }
+
+    /// The same, with programs that tell of the TCP connections that they do not translate, if `counts_all`.
+    #[must_use]
+    pub const fn with_counting(self, counts_all: bool) -> Self {
+        Self { counts_all: counts_all as u8, ..self }
     }
 
     /// The same, with programs that serve frontends of all kinds, if given.
@@ -146,6 +154,7 @@ impl Constants {
             ("TCP_PEER_IS_SERVICE", &self.tcp_peer_is_service),
             ("HAS_EXCLUSIONS", &self.has_exclusions),
             ("OBSERVES", &self.observes),
+            ("COUNTS_ALL", &self.counts_all),
             ("HAS_SET_RETVAL", &self.has_set_retval),
             ("HAS_MPTCP_SOCK", &self.has_mptcp_sock),
             ("HAS_COARSE_CLOCK", &self.has_coarse_clock),

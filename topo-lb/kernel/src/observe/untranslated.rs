@@ -1,0 +1,214 @@
+//! Where TCP connections went that topo-lb did not translate: pure.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use topo_lb_common::backend::Locality;
+use topo_lb_common::counters::sum;
+use topo_lb_common::far_endpoints::Moved;
+use topo_lb_common::totals::{Failure, Totals};
+
+use super::ByServicePort;
+use crate::datapath::maps::ended::EndedConnection;
+use crate::datapath::maps::totals::{Group, Tier};
+use topo_lb_core::cluster::{Protocol, ServiceId, State};
+use topo_lb_core::topology::{distance, port_name};
+
+/// Where a connection went that counts for no Service port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Other {
+    /// To the address of an endpoint, at a port that no Service has.
+    Pods,
+    /// To a Service that another proxy translates; it is not known to which endpoint.
+    Unknown,
+    /// To anything else.
+    Elsewhere,
+}
+
+impl Other {
+    /// All.
+    pub const ALL: [Self; 3] = [Self::Pods, Self::Unknown, Self::Elsewhere];
+
+    /// The name in output.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Pods => "pods",
+            Self::Unknown => "unknown",
+            Self::Elsewhere => "elsewhere",
+        }
+    }
+}
+
+/// What connections moved that topo-lb did not translate.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Untranslated {
+    /// By Service port and locality, with [`Tier::Left`] or [`Tier::Direct`].
+    pub by_service: BTreeMap<Group, Totals>,
+    /// Connections of [`Tier::Left`], those that failed too.
+    pub connections: ByServicePort,
+    /// To everything else: what was moved, and how many connections were established.
+    pub others: BTreeMap<Other, (Moved, u64)>,
+    /// To endpoints outside of this node's zone.
+    pub far: BTreeMap<IpAddr, Moved>,
+}
+
+impl Untranslated {
+    /// Counts what has ended, as seen from `node`. `ask` finds out to which endpoint another proxy sent each
+    /// connection, in their order.
+    ///
+    /// Takes one pass over the Services and one over the EndpointSlices, whatever has ended.
+    pub fn count(
+        &mut self,
+        state: &State,
+        node: &str,
+        ended: &[EndedConnection],
+        ask: impl FnOnce(&[EndedConnection]) -> Vec<Option<SocketAddr>>,
+    ) {
+        let services = services(state, ended);
+        let (left, rest): (Vec<_>, Vec<_>) =
+            ended.iter().copied().partition(|one| services.contains_key(&one.dialled));
+        let answers = if left.is_empty() { Vec::new() } else { ask(&left) };
+        let answers = answers.into_iter().chain(std::iter::repeat(None));
+        let left: Vec<_> = left.into_iter().zip(answers).collect();
+        let dialled = rest.iter().map(|one| one.dialled);
+        let endpoints = Endpoints::find(
+            state,
+            node,
+            dialled.chain(left.iter().filter_map(|(_, endpoint)| *endpoint)),
+        );
+        for (one, endpoint) in left {
+            match endpoint {
+                Some(endpoint) => {
+                    let locality = endpoints.distance(endpoint.ip());
+                    let name = &services[&one.dialled];
+                    self.add(name, locality, Tier::Left, endpoint.ip(), &one.totals);
+                }
+                None => self.add_other(Other::Unknown, &one.totals),
+            }
+        }
+        for one in rest {
+            let address = one.dialled.ip();
+            match endpoints.names.get(&one.dialled) {
+                Some(name) => {
+                    let locality = endpoints.distance(address);
+                    self.add(name, locality, Tier::Direct, address, &one.totals);
+                }
+                None if endpoints.distances.contains_key(&address) => {
+                    self.add_other(Other::Pods, &one.totals);
+                }
+                None => self.add_other(Other::Elsewhere, &one.totals),
+            }
+        }
+    }
+
+    fn add(
+        &mut self,
+        name: &Arc<str>,
+        locality: Locality,
+        tier: Tier,
+        endpoint: IpAddr,
+        more: &Totals,
+    ) {
+        let group = Group { service: Some(Arc::clone(name)), locality, tier };
+        let totals = self.by_service.entry(group).or_default();
+        *totals = sum([&*totals, more]);
+        if tier == Tier::Left {
+            *self.connections.entry((Arc::clone(name), locality)).or_default() += 1;
+        }
+        if locality > Locality::Zone && more.sent | more.received != 0 {
+            add_moved(self.far.entry(endpoint).or_default(), more);
+        }
+    }
+
+    fn add_other(&mut self, to: Other, more: &Totals) {
+        let (moved, connections) = self.others.entry(to).or_default();
+        add_moved(moved, more);
+        let is_established = Failure::ALL.iter().all(|one| more.failures[*one as usize] == 0);
+        *connections += u64::from(is_established);
+    }
+
+    /// Drops what is known of Services that are gone.
+    pub fn keep(&mut self, state: &State) {
+        let exists = |name: &Arc<str>| {
+            let service = name.rsplit_once(':').and_then(|(service, _)| service.split_once('/'));
+            service.is_some_and(|(namespace, name)| {
+                let id = ServiceId { namespace: namespace.into(), name: name.into() };
+                state.service(&id).is_some()
+            })
+        };
+        self.by_service.retain(|group, _| group.service.as_ref().is_some_and(exists));
+        self.connections.retain(|(name, _), _| exists(name));
+    }
+}
+
+fn add_moved(moved: &mut Moved, more: &Totals) {
+    moved.sent = moved.sent.saturating_add(more.sent);
+    moved.received = moved.received.saturating_add(more.received);
+}
+
+/// The Service ports that these connections dialled, by what they dialled.
+fn services(state: &State, ended: &[EndedConnection]) -> HashMap<SocketAddr, Arc<str>> {
+    let dialled: HashSet<SocketAddr> = ended.iter().map(|one| one.dialled).collect();
+    let addresses: HashSet<IpAddr> = dialled.iter().map(SocketAddr::ip).collect();
+    let mut found = HashMap::new();
+    for service in state.services().filter_map(|id| state.service(id)) {
+        let exposed = service
+            .exposure
+            .iter()
+            .flat_map(|exposure| exposure.load_balancer_ips.iter().chain(&exposure.external_ips));
+        let own = service.cluster_ips.iter().chain(exposed);
+        for address in own.filter(|address| addresses.contains(address)) {
+            for port in service.ports.iter().filter(|port| port.protocol == Protocol::Tcp) {
+                let frontend = SocketAddr::new(*address, port.port);
+                if dialled.contains(&frontend) {
+                    found.entry(frontend).or_insert_with(|| port_name(service, port));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// What is known of endpoints.
+struct Endpoints {
+    distances: HashMap<IpAddr, Locality>,
+    /// The Service port that has an endpoint; the first by name of several.
+    names: HashMap<SocketAddr, Arc<str>>,
+}
+
+impl Endpoints {
+    fn find(state: &State, node: &str, wanted: impl Iterator<Item = SocketAddr>) -> Self {
+        let wanted: BTreeSet<SocketAddr> = wanted.collect();
+        let addresses: HashSet<IpAddr> = wanted.iter().map(SocketAddr::ip).collect();
+        let (mut distances, mut names) = (HashMap::new(), HashMap::<SocketAddr, Arc<str>>::new());
+        for (_, slice) in state.all_slices() {
+            for endpoint in slice.endpoints.iter().filter(|it| addresses.contains(&it.address)) {
+                let is_new = !distances.contains_key(&endpoint.address);
+                if is_new {
+                    distances.insert(endpoint.address, distance(state, node, endpoint));
+                }
+                let Some(service) = state.service(&slice.service) else { continue };
+                for own in slice.ports.iter().filter(|own| own.protocol == Protocol::Tcp) {
+                    let address = SocketAddr::new(endpoint.address, own.port);
+                    let mut ports = service.ports.iter();
+                    let Some(port) = ports.find(|port| port.matches(own)) else { continue };
+                    if wanted.contains(&address) {
+                        let name = port_name(service, port);
+                        let first = names.entry(address).or_insert_with(|| Arc::clone(&name));
+                        if name < *first {
+                            *first = name;
+                        }
+                    }
+                }
+            }
+        }
+        Self { distances, names }
+    }
+
+    /// An endpoint that is gone is elsewhere.
+    fn distance(&self, address: IpAddr) -> Locality {
+        self.distances.get(&address).copied().unwrap_or(Locality::Elsewhere)
+    }
+}
