@@ -340,4 +340,17 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn among_the_others_what_was_not_translated_stays_apart() {
+        let mut bounded = Bounded::since(Counts::default(), 0);
+        let tiers = [Tier::Key(3), Tier::None, Tier::Left, Tier::Direct];
+        let counts = tcp(tiers.into_iter().zip(1..).map(|(tier, sent)| {
+            let (group, totals) = of("web", sent);
+            (Group { tier, ..group }, totals)
+        }));
+        let shown = look(&mut bounded, &counts);
+        let sent: Vec<_> = shown.tcp.iter().map(|(of, it)| (of.tier, it.sent)).collect();
+        assert_eq!(sent, [(Tier::None, 3), (Tier::Left, 3), (Tier::Direct, 4)]);
+    }
 }

@@ -17,7 +17,7 @@ use topo_lb_agent::metrics::bounded::Counts;
 use topo_lb_agent::metrics::scrape::Counted;
 use topo_lb_agent::metrics::services::parts;
 use topo_lb_kernel::datapath::attach::mode;
-use topo_lb_kernel::datapath::maps::totals::{self, ended};
+use topo_lb_kernel::datapath::maps::totals::{Tier as CountedTier, ended};
 use topo_lb_kube::source::kube::{KubeTarget, Server, connect};
 
 /// How many agents are asked at once.
@@ -199,7 +199,7 @@ fn named(text: &str) -> (&str, &str) {
 /// room.
 fn of_maps(counts: &Counts) -> Traffic {
     let mut traffic = Traffic::new();
-    let mut add = |port: &str, group: Option<(Locality, totals::Tier)>, counter, total| {
+    let mut add = |port: &str, group: Option<(Locality, CountedTier)>, counter, total| {
         let [namespace, service, _] = parts(port);
         let totals = traffic.entry(format!("{namespace}/{service}").into()).or_default();
         let tier = group.map(|(_, tier)| tier_of(tier));
@@ -224,10 +224,10 @@ fn of_maps(counts: &Counts) -> Traffic {
 }
 
 /// The maps have only what topo-lb has translated.
-const fn tier_of(tier: totals::Tier) -> Tier {
+const fn tier_of(tier: CountedTier) -> Tier {
     match tier {
-        totals::Tier::Key(key) => Tier::Key(key),
-        totals::Tier::None | totals::Tier::Left | totals::Tier::Direct => Tier::None,
+        CountedTier::Key(key) => Tier::Key(key),
+        CountedTier::None | CountedTier::Left | CountedTier::Direct => Tier::None,
     }
 }
 
@@ -362,9 +362,9 @@ mod tests {
                 .map(|it| (it.into(), counters))
                 .into(),
             tcp: [
-                group(port, totals::Tier::Key(0)),
-                group(port, totals::Tier::None),
-                group(None, totals::Tier::None),
+                group(port, CountedTier::Key(0)),
+                group(port, CountedTier::None),
+                group(None, CountedTier::None),
             ]
             .into(),
             ..Counts::default()

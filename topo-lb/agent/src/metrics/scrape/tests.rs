@@ -4,7 +4,7 @@ use topo_lb_common::backend::Locality;
 use topo_lb_common::counters::Counters;
 use topo_lb_common::totals::{Failure, Totals};
 
-use topo_lb_kernel::datapath::maps::totals::Group;
+use topo_lb_kernel::datapath::maps::totals::{Group, Tier};
 
 use super::*;
 use crate::metrics::zones::Zones;
@@ -32,8 +32,8 @@ fn scrape() -> Scrape {
                 ("kube-system/dns:53".into(), some),
             ]),
             tcp: BTreeMap::from([
-                (group(Some(0)), moved),
-                (group(None), Totals { sent: 7, ..Totals::default() }),
+                (group(Tier::Key(0)), moved),
+                (group(Tier::None), Totals { sent: 7, ..Totals::default() }),
             ]),
         },
         torn: 3,
@@ -42,6 +42,7 @@ fn scrape() -> Scrape {
             .map(|direction| (direction, Packets { translated: 9, ..Packets::default() }))
             .to_vec(),
         tables: Some([TableUse { open: 5, half_open: 2, room: 100 }; 2]),
+        others: Some(Others::default()),
     };
     let reasons = BTreeMap::from([("default/web:http".into(), Refusal::Policy)]);
     let mut scrape = Scrape::of(

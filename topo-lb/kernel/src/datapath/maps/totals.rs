@@ -31,10 +31,10 @@ pub struct Group {
 /// By what the endpoint of a connection was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tier {
+    /// No topology key: none matched, or there is none.
+    None,
     /// The topology key with this index.
     Key(u8),
-    /// No key matched, or there is none.
-    None,
     /// Another proxy: topo-lb did not translate the connection.
     Left,
     /// The client: it dialled the endpoint.
