@@ -52,6 +52,8 @@ fn a_quick_run_finds_every_figure_and_its_report_alone_makes_the_page() -> Resul
         "other_traffic_ratio",
         "accounting_processor_ratio",
         "accounting_exchange_ratio",
+        "untranslated_processor_ratio",
+        "untranslated_exchange_ratio",
         "walk_100k_ms",
         "dns_added_us",
         "dns_kqps",

@@ -1,12 +1,16 @@
 //! What accounting costs a short TCP connection: the same connections with the program attached, and
-//! without, in turns. And the time of the walk over open connections.
+//! without, in turns: connections to Services, and with `--count all` those that are not translated. And the time of the
+//! walk over open connections.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd as _;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context as _, Error, Result, ensure};
 use aya_obj::generated::bpf_attach_type::BPF_CGROUP_SOCK_OPS;
-use fs_err as fs;
+use aya_obj::generated::bpf_prog_type::BPF_PROG_TYPE_SOCK_OPS;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::Value;
 use topo_lb_kernel::datapath::attach::walk;
@@ -14,10 +18,11 @@ use topo_lb_kernel::datapath::host::syscall;
 use topo_lb_tests::agent::Agent;
 use topo_lb_tests::manifest::{endpoint, service, slice};
 use topo_lb_tests::population::{Population, SERVICE_PORT};
+use topo_lb_tests::process::printed;
 use topo_lb_tests::requirements::walks;
 use topo_lb_tests::wait::{PATIENCE, until};
 
-use crate::exchange::{Act, BYTES, HELD_PORTS, Targets};
+use crate::exchange::{Act, BYTES, Dialler, HELD_PORTS, PORT, Targets};
 use crate::ground::{Effort, Ground, HERE};
 use crate::result::Figure;
 use crate::sample::Sample;
@@ -102,29 +107,98 @@ pub(crate) fn measure(
         false => None,
     };
 
-    let link = agent.pins().join("links/accounting");
-    let (_, info) = syscall::open_link(&link)?.context("the agent does not account")?;
-    let program = syscall::program_by_id(info.program)?;
-    // From now on, this process attaches it.
-    fs::remove_file(&link)?;
+    let [processor, latency] = turns(ground, &agent, &mut client, targets, effort.of(8, 60))?;
+    let ratios = [
+        Figure::new("accounting_processor_ratio", "ratio", &processor).at_most(1.03),
+        Figure::new("accounting_exchange_ratio", "ratio", &latency).at_most(1.03),
+    ];
+    drop(agent);
+    let untranslated = untranslated(ground, &mut client, &manifests, effort, say)?;
+    Ok(walk.into_iter().chain(ratios).chain(untranslated).collect())
+}
+
+/// What `--count all` costs connections that topo-lb does not translate: those that rules of nftables send to a pod, as
+/// kube-proxy's do, and those that dial the pod.
+fn untranslated(
+    ground: &Ground<'_>,
+    client: &mut Dialler,
+    manifests: &Path,
+    effort: Effort,
+    say: &dyn Fn(&str),
+) -> Result<Vec<Figure>> {
+    let pod = SocketAddr::from((ground.cluster.pod("a")?.ipv4, PORT));
+    let left = SocketAddr::from((Population::frontend(SERVICES / 2), SERVICE_PORT));
     let node = ground.cluster.node(HERE)?;
-    let cgroup = fs::File::open(node.cgroup_path())?;
+    let nft = |text: String| -> Result<()> {
+        let mut command = Command::new("nft");
+        command.arg(text);
+        ground.cluster.beside(node, &mut command)?;
+        printed(&mut command).map(drop)
+    };
+    let (address, port) = (left.ip(), left.port());
+    nft(format!(
+        "table ip proxy {{ chain services {{ type nat hook prerouting priority dstnat; \
+         ip daddr {address} tcp dport {port} dnat to {pod}; }}; }}"
+    ))?;
+    let mut figures = Vec::new();
+    for (way, target) in [("left", left), ("direct", pod)] {
+        say(&format!("accounting of all, {way}"));
+        // No Service has a policy, so all are left to the other proxy.
+        let flags = [("--count", "all"), ("--scope", "opt-in")];
+        let agent = ground.agent(("--manifests", manifests), &flags)?;
+        let targets = Targets::one(target);
+        ground.reach(client, targets)?;
+        let [processor, latency] = turns(ground, &agent, client, targets, effort.of(8, 60))?;
+        let counted = format!("tier=\"{way}\"}}");
+        until("connections to be counted", PATIENCE, || {
+            let metrics = agent.get("/metrics")?;
+            let mut lines = metrics.body.lines();
+            let is_counted = |line: &str| line.starts_with(ENDED) && line.contains(&counted);
+            Ok(if lines.any(is_counted) { Ok(()) } else { Err("none is") })
+        })?;
+        figures.extend([
+            Figure::new("untranslated_processor_ratio", "ratio", &processor)
+                .with("way", way)
+                .at_most(1.03),
+            Figure::new("untranslated_exchange_ratio", "ratio", &latency).with("way", way),
+        ]);
+    }
+    nft("delete table ip proxy".to_owned())?;
+    Ok(figures)
+}
+
+const ENDED: &str = "topo_lb_tcp_ended_connections_total{";
+
+/// Processor time and median time of a connection, with the program that accounts by one that does nothing in its link:
+/// the agent would put a link back that is gone.
+fn turns(
+    ground: &Ground<'_>,
+    agent: &Agent<'_>,
+    client: &mut Dialler,
+    targets: Targets,
+    rounds: u32,
+) -> Result<[Sample; 2]> {
+    let link = agent.pins().join("links/accounting");
+    let (link, info) = syscall::open_link(&link)?.context("the agent does not account")?;
+    let program = syscall::program_by_id(info.program)?;
+    let nothing = syscall::load_empty(BPF_PROG_TYPE_SOCK_OPS, BPF_CGROUP_SOCK_OPS as u32)?;
+    let node = ground.cluster.node(HERE)?;
+    // What the agent does counts, too.
+    let used = || -> Result<Duration> {
+        Ok(node.processor_time()? + ground.cluster.agents().processor_time()?)
+    };
     let (mut processor, mut latency) = (Sample::default(), Sample::default());
-    for round in 0..=effort.of(8, 60) {
+    for round in 0..=rounds {
         let mut turns = [(0.0, 0.0); 2];
         // The order changes, because the second turn may find warmer caches.
         for on in [round % 2 == 0, round % 2 != 0] {
-            let attached = on.then(|| {
-                syscall::link_cgroup(program.as_fd(), cgroup.as_fd(), BPF_CGROUP_SOCK_OPS, 0)
-            });
-            let attached = attached.transpose()?;
-            let before = node.processor_time()?;
+            syscall::update_link(link.as_fd(), if on { program.as_fd() } else { nothing.as_fd() })?;
+            let before = used()?;
             let mut times = Sample::default();
             let spent = client.times(Act::Exchange, targets, TURN)?;
             times.extend(spent.iter().map(|&nanoseconds| nanoseconds as f64));
-            let used = node.processor_time()?.saturating_sub(before);
+            let used = used()?.saturating_sub(before);
             turns[usize::from(on)] = (used.as_secs_f64(), times.median());
-            drop(attached);
         }
         // The first round warms the caches.
         if round > 0 {
@@ -133,9 +207,5 @@ pub(crate) fn measure(
             latency.add(latency_on / latency_off);
         }
     }
-    let ratios = [
-        Figure::new("accounting_processor_ratio", "ratio", &processor).at_most(1.03),
-        Figure::new("accounting_exchange_ratio", "ratio", &latency).at_most(1.03),
-    ];
-    Ok(walk.into_iter().chain(ratios).collect())
+    Ok([processor, latency])
 }

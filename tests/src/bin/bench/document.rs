@@ -76,8 +76,16 @@ const PARTS: [(&str, &str, &[&str]); 8] = [
          without it in the same round: client, server, and the kernel's work for both. \
          *accounting_exchange_ratio* is the same of the median time of a connection. *walk_100k_ms* is the \
          processor time of the walk over open connections that a scrape makes; each of them has moved \
-         bytes since the last walk.",
-        &["accounting_processor_ratio", "accounting_exchange_ratio", "walk_100k_ms"],
+         bytes since the last walk. *untranslated_processor_ratio* and *untranslated_exchange_ratio* are the same with \
+         `--count all` for connections that topo-lb does not translate, what the agent does with them included: *left* \
+         ones go to a Service by a rule of nftables, *direct* ones to the pod.",
+        &[
+            "accounting_processor_ratio",
+            "accounting_exchange_ratio",
+            "untranslated_processor_ratio",
+            "untranslated_exchange_ratio",
+            "walk_100k_ms",
+        ],
     ),
     (
         "Clients outside",
