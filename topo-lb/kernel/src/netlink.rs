@@ -55,11 +55,11 @@ impl Netlink {
         self.exchange(commands, Some(last), |_, _| {})
     }
 
-    /// Sends questions of one kind together; calls `each` with the place of a question and the body of its answer. The
-    /// kernel refuses some of them: those have no answer. At most as many as there is room for in a socket's buffer.
+    /// Sends questions about things of one kind together; calls `each` with the place of a question and the body of its
+    /// answer. What does not exist has no answer. At most as many as there is room for in a socket's buffer.
     ///
     /// # Errors
-    /// The kernel does not answer.
+    /// The kernel does not answer, or refuses a question for another reason.
     pub(crate) fn ask_each(
         &self,
         kind: u16,
@@ -74,7 +74,7 @@ impl Netlink {
             all.resize(all.len().next_multiple_of(4), 0);
         }
         send(&self.0, &all, SendFlags::empty())?;
-        let (mut buffer, mut answered) = (vec![0; BUFFER], 0);
+        let (mut buffer, mut answered, mut refused) = (vec![0; BUFFER], 0, None);
         while answered < questions.len() {
             let (length, _) = match recv(&self.0, &mut buffer[..], RecvFlags::empty()) {
                 Err(Errno::INTR) => continue,
@@ -84,10 +84,15 @@ impl Netlink {
                 answered += 1;
                 if message.message_type() != NLMSG_ERROR {
                     each((message.sequence_number() as usize).wrapping_sub(1), message.payload());
+                    continue;
+                }
+                let code = head::<i32>(message.payload()).unwrap_or_default().saturating_neg();
+                if code != libc::ENOENT {
+                    refused = Some(io::Error::from_raw_os_error(code));
                 }
             }
         }
-        Ok(())
+        refused.map_or(Ok(()), Err)
     }
 
     fn exchange(

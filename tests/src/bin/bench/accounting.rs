@@ -4,7 +4,6 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd as _;
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -32,6 +31,8 @@ const TURN: u32 = 2_000;
 const SERVICES: u32 = 100;
 /// A Service whose connections nobody accepts and nobody ends.
 const HELD: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 15);
+/// A Service that topo-lb leaves to another proxy.
+const LEFT: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 14);
 
 fn held(ground: &Ground<'_>) -> Result<Vec<Value>> {
     let (a, b) = (ground.cluster.pod("a")?, ground.cluster.pod("b")?);
@@ -113,7 +114,7 @@ pub(crate) fn measure(
         Figure::new("accounting_exchange_ratio", "ratio", &latency).at_most(1.03),
     ];
     drop(agent);
-    let untranslated = untranslated(ground, &mut client, &manifests, effort, say)?;
+    let untranslated = untranslated(ground, &mut client, &population, effort, say)?;
     Ok(walk.into_iter().chain(ratios).chain(untranslated).collect())
 }
 
@@ -122,12 +123,19 @@ pub(crate) fn measure(
 fn untranslated(
     ground: &Ground<'_>,
     client: &mut Dialler,
-    manifests: &Path,
+    population: &Population,
     effort: Effort,
     say: &dyn Fn(&str),
 ) -> Result<Vec<Figure>> {
     let pod = SocketAddr::from((ground.cluster.pod("a")?.ipv4, PORT));
-    let left = SocketAddr::from((Population::frontend(SERVICES / 2), SERVICE_PORT));
+    let left = SocketAddr::from((LEFT, SERVICE_PORT));
+    let ports = [("http", SERVICE_PORT, "TCP")];
+    let endpoint = [endpoint(&pod.ip().to_string(), HERE, "a")];
+    let objects = [
+        service("left", &[&LEFT.to_string()], &ports, &[("topo-lb.io/handle", "false")]),
+        slice("left", "IPv4", &[("http", PORT, "TCP")], &endpoint),
+    ];
+    let manifests = ground.manifests(population, &objects)?;
     let node = ground.cluster.node(HERE)?;
     let nft = |text: String| -> Result<()> {
         let mut command = Command::new("nft");
@@ -143,9 +151,7 @@ fn untranslated(
     let mut figures = Vec::new();
     for (way, target) in [("left", left), ("direct", pod)] {
         say(&format!("accounting of all, {way}"));
-        // No Service has a policy, so all are left to the other proxy.
-        let flags = [("--count", "all"), ("--scope", "opt-in")];
-        let agent = ground.agent(("--manifests", manifests), &flags)?;
+        let agent = ground.agent(("--manifests", &manifests), &[("--count", "all")])?;
         let targets = Targets::one(target);
         ground.reach(client, targets)?;
         let [processor, latency] = turns(ground, &agent, client, targets, effort.of(8, 60))?;

@@ -1,6 +1,7 @@
 //! The handler of each path.
 
 use std::mem::take;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -115,7 +116,8 @@ async fn scrape(admin: &Admin) -> Result<String, String> {
             // What cannot be removed now is found again at the next scrape.
             let _ = far_endpoints::remove(&pin_dir, &gone);
             if let Some(untranslated) = figures.untranslated.get() {
-                locked(untranslated).far.retain(|endpoint, _| !gone.contains(endpoint));
+                let is_gone = |it: &Option<IpAddr>| it.is_some_and(|it| gone.contains(&it));
+                locked(untranslated).far.retain(|endpoint, _| !is_gone(endpoint));
             }
         }
         scrape.matrix = moved.matrix(own_zone, &scrape.services.by_locality);

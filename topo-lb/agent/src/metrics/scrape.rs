@@ -91,7 +91,7 @@ impl Counted {
             self.services.connections.entry(name).or_insert(counters);
         }
         for (endpoint, moved) in far {
-            let all = self.far_endpoints.entry(Some(endpoint)).or_default();
+            let all = self.far_endpoints.entry(endpoint).or_default();
             *all = sum([&*all, &moved]);
         }
         self.others = Some(Others { to: others, uncounted });

@@ -1,7 +1,7 @@
 //! Asks connection tracking to which endpoints another proxy sent connections.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use netlink_bindings::conntrack::{Nfgenmsg, OpGetDo};
 use rustix::net::netlink::NETFILTER;
@@ -69,17 +69,17 @@ impl Query {
 
 fn question(connection: &EndedConnection) -> Vec<u8> {
     let (client, dialled) = (connection.client, connection.dialled);
-    let family = if dialled.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let mut header = Nfgenmsg::new();
-    header.nfgen_family = family as u8;
+    header.nfgen_family = if dialled.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 } as u8;
     let mut body = Vec::new();
     let tuple = OpGetDo::encode_request(&mut body, &header).nested_tuple_orig();
     let ip = tuple.nested_tuple_ip();
     let ip = match (client.ip(), dialled.ip()) {
         (IpAddr::V4(from), IpAddr::V4(to)) => ip.push_ip_v4_src(from).push_ip_v4_dst(to),
         (IpAddr::V6(from), IpAddr::V6(to)) => ip.push_ip_v6_src(from).push_ip_v6_dst(to),
-        // No socket has two families. The kernel refuses a question without addresses.
-        _ => ip,
+        // A socket without an address of its own: nothing is tracked for it.
+        (_, IpAddr::V4(to)) => ip.push_ip_v4_src(Ipv4Addr::UNSPECIFIED).push_ip_v4_dst(to),
+        (_, IpAddr::V6(to)) => ip.push_ip_v6_src(Ipv6Addr::UNSPECIFIED).push_ip_v6_dst(to),
     };
     let proto = ip.end_nested().nested_tuple_proto();
     let proto = proto.push_proto_num(TCP);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use topo_lb_common::backend::Locality;
 use topo_lb_common::counters::sum;
-use topo_lb_common::far_endpoints::Moved;
+use topo_lb_common::far_endpoints::{MOST_FAR_ENDPOINTS, Moved};
 use topo_lb_common::totals::{Failure, Totals};
 
 use super::ByServicePort;
@@ -50,8 +50,8 @@ pub struct Untranslated {
     pub connections: ByServicePort,
     /// To everything else: what was moved, and how many connections were established.
     pub others: BTreeMap<Other, (Moved, u64)>,
-    /// To endpoints outside of this node's zone.
-    pub far: BTreeMap<IpAddr, Moved>,
+    /// To endpoints outside of this node's zone; `None` is all of those beyond as many as the programs have room for.
+    pub far: BTreeMap<Option<IpAddr>, Moved>,
 }
 
 impl Untranslated {
@@ -118,7 +118,9 @@ impl Untranslated {
             *self.connections.entry((Arc::clone(name), locality)).or_default() += 1;
         }
         if locality > Locality::Zone && more.sent | more.received != 0 {
-            add_moved(self.far.entry(endpoint).or_default(), more);
+            let has_room = self.far.len() < MOST_FAR_ENDPOINTS as usize;
+            let is_known = has_room || self.far.contains_key(&Some(endpoint));
+            add_moved(self.far.entry(is_known.then_some(endpoint)).or_default(), more);
         }
     }
 
