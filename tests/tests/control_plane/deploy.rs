@@ -124,6 +124,7 @@ fn a_value_that_the_chart_does_not_know_is_refused() -> Result<()> {
     for wrong in [
         "scop=all",
         "scope=some",
+        "count=none",
         "listen.port=0",
         "stateDir=relative",
         "exclude.namespaces={A}",

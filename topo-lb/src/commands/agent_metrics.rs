@@ -11,6 +11,7 @@ use crate::commands::top;
 
 mod text;
 
+pub(crate) use text::DIRECT;
 use text::Scraped;
 pub use text::{NoMetrics, figures};
 

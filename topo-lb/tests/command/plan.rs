@@ -95,7 +95,10 @@ topo_lb_tcp_received_bytes_total{namespace=\"default\",service=\"web\",port=\"80
 fn metrics_of_a_folder_say_how_many_bytes_would_cross() {
     let folder = tempfile::tempdir().unwrap();
     write(&folder.path().join("n1"), &METRICS.replace("NEAR", "node"));
-    write(&folder.path().join("n2.prom"), &METRICS.replace("NEAR", "elsewhere"));
+    // What clients dialled at the endpoints' own addresses stays as it is.
+    let direct = METRICS.lines().nth(1).unwrap().replace("none", "direct");
+    let far = METRICS.replace("# EOF", &format!("{direct}\n# EOF")).replace("NEAR", "elsewhere");
+    write(&folder.path().join("n2.prom"), &far);
     let metrics = folder.path().to_str().unwrap();
     // Node n2 has no endpoint in its zone.
     let strict = "default/web=topology-keys:topology.kubernetes.io/zone";
@@ -104,6 +107,9 @@ fn metrics_of_a_folder_say_how_many_bytes_would_cross() {
                  4.0 kB → 0 B; without an endpoint: 0 B → 4.0 kB\n";
     assert!(text(&done.stdout).contains(bytes), "{}", text(&done.stdout));
     assert!(text(&done.stdout).contains("Of its bytes: 8.0 kB moved"), "{}", text(&done.stdout));
+    let stays = "\nClients of what changes moved 1.0 kB more to endpoints that they dialled directly, by their \
+                 own addresses: no policy changes that.\n";
+    assert!(text(&done.stdout).contains(stays), "{}", text(&done.stdout));
     assert!(text(&done.stdout).contains("Assumed: the bytes of a node's clients follow"));
     assert_eq!(text(&done.stderr), "");
 }

@@ -17,7 +17,8 @@ const PRICES: Prices = Prices { zone: 0.01, region: 0.03 };
 
 fn moved(service: &ServiceId, node: &str, port: &str, is_near: bool, bytes: f64) -> Moved {
     let service = service.clone();
-    Moved { node: Some(node.into()), service, port: port.into(), is_near, bytes }
+    let (node, port) = (Some(node.into()), port.into());
+    Moved { node, service, port, is_near, is_direct: false, bytes }
 }
 
 fn asked(figures: &Figures, max_load: f64) -> Asked<'_> {
@@ -45,6 +46,24 @@ const EACH: [(&str, &str); 3] = [("10.0.0.1", "a1"), ("10.0.0.2", "b1"), ("10.0.
 
 fn settings(advice: &Advice) -> Vec<&str> {
     advice.services.iter().flat_map(|one| &one.settings).map(String::as_str).collect()
+}
+
+#[test]
+fn what_clients_dial_directly_is_no_demand_and_is_told() {
+    let mut figures = figures(&[("a1", 3e9), ("b1", 3e9), ("c1", 3e9)]);
+    let state = three(service(), &EACH);
+    let without = advise(&state, &asked(&figures, 1.0));
+    figures.extend([Moved { is_direct: true, ..moved(&id("svc"), "a1", "http", false, 8e9) }]);
+    let with = advise(&state, &asked(&figures, 1.0));
+    assert_eq!((with.money, &with.services), (without.money, &without.services));
+    assert_eq!((without.direct, with.direct), (0.0, 8e9));
+    // The figures are of a day, and the table of a month.
+    let said = what_if::advice_table(&with, false);
+    assert!(said.contains("\nA month, clients of all Services moved 240 GB more to"), "{said}");
+    // A Service of which nothing else is known is not one without bytes.
+    let only = Moved { is_direct: true, ..moved(&id("svc"), "a1", "http", false, 8e9) };
+    let only = advise(&state, &asked(&Figures::since_start([only], Vec::new()), 1.0));
+    assert_eq!((only.uncounted, only.direct), (0, 8e9));
 }
 
 #[test]

@@ -308,7 +308,8 @@ fn by_hand(
 
 /// Bytes to one port of the Service, as an agent's metrics have them.
 fn moved(node: Option<&str>, port: &str, is_near: bool, bytes: f64) -> Moved {
-    Moved { node: node.map(Into::into), service: id("svc"), port: port.into(), is_near, bytes }
+    let (node, port) = (node.map(Into::into), port.into());
+    Moved { node, service: id("svc"), port, is_near, is_direct: false, bytes }
 }
 
 /// What agents call a port.
@@ -426,6 +427,22 @@ fn a_node_is_as_many_clients_as_it_moves_bytes() {
     let report = what_if::compare(&before, &after, Z, &asked, Some(&figures));
     assert_eq!(loads(&report.services[0]), [(2.0, 3.0, Some(1.5)), (2.0, 1.0, Some(0.5))]);
     assert_eq!(report.services[0].busiest(), Both { before: Some(1.0), after: Some(1.5) });
+}
+
+#[test]
+fn what_clients_dial_directly_is_not_moved_and_is_apart() {
+    let near = |node, bytes| moved(Some(node), "http", true, bytes);
+    let direct = Moved { is_direct: true, ..near("a1", 900.0) };
+    let [all, keyed] = [with(service()), with(keyed(&format!("{Z},*")))].map(|it| proxied(&it));
+    let figures = Figures::since_start([near("a1", 300.0), near("b1", 100.0), direct], Vec::new());
+    let asked = asked();
+    let report = what_if::compare(&all, &keyed, Z, &asked, Some(&figures));
+    assert_eq!(report.totals.bytes.unwrap().moved, 400.0);
+    // Nor does it make a node more clients.
+    assert_eq!(loads(&report.services[0])[0], (2.0, 3.0, Some(1.5)));
+    assert_eq!(report.bytes_direct, Some(900.0));
+    let same = what_if::compare(&all, &all, Z, &asked, Some(&figures));
+    assert_eq!(same.bytes_direct, Some(0.0), "nothing changes");
 }
 
 #[test]

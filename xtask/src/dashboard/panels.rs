@@ -134,6 +134,17 @@ pub(super) const ROWS: &[Row] = &[
                 )],
             },
             Panel {
+                title: "Bytes that leave their zone under no policy",
+                description: "The 20 Services with most of them: what topo-lb leaves to another \
+                              proxy, or translates without a key in force. Bind the first.",
+                unit: "Bps",
+                stacked: false,
+                queries: &[query(
+                    "{{namespace}}/{{service}}",
+                    r#"topk(20, sum by (namespace, service) (rate(topo_lb_tcp_sent_bytes_total{$services,locality=~"region|elsewhere",tier=~"none|left"}[$__rate_interval]) + rate(topo_lb_tcp_received_bytes_total{$services,locality=~"region|elsewhere",tier=~"none|left"}[$__rate_interval])))"#,
+                )],
+            },
+            Panel {
                 title: "Round trips by locality",
                 description: "The last smoothed round trip of each connection, at its end: median \
                               and p99.",

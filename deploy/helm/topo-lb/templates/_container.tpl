@@ -11,7 +11,7 @@ name: {{ ternary "cleanup" "agent" .Values.cleanup }}
 {{- if .Values.cleanup }}
 args: [cleanup]
 {{- else }}
-args: {{ concat (list "agent") .Values.extraArgs | toJson }}
+args: {{ concat (list "agent") (ternary (list "--count=all") (list) (eq .Values.count "all")) .Values.extraArgs | toJson }}
 {{- end }}
 env:
   - name: NODE_NAME

@@ -208,6 +208,28 @@ const CASES: &[Case] = &[
                     "0+90x200",
                 ),
             ],
+            // It is left to another proxy.
+            &[
+                (
+                    "topo_lb_tcp_sent_bytes_total{namespace='a',service='b',locality='region',tier='left'}",
+                    "0+90x200",
+                ),
+                (
+                    "topo_lb_tcp_received_bytes_total{namespace='a',service='b',locality='region',tier='left'}",
+                    "0+90x200",
+                ),
+            ],
+            // Its endpoints are dialled directly.
+            &[
+                (
+                    "topo_lb_tcp_sent_bytes_total{namespace='a',service='b',locality='region',tier='direct'}",
+                    "0+90x200",
+                ),
+                (
+                    "topo_lb_tcp_received_bytes_total{namespace='a',service='b',locality='region',tier='direct'}",
+                    "0+90x200",
+                ),
+            ],
         ],
     },
     Case {

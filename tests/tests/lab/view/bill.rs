@@ -95,6 +95,52 @@ fn what_nobody_counts_is_no_zero() -> Result<()> {
     no_complaints(&browser)
 }
 
+/// What agents tell that handle only Services with a policy and count all: `ops/logs` has none, and some of the
+/// bytes of `shop/cart` went to endpoints that clients dialled directly.
+fn counting_all(text: String) -> String {
+    let of = |service: &str, tier: &str, line: &str| match line.contains(service) {
+        true => line.replace("tier=\"0\"", &format!("tier=\"{tier}\"")),
+        false => line.to_owned(),
+    };
+    let direct = |line: &str| of("service=\"cart\"", "direct", line);
+    let lines = text.trim_end_matches("# EOF\n").lines().flat_map(|line| {
+        let line = of("service=\"logs\"", "left", line);
+        let more = Some(direct(&line)).filter(|more| *more != line);
+        [line].into_iter().chain(more)
+    });
+    let lines: Vec<_> = lines.collect();
+    let gauge = "# TYPE topo_lb_counting_all gauge\ntopo_lb_counting_all 1";
+    format!(
+        "{}\n{gauge}\ntopo_lb_other_sent_bytes_total{{to=\"elsewhere\"}} 5\n# EOF\n",
+        lines.join("\n")
+    )
+}
+
+#[test]
+fn what_is_left_or_dialled_directly_is_counted_and_said() -> Result<()> {
+    let api = shop::start_as(|_| true, counting_all)?;
+    let url = api.url();
+    let view = View::start(&["--api-server", &url, "--interval", "0.5", "--scope", "opt-in"])?;
+    let mut browser = Browser::start(1300, 800)?;
+    browser.open(&view.url)?;
+    browser.until(COUNTED)?;
+    ensure!(text(&mut browser, "#sum-name")? == "All traffic");
+    let tag = |service: &str| {
+        format!("document.querySelector('#services [data-name=\"{service}\"] .tag').textContent")
+    };
+    browser.until(&format!("{} === 'left'", tag("ops/logs")))?;
+    browser.until(&format!("{} === 'policy, part direct'", tag("shop/cart")))?;
+    browser.until(&format!("{} === 'policy'", tag("data/queue")))?;
+    pick(&mut browser, "ops/logs")?;
+    browser.until(
+        "document.querySelector('aside .cost').textContent.includes('Left to another proxy: ')",
+    )?;
+    browser.until("/^[$][1-9]/.test(document.querySelector('aside .money dd').textContent)")?;
+    pick(&mut browser, "shop/cart")?;
+    browser.until("/Policy in force[.].* [kM]B[/]s dialled directly/.test(document.querySelector('aside .cost').textContent)")?;
+    no_complaints(&browser)
+}
+
 #[test]
 fn without_an_answer_there_are_dashes() -> Result<()> {
     let api = shop::start()?;

@@ -55,6 +55,8 @@ pub struct Advice {
     pub left: Vec<Left>,
     /// What all Services with bytes cost, in money of the counted time: now, and after all that is advised.
     pub money: Both<f64>,
+    /// Bytes of all clients that dialled endpoints by their own addresses: no policy moves them.
+    pub direct: f64,
     /// Services of which no bytes are known.
     pub uncounted: usize,
 }
@@ -242,7 +244,9 @@ fn advice(state: &State, tried: BTreeMap<&ServiceId, Tried>, asked: &Asked<'_>) 
     let translated = state
         .services()
         .filter(|id| state.service(id).is_some_and(|service| service.skipped.is_none()));
-    let uncounted = translated.filter(|id| !tried.contains_key(id)).count();
+    let is_unknown =
+        |id: &&ServiceId| !tried.contains_key(id) && asked.figures.direct([*id]) == 0.0;
+    let uncounted = translated.filter(is_unknown).count();
     let (mut services, mut left) = (Vec::new(), Vec::new());
     let mut money = Both::default();
     for (id, Tried { kept, now, best, least_load, .. }) in tried {
@@ -285,6 +289,7 @@ fn advice(state: &State, tried: BTreeMap<&ServiceId, Tried>, asked: &Asked<'_>) 
         services,
         left,
         money,
+        direct: asked.figures.direct(state.services()),
         uncounted,
     }
 }

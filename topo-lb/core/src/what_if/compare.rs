@@ -57,10 +57,13 @@ pub fn compare<'a>(
         services.extend(reported);
     }
     let bytes_assumption = figures.map(|_| BYTES_ASSUMPTION);
+    let changed: BTreeSet<ServiceId> =
+        services.iter().filter(|port| port.changes).map(ServicePort::service).collect();
     Report {
         assumption: ASSUMPTION,
         bytes_assumption,
         bytes_over: figures.and_then(|figures| figures.over.clone()),
+        bytes_direct: figures.map(|figures| figures.direct(&changed)),
         label,
         services,
         totals: sums.totals(),

@@ -22,6 +22,8 @@ pub struct Moved {
     pub port: Arc<str>,
     /// Whether the endpoints are on the client's node or in its zone.
     pub is_near: bool,
+    /// Whether clients dialled the endpoints' own addresses: no policy of the Service moves that.
+    pub is_direct: bool,
     /// How many, in both directions or in one; what is no count is left out.
     pub bytes: f64,
 }
@@ -48,6 +50,8 @@ pub(super) type ByNode = BTreeMap<Option<Arc<str>>, Counted>;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Figures {
     services: BTreeMap<ServiceId, BTreeMap<Arc<str>, ByNode>>,
+    /// Bytes of clients that dialled endpoints' own addresses.
+    direct: BTreeMap<ServiceId, f64>,
     /// Texts that break off.
     cut: Vec<String>,
     /// Services with figures that are no counts of bytes.
@@ -77,9 +81,13 @@ impl Figures {
         figures
     }
 
-    fn count(&mut self, Moved { node, service, port, is_near, bytes }: Moved) {
+    fn count(&mut self, Moved { node, service, port, is_near, is_direct, bytes }: Moved) {
         if !(0.0..=MOST_BYTES).contains(&bytes) {
             self.impossible.insert(service);
+            return;
+        }
+        if is_direct {
+            *self.direct.entry(service).or_default() += bytes;
             return;
         }
         let nodes = self.services.entry(service).or_default().entry(port).or_default();
@@ -91,7 +99,7 @@ impl Figures {
     #[must_use]
     pub fn doubts(&self, state: &State) -> Vec<String> {
         let mut doubts = Vec::new();
-        if self.services.is_empty() {
+        if self.services.is_empty() && self.direct.is_empty() {
             doubts
                 .push("they count no bytes: is accounting on? `topo-lb check` says it".to_owned());
         }
@@ -131,6 +139,11 @@ impl Figures {
         self.services.contains_key(id)
     }
 
+    /// What clients of these Services moved to endpoints that they dialled by their own addresses.
+    pub(super) fn direct<'a>(&self, ids: impl IntoIterator<Item = &'a ServiceId>) -> f64 {
+        ids.into_iter().filter_map(|id| self.direct.get(id)).sum()
+    }
+
     /// Those of a Service port: by its name, or by its number if it has no name.
     pub(super) fn port(&self, id: &ServiceId, port: &Port) -> Option<&ByNode> {
         let ports = self.services.get(id)?;
@@ -162,7 +175,8 @@ mod tests {
     }
 
     fn moved(node: Option<&str>, port: &str, is_near: bool, bytes: f64) -> Moved {
-        Moved { node: node.map(Into::into), service: web(), port: port.into(), is_near, bytes }
+        let (node, port) = (node.map(Into::into), port.into());
+        Moved { node, service: web(), port, is_near, is_direct: false, bytes }
     }
 
     fn figures(all: impl IntoIterator<Item = Moved>) -> Figures {
@@ -185,6 +199,17 @@ mod tests {
         assert_eq!(http[&None], Counted { near: 1.0, far: 0.0 });
         assert_eq!(port("").expect("figures")[&Some("n1".into())].all(), 16.0);
         assert_eq!(port("https"), None);
+    }
+
+    #[test]
+    fn what_is_dialled_directly_is_apart() {
+        let direct =
+            |is_near, bytes| Moved { is_direct: true, ..moved(None, "http", is_near, bytes) };
+        let figures = figures([direct(true, 3.0), direct(false, 4.0)]);
+        assert!(!figures.has(&web()));
+        assert_eq!(figures.direct([&web()]), 7.0);
+        let doubts = figures.doubts(&State::default());
+        assert!(doubts.is_empty(), "they count bytes: {doubts:?}");
     }
 
     #[test]

@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::cluster::State;
+use crate::cluster::{ServiceId, State};
 use crate::explain::{Policy, Port};
 
 pub use advice::{Advice, Advised, Asked, Left, advise, table as advice_table};
@@ -95,6 +95,10 @@ pub struct Report<'a> {
     /// The time that the bytes are of, such as `1d`; `None`: since the agents' counters began.
     #[serde(skip_serializing_if = "Option::is_none", rename = "bytesOver")]
     pub bytes_over: Option<Arc<str>>,
+    /// Bytes of clients of what changes that dialled endpoints by their own addresses, and so stay as they
+    /// are: no policy of a Service moves them. `None` without figures.
+    #[serde(skip_serializing_if = "Option::is_none", rename = "bytesDirect")]
+    pub bytes_direct: Option<f64>,
     /// The Node label that groups nodes.
     pub label: &'a str,
     /// Service ports that change, and those asked for; by namespace, name, port, protocol, family.
@@ -227,6 +231,12 @@ impl AddAssign for Bytes {
 }
 
 impl ServicePort<'_> {
+    /// The Service.
+    #[must_use]
+    pub fn service(&self) -> ServiceId {
+        ServiceId { namespace: self.namespace.as_str().into(), name: self.name.as_str().into() }
+    }
+
     /// Whether a node is refused after that was not refused before.
     #[must_use]
     pub fn newly_refuses(&self) -> bool {

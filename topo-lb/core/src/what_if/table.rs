@@ -26,6 +26,7 @@ pub fn table(report: &Report<'_>, colour: bool) -> String {
         text.push('\n');
     }
     text += &total(&report.totals, report.label);
+    text += &direct(report.bytes_direct.unwrap_or_default(), "Clients of what changes");
     for assumption in [Some(report.assumption), report.bytes_assumption].into_iter().flatten() {
         let _ = writeln!(text, "Assumed: {assumption}.");
     }
@@ -112,6 +113,18 @@ fn moved(bytes: &Bytes, label: &str) -> String {
         text += &format!("; without an endpoint: {}", both(stopped));
     }
     text
+}
+
+/// What stays as it is, whatever the policies are; `who` dialled it directly.
+pub(super) fn direct(bytes: f64, who: &str) -> String {
+    if bytes == 0.0 {
+        return String::new();
+    }
+    let bytes = magnitude::bytes(bytes);
+    format!(
+        "{who} moved {bytes} more to endpoints that they dialled directly, by their own addresses: \
+         no policy changes that.\n"
+    )
 }
 
 fn place(label: &str) -> String {

@@ -9,6 +9,9 @@ use topo_lb_core::explain::shown;
 use topo_lb_core::metrics::declared::{PREFIX, TCP_RECEIVED_BYTES, TCP_SENT_BYTES};
 use topo_lb_core::what_if::{Figures, Moved, is_near};
 
+/// The label `tier` of what clients dialled by the endpoints' own addresses.
+pub(crate) const DIRECT: &str = "direct";
+
 /// How an agent's metrics end, as OpenMetrics has it.
 const END: &str = "# EOF";
 
@@ -74,6 +77,7 @@ fn moved(node: &Option<Arc<str>>, sample: &Sample) -> Option<Moved> {
         },
         port: label("port")?.into(),
         is_near: is_near(label("locality")?)?,
+        is_direct: label("tier") == Some(DIRECT),
         bytes,
     })
 }
@@ -111,11 +115,23 @@ mod tests {
             service: ServiceId { namespace: "shop".into(), name: "web".into() },
             port: port.into(),
             is_near,
+            is_direct: false,
             bytes,
         };
         let all = [one("http", true, 3.0), one("http", false, 4.0), one("81", false, 8.0)];
         let wanted = Figures::since_start(all, Vec::new());
         assert_eq!(figures(&[scraped(Some("n1"), &text.concat())]), Ok(wanted));
+    }
+
+    #[test]
+    fn what_is_left_is_demand_and_what_is_dialled_directly_is_none() {
+        let of = |tier: &str| {
+            line("sent", "http", "region", "5").replace("tier=\"0\"", &format!("tier=\"{tier}\""))
+        };
+        let read = |tier: &str| figures(&[scraped(None, &of(tier))]).expect("metrics");
+        assert_eq!(read("left"), read("none"));
+        assert_ne!(read("direct"), read("none"));
+        assert_eq!(read("direct").doubts(&State::default()), [""; 0], "they count bytes");
     }
 
     #[test]

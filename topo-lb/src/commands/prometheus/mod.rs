@@ -19,6 +19,7 @@ use http::{HeaderValue, Request, StatusCode};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use tokio::time::timeout;
 
+use super::agent_metrics::DIRECT;
 use answer::{Answer, Sample};
 pub use error::PrometheusError;
 use topo_lb_core::cluster::State;
@@ -100,12 +101,15 @@ impl Prometheus {
             });
         }
         let mut all = Vec::new();
-        for metric in BYTES {
+        for (metric, is_direct) in BYTES.iter().flat_map(|it| [(it, false), (it, true)]) {
+            // Not by tier: that would multiply the answer.
+            let tier = if is_direct { "=" } else { "!=" };
             let query = format!(
                 "sum by (node, namespace, service, port, locality, {RENAMED}namespace, \
-                 {RENAMED}service) (increase({metric}[{over}]))"
+                 {RENAMED}service) (increase({metric}{{tier{tier}\"{DIRECT}\"}}[{over}]))"
             );
-            all.extend(asked.samples(&query).await?.into_iter().filter_map(moved));
+            let samples = asked.samples(&query).await?;
+            all.extend(samples.into_iter().filter_map(|it| moved(it, is_direct)));
         }
         let first = asked.nodes(&format!("count by (node) ({PRESENT} offset {over})")).await?;
         let figures = Figures::over(Arc::clone(over), all);
@@ -231,9 +235,10 @@ impl Asked<'_> {
 }
 
 /// What a sample says of a Service port; `None` if it says nothing of one.
-fn moved(sample: Sample) -> Option<Moved> {
+fn moved(sample: Sample, is_direct: bool) -> Option<Moved> {
     let Sample { node, service, port, is_near, value } = sample;
-    Some(Moved { node, service: service?, port: port?, is_near: is_near?, bytes: value })
+    let (service, port, is_near) = (service?, port?, is_near?);
+    Some(Moved { node, service, port, is_near, is_direct, bytes: value })
 }
 
 #[cfg(test)]

@@ -48,11 +48,15 @@ fn usual(request: &str) -> (u16, String) {
             r#""node":"n1","namespace":"shop","service":"web","port":"http","locality":"{locality}""#
         )
     };
+    let far = web("region");
+    let direct = [(&*far, "9")];
     let is_of = |text: &str| {
         let encoded: String = text.bytes().map(|byte| format!("%{byte:02X}")).collect();
         request.contains(&encoded)
     };
-    if is_of("sent_bytes") {
+    if is_of("tier=\"direct\"") {
+        vector(if is_of("sent_bytes") { &direct } else { &[] })
+    } else if is_of("sent_bytes") {
         vector(&[(&web("node"), "1"), (&web("region"), "2"), (&web("zone"), "NaN")])
     } else if is_of("received_bytes") {
         vector(&[(&web("elsewhere"), "4")])
@@ -101,9 +105,11 @@ async fn both_directions_are_summed_and_what_is_missing_is_told() {
         service: service.clone(),
         port: "http".into(),
         is_near,
+        is_direct: false,
         bytes,
     };
-    let all = [moved(true, 1.0), moved(true, f64::NAN), moved(false, 6.0)];
+    let direct = Moved { is_direct: true, ..moved(false, 9.0) };
+    let all = [moved(true, 1.0), moved(true, f64::NAN), moved(false, 6.0), direct];
     assert_eq!(figures, Figures::over("90m".into(), all));
     let [odd, gone, nodes, late] = &doubts[..] else { panic!("{doubts:?}") };
     assert!(odd.ends_with("no counts of bytes, and left out: shop/web"), "{odd}");

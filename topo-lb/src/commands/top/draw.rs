@@ -39,16 +39,36 @@ const NAME: usize = 24;
 /// At least this part of connections is worth a colour if it leaves its zone.
 const MUCH: f64 = 0.5;
 
+/// What follows the name of a Service whose connections are left to another proxy.
+const LEFT: &str = " (left)";
+
 /// A Service or a node, and the cells of [`COLUMNS`].
 struct Cut<'a> {
     name: String,
+    /// What follows the name, however short that becomes.
+    mark: &'static str,
     rate: &'a Rate,
     cells: [String; COLUMNS.len()],
 }
 
 impl<'a> Cut<'a> {
     fn of(name: &str, rate: &'a Rate) -> Self {
-        Self { name: printable(name), rate, cells: cells(rate) }
+        Self { name: printable(name), mark: "", rate, cells: cells(rate) }
+    }
+
+    fn of_service(row: &'a Row) -> Self {
+        let mark = if row.is_left() { LEFT } else { "" };
+        Self { mark, ..Self::of(&row.service, &row.rate) }
+    }
+
+    /// How many characters name and mark have.
+    fn width(&self) -> usize {
+        self.name.chars().count() + self.mark.len()
+    }
+
+    /// Both, of at most so many characters.
+    fn title(&self, most: usize) -> String {
+        shortened(&self.name, most.saturating_sub(self.mark.len())) + self.mark
     }
 }
 
@@ -67,7 +87,7 @@ impl Shown {
         sort: Column,
         rows: impl Iterator<Item = &'a Cut<'b>> + Clone,
     ) -> Self {
-        let longest = rows.clone().map(|row| row.name.chars().count()).max().unwrap_or_default();
+        let longest = rows.clone().map(|row| row.width()).max().unwrap_or_default();
         let widest = |place: usize| {
             let cells = rows.clone().map(|row| row.cells[place].chars().count());
             cells.max().unwrap_or_default().max(COLUMNS[place].0.len())
@@ -107,6 +127,8 @@ pub(super) struct Status {
     pub(super) caveat: Option<String>,
     /// Nodes that there are; `None` if nobody says it.
     pub(super) all_nodes: Option<usize>,
+    /// What was moved to no Service, as a text; `None` if no node counts that.
+    pub(super) others: Option<String>,
     /// Median round trips, as a text.
     pub(super) round_trips: String,
     /// Endpoints of the open Service in this node's maps; `None` if others are asked.
@@ -125,12 +147,13 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View, status: &Status, has_colo
         Constraint::Length(u16::from(open.is_some())),
         Constraint::Length(tiers.map_or(0, |tiers| tiers.len().min(8) as u16 + 1)),
         Constraint::Length(below),
+        Constraint::Length(u16::from(status.others.is_some())),
         Constraint::Length(1),
     ]);
-    let [head, body, name, by_tier, nodes, foot] = areas.areas(frame.area());
+    let [head, body, name, by_tier, nodes, others, foot] = areas.areas(frame.area());
     frame.render_widget(summary(view, status, has_colours), head);
     let all = view.rows();
-    let services: Vec<_> = all.iter().map(|row| Cut::of(&row.service, &row.rate)).collect();
+    let services: Vec<_> = all.iter().map(|row| Cut::of_service(row)).collect();
     let of_node = |(node, rate): (&Arc<str>, _)| Cut::of(node, rate);
     let of_nodes = open.filter(|_| endpoints.is_none()).into_iter().flat_map(|row| &row.nodes);
     let of_nodes: Vec<_> = of_nodes.map(of_node).collect();
@@ -140,6 +163,9 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View, status: &Status, has_colo
     let mut state = TableState::default().with_selected(cursor);
     let services = table(&services, "SERVICE", Some(view.sort), &shown, has_colours);
     frame.render_stateful_widget(services, body, &mut state);
+    if let Some(text) = &status.others {
+        frame.render_widget(Paragraph::new(text.clone()), others);
+    }
     let Some(row) = open else { return frame.render_widget(help(view), foot) };
     let title = shortened(&printable(&row.service), room);
     let bold = Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED);
@@ -182,7 +208,7 @@ fn tier_table<'a>(tiers: &ByTier, name: usize, room: usize) -> Table<'a> {
     };
     let rows = tiers.iter().map(|(tier, rate)| {
         let moved = bytes(rate.bytes);
-        line([tier.to_string(), per_second(rate.ended), moved, per_second(rate.failed)])
+        line([tier.words(), per_second(rate.ended), moved, per_second(rate.failed)])
     });
     let header = line(TIER_HEADER.map(str::to_owned));
     let width = Constraint::Length(WIDTH as u16);
@@ -239,7 +265,7 @@ fn line<'a>(row: &Cut<'_>, shown: &Shown, has_colours: bool) -> Cells<'a> {
         None
     };
     let style = colour.filter(|_| has_colours).map_or_else(Style::new, |it| Style::new().fg(it));
-    let name = Cell::from(shortened(&row.name, shown.name));
+    let name = Cell::from(row.title(shown.name));
     Cells::new([name].into_iter().chain(cells)).style(style)
 }
 
@@ -323,7 +349,7 @@ pub(super) fn text(rows: &[&Row], sort: Column, room: Option<usize>) -> String {
     if rows.is_empty() {
         return "No Service that is counted has had a connection.".to_owned();
     }
-    let rows: Vec<_> = rows.iter().map(|row| Cut::of(&row.service, &row.rate)).collect();
+    let rows: Vec<_> = rows.iter().map(|row| Cut::of_service(row)).collect();
     let shown = Shown::of(room.unwrap_or(usize::MAX / 2), sort, rows.iter());
     let mut table = comfy_table::Table::new();
     let others = shown.others.iter().map(|(place, _)| COLUMNS[*place].0);
@@ -337,7 +363,7 @@ pub(super) fn text(rows: &[&Row], sort: Column, room: Option<usize>) -> String {
     }
     for row in &rows {
         let cells = shown.others.iter().map(|(place, _)| row.cells[*place].clone());
-        table.add_row([shortened(&row.name, shown.name)].into_iter().chain(cells));
+        table.add_row([row.title(shown.name)].into_iter().chain(cells));
     }
     table.trim_fmt()
 }
@@ -367,6 +393,8 @@ mod tests {
             (Tier::Key(0), of_tier(118.0, 0.0, 2e6)),
             (Tier::Key(12), of_tier(0.0, 1.5, 0.0)),
             (Tier::None, of_tier(3.0, 0.0, 7.0)),
+            (Tier::Left, of_tier(2.0, 0.0, 3e3)),
+            (Tier::Direct, of_tier(1.0, 0.0, 0.0)),
         ];
         let tiers = tiers.into();
         vec![
@@ -409,6 +437,8 @@ TCP BY TIER                      ENDED/S   BYTES/S    FAILED
 0                                    118    2.0 MB         -
 12                                     -         -       1.5
 none                                 3.0     7.0 B         -
+left to another proxy                2.0    3.0 kB         -
+dialled directly                     1.0         -         -
 ";
         assert!(screen.contains(wanted), "\n{screen}");
         assert!(screen.contains("\nworker-1 "), "\n{screen}");
@@ -532,6 +562,26 @@ none                                 3.0     7.0 B         -
         };
         assert_eq!([head(None), head(Some(4))], ["0 Services, 4 nodes"; 2]);
         assert_eq!(head(Some(5)), "0 Services, 4 of 5 nodes");
+    }
+
+    #[test]
+    fn what_is_left_and_what_went_elsewhere_are_visible() {
+        let mut view = View::default();
+        let left = |name: &str| Row {
+            service: name.into(),
+            tiers: [(Tier::Left, TierRate::default())].into(),
+            ..Row::default()
+        };
+        view.update(vec![left("shop/cart"), left("a-namespace/with-a-service-of-a-long-name")]);
+        let status = Status { others: Some("To no Service: 5.0 B/s".into()), ..Status::default() };
+        let screen = screen_of(40, &view, &status);
+        assert!(screen.contains("shop/cart (left)"), "\n{screen}");
+        assert!(screen.contains("… (left)"), "\n{screen}");
+        let foot: Vec<_> = screen.lines().rev().take(2).collect();
+        assert!(foot[0].starts_with('←'), "\n{screen}");
+        assert_eq!(foot[1], "To no Service: 5.0 B/s", "\n{screen}");
+        let table = text(&view.rows(), Column::Service, None);
+        assert!(table.contains("shop/cart (left)"), "{table}");
     }
 
     #[test]

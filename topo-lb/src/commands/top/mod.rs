@@ -2,13 +2,14 @@
 //!
 //! `source` asks nodes for what they have counted: `agents` says which Pods, `agent` asks one, `scraped`
 //! reads its answer, and `moment` is what all of them say. `traffic` makes rates of two moments; `view` sorts and filters them; `round_trips`
-//! has their medians, `zones` what was moved to which zone; `draw` shows them, in the `columns` that fit.
+//! has their medians, `zones` what was moved to which zone, `others` what went to no Service; `draw` shows them, in the `columns` that fit.
 
 mod agent;
 mod agents;
 mod columns;
 mod draw;
 mod moment;
+mod others;
 mod round_trips;
 mod scraped;
 mod source;
@@ -89,7 +90,7 @@ pub async fn once(options: &Options) -> anyhow::Result<(Vec<Row>, Vec<String>)> 
     anyhow::ensure!(status.asked > 0, "no node answers: {}{advice}", troubles.join("; "));
     let mut view = View::new(options.sort, options.filter.clone());
     view.update(rows);
-    let sentences = troubles.into_iter().chain(status.caveat).collect();
+    let sentences = troubles.into_iter().chain(status.caveat).chain(status.others).collect();
     Ok((view.rows().into_iter().cloned().collect(), sentences))
 }
 
@@ -220,6 +221,6 @@ fn looked(before: &Moment, after: &Moment) -> (Vec<Row>, Status) {
     let round_trips = in_words(&medians);
     let caveats: Vec<_> = after.caveat().into_iter().chain(after.uncounted()).collect();
     let caveat = (!caveats.is_empty()).then(|| caveats.join("; "));
-    let all_nodes = after.all_nodes;
-    (rows, Status { asked, troubles, round_trips, caveat, all_nodes, ..Status::default() })
+    let (all_nodes, others) = (after.all_nodes, others::sentence(before, after));
+    (rows, Status { asked, troubles, round_trips, caveat, all_nodes, others, ..Status::default() })
 }

@@ -38,11 +38,24 @@ pub enum Tier {
     Key(u8),
     /// No key matched, or there is no policy.
     None,
+    /// topo-lb left the connection to another proxy.
+    Left,
+    /// The client dialled the endpoint by its own address.
+    Direct,
 }
 
 impl Tier {
     pub(super) fn of(key: Option<u8>) -> Self {
         key.map_or(Self::None, Self::Key)
+    }
+
+    /// The same in words, for people.
+    pub(super) fn words(self) -> String {
+        match self {
+            Self::Key(_) | Self::None => self.to_string(),
+            Self::Left => "left to another proxy".to_owned(),
+            Self::Direct => "dialled directly".to_owned(),
+        }
     }
 }
 
@@ -58,6 +71,8 @@ impl fmt::Display for Tier {
         match self {
             Self::Key(index) => index.fmt(f),
             Self::None => f.write_str("none"),
+            Self::Left => f.write_str("left"),
+            Self::Direct => f.write_str("direct"),
         }
     }
 }
@@ -105,13 +120,18 @@ pub(crate) struct Moved {
     pub received: f64,
 }
 
-/// Bytes that the clients of one node sent and received by TCP.
+/// Bytes that went to no Service, by what they went to.
+pub(crate) type Others = BTreeMap<Arc<str>, Moved>;
+
+/// Bytes that the clients of one node sent and received by TCP, not by Service.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Zones {
     /// The node's own zone.
     pub own: Arc<str>,
-    /// By the zone of the endpoint.
+    /// Those of Services, by the zone of the endpoint; empty if the agent does not measure by zone.
     pub to: BTreeMap<Arc<str>, Moved>,
+    /// Those that went to no Service, by the metrics' label `to`; `None` if the agent does not count all.
+    pub others: Option<Others>,
 }
 
 /// Sentences by node.
@@ -128,7 +148,7 @@ pub(crate) struct Moment {
     pub nodes: BTreeMap<Arc<str>, Result<Traffic, String>>,
     /// Round trips of the nodes that could be asked.
     pub round_trips: BTreeMap<Arc<str>, RoundTrips>,
-    /// Bytes by zone of the nodes that measure them.
+    /// Bytes not by Service, of the nodes that measure such.
     pub zones: BTreeMap<Arc<str>, Zones>,
     /// What is wrong with nodes even if they could be asked.
     pub doubts: Doubts,
@@ -136,7 +156,7 @@ pub(crate) struct Moment {
     pub observing: usize,
     /// Which Services the agents handle, as far as their Pods say.
     pub scope: Option<Scope>,
-    /// Services without a policy, which agents leave alone and do not count.
+    /// Services without a policy, which an agent leaves alone and does not count.
     pub unhandled: usize,
     /// Nodes that there are; `None` if nobody says it.
     pub all_nodes: Option<usize>,
@@ -150,6 +170,11 @@ impl Moment {
         let (observing, unhandled, all_nodes) = (0, 0, None);
         let scope = None;
         Self { at, when, nodes, round_trips, zones, doubts, observing, scope, unhandled, all_nodes }
+    }
+
+    /// How many nodes count all connections, also those that topo-lb leaves alone.
+    pub(crate) fn counting_all(&self) -> usize {
+        self.zones.values().filter(|zones| zones.others.is_some()).count()
     }
 
     /// Which Services have no counts, if some have none.

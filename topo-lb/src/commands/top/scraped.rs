@@ -5,7 +5,7 @@ use std::sync::Arc;
 use prometheus_parse::{Sample, Scrape, Value};
 use topo_lb_common::backend::Locality;
 
-use super::moment::{Counter, Moved, RoundTrips, Series, Tier, Totals, Traffic, Zones};
+use super::moment::{Counter, Moved, Others, RoundTrips, Series, Tier, Totals, Traffic, Zones};
 use super::round_trips::limit;
 use topo_lb_core::metrics::declared::{self, Metric};
 
@@ -15,17 +15,21 @@ const MOST_LINES: usize = 100_000;
 const TCP_RTT: &str = declared::TCP_RTT.name;
 const OBSERVING: &str = declared::OBSERVING.name;
 const UNHANDLED: &str = declared::UNHANDLED_SERVICES.name;
+/// 1: the agent counts all connections of its node.
+const COUNTING_ALL: &str = "topo_lb_counting_all";
+const OTHER_SENT: &str = "topo_lb_other_sent_bytes_total";
+const OTHER_RECEIVED: &str = "topo_lb_other_received_bytes_total";
 
 /// What an agent has counted.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Scraped {
     pub(super) traffic: Traffic,
     pub(super) round_trips: RoundTrips,
-    /// `None` if it does not measure by zone.
+    /// `None` if it measures nothing but Services.
     pub(super) zones: Option<Zones>,
     /// Whether it only observes: connections and refusals are those that would be.
     pub(super) observes: bool,
-    /// Services that it leaves alone because they have no policy.
+    /// Services that it leaves alone because they have no policy, and does not count.
     pub(super) unhandled: usize,
 }
 
@@ -44,7 +48,7 @@ pub(super) fn answer(text: &str) -> Result<Scraped, String> {
         .map_err(|error| format!("its metrics cannot be read: {error}"))?;
     let Scraped { mut traffic, mut round_trips, mut zones, mut observes, mut unhandled } =
         Scraped::default();
-    let mut is_agent = false;
+    let (mut is_agent, mut counts_all, mut others) = (false, false, Others::new());
     for sample in scrape.samples {
         let name = &*sample.metric;
         if !name.starts_with(declared::PREFIX) {
@@ -68,11 +72,17 @@ pub(super) fn answer(text: &str) -> Result<Scraped, String> {
         if let (UNHANDLED, Value::Gauge(value)) = (name, &sample.value) {
             unhandled = *value as usize;
         }
+        if let (COUNTING_ALL, Value::Gauge(value)) = (name, &sample.value) {
+            counts_all = *value > 0.0;
+        }
         let Some(value) = count(&sample.value) else { continue };
         if name == declared::ZONE_SENT_BYTES.name {
             add_to_zone(&mut zones, &sample, |moved| moved.sent += value);
         } else if name == declared::ZONE_RECEIVED_BYTES.name {
             add_to_zone(&mut zones, &sample, |moved| moved.received += value);
+        } else if let (OTHER_SENT | OTHER_RECEIVED, Some(to)) = (name, sample.labels.get("to")) {
+            let moved = others.entry(to.into()).or_default();
+            *(if name == OTHER_SENT { &mut moved.sent } else { &mut moved.received }) += value;
         }
         let (Some(service), Some(counter)) = (service(&sample), counter(name, &sample)) else {
             continue;
@@ -82,6 +92,11 @@ pub(super) fn answer(text: &str) -> Result<Scraped, String> {
         let totals: &mut Totals = traffic.entry(service).or_default();
         let series = Series::new(counter, (name, labels)).of_tier(tier(&sample));
         *totals.entry(series).or_default() += value;
+    }
+    // An old agent says nothing of it, and one that counts only what it handles has nothing to tell.
+    if counts_all {
+        zones.get_or_insert_default().others = Some(others);
+        unhandled = 0;
     }
     if is_agent {
         Ok(Scraped { traffic, round_trips, zones, observes, unhandled })
@@ -127,6 +142,8 @@ fn add_to_zone(zones: &mut Option<Zones>, sample: &Sample, add: impl FnOnce(&mut
 fn tier(sample: &Sample) -> Option<Tier> {
     match sample.labels.get("tier")? {
         "none" => Some(Tier::None),
+        "left" => Some(Tier::Left),
+        "direct" => Some(Tier::Direct),
         index => index.parse().ok().map(Tier::Key),
     }
 }
@@ -191,7 +208,7 @@ mod tests {
         assert_eq!(unhandled, 7);
         let moved = |sent, received| Moved { sent, received };
         let to = [("a".into(), moved(5.0, 0.0)), ("b".into(), moved(7.0, 30.0))].into();
-        assert_eq!(zones, Some(Zones { own: "a".into(), to }));
+        assert_eq!(zones, Some(Zones { own: "a".into(), to, others: None }));
         assert_eq!(round_trips[Locality::Zone as usize][..3], [2.0, 3.0, 0.0]);
         // Since nothing.
         let begin = Instant::now();
@@ -227,16 +244,41 @@ mod tests {
             line("http", "1", 7.0),
             line("new", "0", 20.0),
             line("http", "none", 3.0),
+            line("http", "left", 4.0),
+            line("http", "direct", 5.0),
             line("http", "moon", 2.0),
         ];
         let begin = Instant::now();
         let end = moment(begin + Duration::from_secs(1), &after.concat());
         let (rows, _) = rates(&moment(begin, &before.concat()), &end);
-        assert_eq!(rows[0].rate.bytes, [0.0, 0.0, 1032.0, 0.0]);
+        assert_eq!(rows[0].rate.bytes, [0.0, 0.0, 1041.0, 0.0]);
         let bytes = |tier| rows[0].tiers.get(&tier).map(|rate| rate.bytes);
-        let told = [Tier::Key(0), Tier::Key(1), Tier::None].map(bytes);
-        assert_eq!(told, [Some(1020.0), Some(7.0), Some(3.0)]);
-        assert_eq!(rows[0].tiers.len(), 3, "a tier that is no number is left out");
+        let told = [Tier::Key(0), Tier::Key(1), Tier::None, Tier::Left, Tier::Direct].map(bytes);
+        assert_eq!(told, [1020.0, 7.0, 3.0, 4.0, 5.0].map(Some));
+        assert_eq!(rows[0].tiers.len(), 5, "a tier of another version is left out");
+    }
+
+    #[test]
+    fn an_agent_that_counts_all_leaves_no_service_uncounted_and_says_what_went_elsewhere() {
+        let text = |counting: &str| {
+            format!(
+                "# TYPE topo_lb_unhandled_services gauge\n\
+                 topo_lb_unhandled_services 7\n\
+                 topo_lb_other_sent_bytes_total{{to=\"pods\"}} 3\n\
+                 topo_lb_other_received_bytes_total{{to=\"pods\"}} 4\n\
+                 topo_lb_other_received_bytes_total{{to=\"elsewhere\"}} 5\n\
+                 # TYPE topo_lb_counting_all gauge\n{counting}"
+            )
+        };
+        let all = answer(&text("topo_lb_counting_all 1\n")).expect("metrics");
+        let moved = |sent, received| Moved { sent, received };
+        let others = [("elsewhere".into(), moved(0.0, 5.0)), ("pods".into(), moved(3.0, 4.0))];
+        assert_eq!(all.unhandled, 0);
+        assert_eq!(all.zones, Some(Zones { others: Some(others.into()), ..Zones::default() }));
+        for handled in ["topo_lb_counting_all 0\n", ""] {
+            let handled = answer(&text(handled)).expect("metrics");
+            assert_eq!((handled.unhandled, handled.zones), (7, None));
+        }
     }
 
     #[test]

@@ -158,6 +158,14 @@ pub struct Row {
     pub tiers: ByTier,
 }
 
+impl Row {
+    /// Whether topo-lb left all its connections to another proxy; clients may have dialled endpoints directly, too.
+    pub(crate) fn is_left(&self) -> bool {
+        let through = self.tiers.keys().filter(|tier| **tier != Tier::Direct);
+        through.eq([&Tier::Left])
+    }
+}
+
 /// The rates between two moments of every Service that has ever counted anything, by name. Only
 /// nodes that answered at both count. What no node can have done is left out, and its node has a
 /// sentence.
@@ -291,6 +299,19 @@ mod tests {
         assert_eq!(rows[0].nodes.keys().map(AsRef::as_ref).collect::<Vec<_>>(), ["good"]);
         assert_eq!(doubts.len(), 4, "{doubts:?}");
         assert_eq!(doubts["huge"], "its counts of default/web are impossible and left out");
+    }
+
+    #[test]
+    fn a_service_is_left_if_nothing_else_becomes_of_its_connections() {
+        let is_left = |tiers: &[Tier]| {
+            let tiers = tiers.iter().map(|tier| (*tier, TierRate::default())).collect();
+            Row { tiers, ..Row::default() }.is_left()
+        };
+        assert!(is_left(&[Tier::Left]) && is_left(&[Tier::Left, Tier::Direct]));
+        for other in [Tier::None, Tier::Key(0)] {
+            assert!(!is_left(&[Tier::Left, other]));
+        }
+        assert!(!is_left(&[]) && !is_left(&[Tier::Direct]));
     }
 
     #[test]

@@ -12,7 +12,8 @@ pub(crate) fn zone_rates(before: &Moment, after: &Moment) -> (BTreeMap<Arc<str>,
     let both =
         after.zones.iter().filter_map(|(node, now)| Some((node, now, before.zones.get(node)?)));
     // A node that changed its zone counts what it moved within the old one as moved within the new one.
-    let rates = both.filter(|(_, now, then)| now.own == then.own).map(|(node, now, then)| {
+    let rates = both.filter(|(_, now, then)| !now.to.is_empty() && now.own == then.own);
+    let rates = rates.map(|(node, now, then)| {
         let seconds = after.seconds_since(before, node);
         let rate = |(zone, now): (&Arc<str>, &Moved)| {
             let then = then.to.get(zone).copied().unwrap_or_default();
@@ -21,7 +22,7 @@ pub(crate) fn zone_rates(before: &Moment, after: &Moment) -> (BTreeMap<Arc<str>,
             (Arc::clone(zone), Moved { sent, received })
         };
         let to = now.to.iter().map(rate).filter(|(_, rate)| *rate != Moved::default()).collect();
-        (Arc::clone(node), Zones { own: Arc::clone(&now.own), to })
+        (Arc::clone(node), Zones { own: Arc::clone(&now.own), to, others: None })
     });
     let (possible, others): (BTreeMap<_, _>, BTreeMap<_, _>) = rates.partition(|(_, zones)| {
         zones.to.values().all(|it| [it.sent, it.received].into_iter().all(are_possible))
@@ -43,7 +44,7 @@ mod tests {
         let zones = nodes.iter().map(|(node, own, to)| {
             let moved = |bytes: f64| Moved { sent: bytes / 4.0, received: bytes * 3.0 / 4.0 };
             let to = to.iter().map(|(zone, bytes)| ((*zone).into(), moved(*bytes))).collect();
-            ((*node).into(), Zones { own: (*own).into(), to })
+            ((*node).into(), Zones { own: (*own).into(), to, others: None })
         });
         Moment { zones: zones.collect(), ..Moment::at(at) }
     }
@@ -58,6 +59,7 @@ mod tests {
             ("huge", "a", &[]),
             ("nan", "a", &[]),
             ("below", "a", &[]),
+            ("without", "", &[]),
         ];
         let after = [
             ("n1", "a", &[("a", 10.0), ("b", 140.0), ("c", 6.0)][..]),
@@ -67,6 +69,7 @@ mod tests {
             ("huge", "a", &[("b", 1e300)]),
             ("nan", "a", &[("b", f64::NAN)]),
             ("below", "a", &[("b", -1.0)]),
+            ("without", "", &[]),
         ];
         let end = moment(begin + Duration::from_secs(2), &after);
         let wanted =

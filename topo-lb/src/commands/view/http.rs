@@ -31,7 +31,7 @@ const PAGES: usize = 64;
 const PAUSE: Duration = Duration::from_millis(90);
 
 /// What the page is made of: path, type, content.
-const FILES: [(&str, &str, &str); 11] = [
+const FILES: [(&str, &str, &str); 12] = [
     ("/", "text/html; charset=utf-8", include_str!("page/index.html")),
     ("/style.css", "text/css; charset=utf-8", include_str!("page/style.css")),
     ("/page.js", SCRIPT, include_str!("page/page.js")),
@@ -40,6 +40,7 @@ const FILES: [(&str, &str, &str); 11] = [
     ("/lines.js", SCRIPT, include_str!("page/lines.js")),
     ("/time.js", SCRIPT, include_str!("page/time.js")),
     ("/link.js", SCRIPT, include_str!("page/link.js")),
+    ("/state.js", SCRIPT, include_str!("page/state.js")),
     ("/csv.js", SCRIPT, include_str!("page/csv.js")),
     ("/format.js", SCRIPT, include_str!("page/format.js")),
     ("/icon.svg", "image/svg+xml", include_str!("page/icon.svg")),

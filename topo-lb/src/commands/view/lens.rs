@@ -327,7 +327,7 @@ mod tests {
         let to = [("b", 800.0), ("c", 90.0), ("(unknown)", 6.0), ("far", 4.0), ("a", 2.0)];
         let moved = |bytes| Moved { sent: bytes / 4.0, received: bytes * 3.0 / 4.0 };
         let to = to.map(|(zone, bytes)| (zone.into(), moved(bytes))).into();
-        let zones = [("a2".into(), Zones { own: "a".into(), to })].into();
+        let zones = [("a2".into(), Zones { own: "a".into(), to, ..Zones::default() })].into();
         let flows = lens.all_flows(&[row], &zones, &HashSet::new());
         let line = |it: &Line| (it.from, it.to, it.bytes, it.estimated.bytes);
         let mut lines: Vec<_> = flows.lines.iter().map(line).collect();

@@ -92,8 +92,9 @@ fn remember(
 fn newest(last: Option<&Moment>, now: &Moment, state: &State) -> Newest {
     let agents = now.nodes.keys().cloned().collect();
     let (troubles, sentence) = (now.doubts.clone(), now.caveat());
-    let (observing, scope) = (now.observing, now.scope);
-    let mut newest = Newest { agents, troubles, sentence, observing, scope, ..Newest::default() };
+    let (observing, counting_all, scope) = (now.observing, now.counting_all(), now.scope);
+    let newest = Newest { agents, troubles, sentence, observing, ..Newest::default() };
+    let mut newest = Newest { counting_all, scope, ..newest };
     for (node, answer) in &now.nodes {
         match answer {
             Err(trouble) => drop(newest.troubles.insert(Arc::clone(node), trouble.clone())),

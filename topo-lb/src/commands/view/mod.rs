@@ -17,7 +17,7 @@
 //! | `leads` | where connections lead, by the decisions |
 //! | `lines` | traffic between groups, measured or estimated |
 //! | `lens` | traffic by groups |
-//! | `treatment` | whether a Service has a policy, and whether it is counted |
+//! | `treatment` | whether a Service has a policy, is left to another proxy, or is not counted |
 //! | `waterfall` | how the nodes see one Service |
 //! | `picture` | what one page shows, as JSON |
 //! | `host` | which names this server answers to |

@@ -27,6 +27,15 @@ pub(super) struct Newest {
     pub(super) sentence: Option<String>,
     /// How many agents only observe.
     pub(super) observing: usize,
+    /// How many agents count all connections, also those that topo-lb leaves alone.
+    pub(super) counting_all: usize,
     /// Which Services agents handle, as far as their Pods say.
     pub(super) scope: Option<Scope>,
+}
+
+impl Newest {
+    /// Whether no agent leaves out what topo-lb leaves alone.
+    pub(super) fn all_count_all(&self) -> bool {
+        self.counting_all > 0 && self.counting_all >= self.agents.len()
+    }
 }

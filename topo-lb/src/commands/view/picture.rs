@@ -17,7 +17,8 @@ use super::look::Looks;
 use super::newest::Newest;
 use super::treatment::Treatment;
 use super::waterfall::Waterfall;
-use crate::{commands::top::Column, commands::top::Rate, commands::top::Row, commands::top::order};
+use crate::commands::top::{Column, Rate, Row, Tier, order};
+use topo_lb_core::cluster::State;
 use topo_lb_core::topology::Scope;
 use topo_lb_core::topology::label::ZONE;
 
@@ -103,13 +104,34 @@ struct Listed {
     name: Arc<str>,
     treatment: Treatment,
     #[serde(flatten)]
+    past: Past,
+    #[serde(flatten)]
     rate: Rate,
+}
+
+/// Of a Service's bytes a second, those that topo-lb did not translate; `None` if no agent counts such.
+#[derive(Debug, Serialize)]
+struct Past {
+    /// Left to another proxy.
+    left: Option<f64>,
+    /// Dialled directly.
+    direct: Option<f64>,
+}
+
+impl Past {
+    fn of(row: Option<&Row>, counts_all: bool) -> Self {
+        let bytes = |tier| row.and_then(|row| row.tiers.get(&tier)).map_or(0.0, |it| it.bytes);
+        let [left, direct] = [Tier::Left, Tier::Direct].map(|it| counts_all.then(|| bytes(it)));
+        Self { left, direct }
+    }
 }
 
 #[derive(Debug, Serialize)]
 struct Picked<'a> {
     name: &'a str,
     treatment: Treatment,
+    #[serde(flatten)]
+    past: Past,
     #[serde(flatten)]
     rate: Rate,
     /// Those with most connections.
@@ -217,13 +239,12 @@ impl Viewer {
                 answered: newest.answered.len(),
                 observing: newest.observing,
                 nodes: groups.nodes(),
-                uncounted: shown.lens.uncounted,
+                uncounted: if newest.all_count_all() { 0 } else { shown.lens.uncounted },
                 busiest: BUSIEST,
                 flows: &flows,
                 services,
                 matching,
-                picked: picked
-                    .map(|name| of_picked(&newest, Treatment::of(state, scope, name), name)),
+                picked: picked.map(|name| of_picked(&newest, state, scope, name)),
                 troubles: newest.sentence.iter().cloned().chain(troubles).collect(),
                 all_troubles: newest.troubles.len(),
                 history,
@@ -280,9 +301,11 @@ fn services(
         rows.truncate(SERVICES);
     }
     rows.sort_by(before);
+    let counts_all = newest.counting_all > 0;
     let listed = |row: &Row| Listed {
         name: Arc::clone(&row.service),
-        treatment: Treatment::of(&cluster.state, scope, &row.service),
+        treatment: Treatment::of(&cluster.state, scope, counts_all, &row.service),
+        past: Past::of(Some(row), counts_all),
         rate: row.rate.clone(),
     };
     (rows.into_iter().map(listed).collect(), matching)
@@ -294,12 +317,17 @@ fn row<'a>(newest: &'a Newest, name: &str) -> Option<&'a Row> {
     Some(&newest.rows[place])
 }
 
-fn of_picked<'a>(newest: &'a Newest, treatment: Treatment, name: &'a str) -> Picked<'a> {
-    let Some(row) = row(newest, name) else {
-        return Picked { name, treatment, rate: Rate::default(), nodes: BTreeMap::new() };
+fn of_picked<'a>(newest: &'a Newest, state: &State, scope: Scope, name: &'a str) -> Picked<'a> {
+    let counts_all = newest.counting_all > 0;
+    let treatment = Treatment::of(state, scope, counts_all, name);
+    let row = row(newest, name);
+    let past = Past::of(row, counts_all);
+    let Some(row) = row else {
+        return Picked { name, treatment, past, rate: Rate::default(), nodes: BTreeMap::new() };
     };
     let mut nodes: Vec<_> = row.nodes.iter().map(|(node, rate)| (&**node, rate)).collect();
     nodes.sort_by(|(_, a), (_, b)| b.all().total_cmp(&a.all()));
     nodes.truncate(NODES);
-    Picked { name, treatment, rate: row.rate.clone(), nodes: nodes.into_iter().collect() }
+    let nodes = nodes.into_iter().collect();
+    Picked { name, treatment, past, rate: row.rate.clone(), nodes }
 }

@@ -217,7 +217,8 @@ mod tests {
         let to = to.iter().map(|(zone, bytes)| {
             ((*zone).into(), Moved { sent: bytes / 2.0, received: bytes / 2.0 })
         });
-        let zones = [("a1".into(), Zones { own: "a".into(), to: to.collect() })].into();
+        let zones =
+            [("a1".into(), Zones { own: "a".into(), to: to.collect(), ..Zones::default() })].into();
         Regions::of(&state).correct(&mut rows, &zones, &state);
         for row in &rows {
             assert_eq!(row.rate, row.nodes["a1"]);

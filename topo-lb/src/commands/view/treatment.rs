@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::cluster::id;
 use topo_lb_core::cluster::State;
+use topo_lb_core::cluster::service::Skipped;
 use topo_lb_core::topology::{Bypass, Scope, bypass, decider};
 
 /// What becomes of a Service's connections.
@@ -14,6 +15,10 @@ pub(super) enum Treatment {
     Policy,
     /// They go to every usable endpoint.
     NoPolicy,
+    /// They are left to another proxy, and counted.
+    Left,
+    /// There is no ClusterIP: clients dial endpoints directly, and are counted.
+    Direct,
     /// They are left to kube-proxy, as the Service has no policy: nobody counts them.
     NotCounted,
     /// They are left alone, as the Service says so: nobody counts them.
@@ -23,12 +28,19 @@ pub(super) enum Treatment {
 }
 
 impl Treatment {
-    /// Of a Service by its `namespace/name`.
-    pub(super) fn of(state: &State, scope: Scope, name: &str) -> Self {
+    /// Of a Service by its `namespace/name`. `counts_all`: some agent counts also what topo-lb leaves alone.
+    pub(super) fn of(state: &State, scope: Scope, counts_all: bool, name: &str) -> Self {
         let service = id(name).and_then(|id| state.service(&id));
-        let is_dialled = |it: &&_| has_address(it);
-        let Some(service) = service.filter(is_dialled) else { return Self::Unknown };
+        let Some(service) = service else { return Self::Unknown };
+        if !has_address(service) {
+            return match service.skipped {
+                Some(Skipped::Headless) if counts_all => Self::Direct,
+                Some(Skipped::OtherProxy) if counts_all => Self::Left,
+                _ => Self::Unknown,
+            };
+        }
         match bypass(state, scope, service) {
+            Some(_) if counts_all => Self::Left,
             Some(Bypass::OutOfScope) => Self::NotCounted,
             Some(Bypass::Annotation | Bypass::Local { .. }) => Self::NotHandled,
             None if service.policy.hints_asked => Self::Policy,
@@ -79,13 +91,16 @@ mod tests {
             let Ok(Object::Service(service)) = parse(service) else { panic!("{name}") };
             let _ = state.apply(Update::Service(Change::Applied(service)), "");
         }
-        let all = |scope| {
+        let all = |scope, counts_all| {
             ["keys", "hints", "none", "alone", "headless", "gone"]
-                .map(|name| Treatment::of(&state, scope, &format!("d/{name}")))
+                .map(|name| Treatment::of(&state, scope, counts_all, &format!("d/{name}")))
         };
-        use Treatment::{NoPolicy, NotCounted, NotHandled, Policy, Unknown};
-        assert_eq!(all(Scope::All), [Policy, Policy, NoPolicy, NotHandled, Unknown, Unknown]);
-        assert_eq!(all(Scope::OptIn), [Policy, Policy, NotCounted, NotHandled, Unknown, Unknown]);
+        use Treatment::{Direct, Left, NoPolicy, NotCounted, NotHandled, Policy, Unknown};
+        let handled = |scope| all(scope, false);
+        assert_eq!(handled(Scope::All), [Policy, Policy, NoPolicy, NotHandled, Unknown, Unknown]);
+        let opt_in = [Policy, Policy, NotCounted, NotHandled, Unknown, Unknown];
+        assert_eq!(handled(Scope::OptIn), opt_in);
+        assert_eq!(all(Scope::OptIn, true), [Policy, Policy, Left, Left, Direct, Unknown]);
         assert_eq!((uncounted(&state, Scope::All), uncounted(&state, Scope::OptIn)), (0, 1));
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::super::Both;
+use super::super::table::direct;
 use super::Advice;
 use crate::explain::{empty, shown};
 use crate::magnitude;
@@ -67,6 +68,8 @@ pub fn table(advice: &Advice, colour: bool) -> String {
         }
         text += &rest(advice.left.len(), LEFT);
     }
+    let who = if advice.months.is_some() { "A month, clients of" } else { "Clients of" };
+    text += &direct(advice.direct * factor, &format!("{who} all Services"));
     if advice.uncounted > 0 {
         let s = if advice.uncounted == 1 { " has" } else { "s have" };
         let _ = writeln!(text, "{} Service{s} no bytes in these metrics.", advice.uncounted);

@@ -22,9 +22,9 @@ export function flowRows({ now: { flows }, cluster: { groups } }) {
 // Rates that nobody has counted are empty.
 export function serviceRows({ now: { services, answered }, prices }) {
   return [["service", "treatment", ...DISTANCES.map((it) => `bytes_${it}_per_second`), ...DISTANCES.map((it) => `connections_${it}_per_second`),
-    "refused_per_second", "failed_per_second", "dollars_a_month"],
+    "refused_per_second", "failed_per_second", "dollars_a_month", "bytes_left_per_second", "bytes_direct_per_second"],
   ...services.map((one) => {
-    const rates = [...one.bytes, ...one.connections, one.refused, one.failed, cost(one.bytes, prices)];
+    const rates = [...one.bytes, ...one.connections, one.refused, one.failed, cost(one.bytes, prices), one.left, one.direct];
     return [one.name, one.treatment, ...rates.map((rate) => answered > 0 && isCounted(one) ? rate : null)];
   })];
 }

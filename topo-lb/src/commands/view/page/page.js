@@ -5,6 +5,7 @@ import { bar, bytes, cost, count, far, html, isCounted, money, percent, rate, su
 import { follow, linkTo } from "./link.js";
 import { drawMap } from "./map.js";
 import { drawService } from "./service.js";
+import { tag, words } from "./state.js";
 import { drawTime } from "./time.js";
 
 const $ = (id) => document.getElementById(id);
@@ -106,8 +107,6 @@ function sumName({ service, cluster, now: { uncounted, answered, nodes, observin
   return `${service ? "This Service" : all}${some}${observing > 0 ? ", observed" : ""}`;
 }
 
-const TAGS = { noPolicy: "no policy", notCounted: "no policy", notHandled: "not handled", unknown: "not in the cluster" };
-
 // What a Service does now, or why that is not known.
 function doing(one, { measure, now: { answered } }) {
   if (!isCounted(one)) return "not counted";
@@ -136,7 +135,8 @@ function drawServices() {
     }
     button.setAttribute("aria-pressed", String(one.name === view.service));
     const values = one[view.measure];
-    button.children[1].textContent = TAGS[one.treatment] ?? "";
+    button.children[1].textContent = tag(one);
+    button.children[1].title = words(one);
     button.lastChild.textContent = doing(one, view);
     button.classList.toggle("bad", one.refused > 0 || one.failed > 0);
     button.classList.toggle("idle", sum(one.connections) + sum(one.bytes) === 0);

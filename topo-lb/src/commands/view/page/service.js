@@ -1,6 +1,7 @@
 // The picked Service: what it costs, and how each node sees it.
 
 import { bar, cost, count, far, html, isCounted, money, percent, rate, sum } from "./format.js";
+import { words } from "./state.js";
 
 let drawnWaterfall = null;
 
@@ -38,15 +39,17 @@ function drawCosts(view, element) {
       fact("costs a month", money(isKnown ? cost(rates.bytes, view.prices) : NaN), "money"),
       fact("refused", rate(isKnown ? rates.refused : NaN, "connections"), rates?.refused > 0 ? "bad" : ""),
       fact("failed", rate(isKnown ? rates.failed : NaN, "connections"), rates?.failed > 0 ? "bad" : "")),
-    bar(values, all), ...uncounted(rates));
+    bar(values, all), ...state(rates));
 }
 
-// Why there are no numbers, and what to do about it.
-function uncounted(rates) {
-  if (!rates || isCounted(rates)) return [];
-  return [html("p", { class: "note" }, rates.treatment === "notCounted"
-    ? "Not counted: no policy. Agents handle only Services with one (scope opt-in), and leave this one to kube-proxy."
-    : "Not counted: its annotation topo-lb.io/handle leaves it to kube-proxy.")];
+// What becomes of its connections, and how much goes past topo-lb; that is unknown if no agent counts it.
+function state(rates) {
+  if (!rates) return [];
+  // Counts from before a change of the policy are no reason to say that there are none.
+  const isSaid = !isCounted(rates) || !["notCounted", "notHandled"].includes(rates.treatment);
+  const past = [["left to another proxy", rates.left], ["dialled directly", rates.direct]].filter(([, bytes]) => bytes > 0);
+  return [...(isSaid && words(rates) ? [html("p", { class: "note" }, words(rates))] : []),
+    ...past.map(([name, bytes]) => html("p", { class: "note" }, `${rate(bytes, "bytes")} ${name}`))];
 }
 
 function ofPort(of) {
