@@ -45,10 +45,6 @@ pub enum Tier {
 }
 
 impl Tier {
-    pub(super) fn of(key: Option<u8>) -> Self {
-        key.map_or(Self::None, Self::Key)
-    }
-
     /// The same in words, for people.
     pub(super) fn words(self) -> String {
         match self {

@@ -15,10 +15,9 @@ const MOST_LINES: usize = 100_000;
 const TCP_RTT: &str = declared::TCP_RTT.name;
 const OBSERVING: &str = declared::OBSERVING.name;
 const UNHANDLED: &str = declared::UNHANDLED_SERVICES.name;
-/// 1: the agent counts all connections of its node.
-const COUNTING_ALL: &str = "topo_lb_counting_all";
-const OTHER_SENT: &str = "topo_lb_other_sent_bytes_total";
-const OTHER_RECEIVED: &str = "topo_lb_other_received_bytes_total";
+const COUNTING_ALL: &str = declared::COUNTING_ALL.name;
+const OTHER_SENT: &str = declared::OTHER_SENT_BYTES.name;
+const OTHER_RECEIVED: &str = declared::OTHER_RECEIVED_BYTES.name;
 
 /// What an agent has counted.
 #[derive(Debug, Default, PartialEq)]

@@ -223,11 +223,12 @@ fn of_maps(counts: &Counts) -> Traffic {
     traffic
 }
 
-/// The maps have only what topo-lb has translated.
 const fn tier_of(tier: CountedTier) -> Tier {
     match tier {
         CountedTier::Key(key) => Tier::Key(key),
-        CountedTier::None | CountedTier::Left | CountedTier::Direct => Tier::None,
+        CountedTier::None => Tier::None,
+        CountedTier::Left => Tier::Left,
+        CountedTier::Direct => Tier::Direct,
     }
 }
 
