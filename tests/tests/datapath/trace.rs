@@ -46,8 +46,11 @@ fn command(scene: &Scene<'_>, arguments: &[&str]) -> Result<Command> {
     let mut command = scene.binary.command(&["trace", "-o", "json"]);
     command.arg("--pin-dir").arg(scene.agent.pins());
     command.arg("--cgroup-root").arg(scene.cluster.node(HERE)?.cgroup_path());
-    fs::create_dir_all(logs(scene))?;
-    command.arg("--pod-logs").arg(logs(scene)).args(arguments);
+    if !arguments.contains(&"--pod-logs") {
+        fs::create_dir_all(logs(scene))?;
+        command.arg("--pod-logs").arg(logs(scene));
+    }
+    command.args(arguments);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     enter(&mut command, scene.cluster.node_netns(HERE)?, None)?;
     Ok(command)
