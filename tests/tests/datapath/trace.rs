@@ -561,7 +561,10 @@ fn what_cannot_be_traced_is_a_sentence() -> Result<()> {
             (&["web"][..], "write it as NAMESPACE/NAME, for example default/web"),
             (&["--pod", "client"], "write it as NAMESPACE/NAME, for example default/client"),
             (&["--pod", "cafe"], "write it as NAMESPACE/NAME, for example default/cafe"),
-            (&["--pod", "default/client"], "the names of Pods are not known here"),
+            (
+                &["--pod", "default/client", "--pod-logs", "/nowhere"],
+                "the names of Pods are not known here",
+            ),
             (&["--buffer", "5"], "no power of two from 4 to 65536"),
             (&[], "nothing is installed at"),
         ] {
