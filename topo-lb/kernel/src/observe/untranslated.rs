@@ -1,6 +1,6 @@
 //! Where TCP connections went that topo-lb did not translate: pure.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -182,15 +182,14 @@ struct Endpoints {
 
 impl Endpoints {
     fn find(state: &State, node: &str, wanted: impl Iterator<Item = SocketAddr>) -> Self {
-        let wanted: BTreeSet<SocketAddr> = wanted.collect();
+        let wanted: HashSet<SocketAddr> = wanted.collect();
         let addresses: HashSet<IpAddr> = wanted.iter().map(SocketAddr::ip).collect();
         let (mut distances, mut names) = (HashMap::new(), HashMap::<SocketAddr, Arc<str>>::new());
         for (_, slice) in state.all_slices() {
             for endpoint in slice.endpoints.iter().filter(|it| addresses.contains(&it.address)) {
-                let is_new = !distances.contains_key(&endpoint.address);
-                if is_new {
-                    distances.insert(endpoint.address, distance(state, node, endpoint));
-                }
+                distances
+                    .entry(endpoint.address)
+                    .or_insert_with(|| distance(state, node, endpoint));
                 let Some(service) = state.service(&slice.service) else { continue };
                 for own in slice.ports.iter().filter(|own| own.protocol == Protocol::Tcp) {
                     let address = SocketAddr::new(endpoint.address, own.port);
