@@ -39,6 +39,7 @@ pub struct Serving {
     peer: TcpPeer,
     has_exclusions: bool,
     observes: bool,
+    counts_all: bool,
     /// `None`: ClusterIPs alone.
     all_frontends: Option<AllFrontends>,
 }
@@ -53,6 +54,7 @@ impl Serving {
         peer: TcpPeer::Service,
         has_exclusions: true,
         observes: false,
+        counts_all: true,
         all_frontends: Some(OUTSIDE),
     };
 
@@ -61,6 +63,7 @@ impl Serving {
         peer: TcpPeer::Service,
         has_exclusions: false,
         observes: false,
+        counts_all: false,
         all_frontends: None,
     };
 
@@ -87,8 +90,11 @@ impl Serving {
         vary(|it| it.peer = TcpPeer::Endpoint);
         vary(|it| it.has_exclusions = true);
         vary(|it| it.observes = true);
-        let each = [None, Some(Self::FROM_NODE), Some(OUTSIDE)];
-        let of = |one: Self| each.map(|all_frontends| Self { all_frontends, ..one });
+        // What is counted concerns accounting, and frontends do not.
+        let frontends = [(false, None), (true, Some(Self::FROM_NODE)), (true, Some(OUTSIDE))];
+        let of = |one: Self| {
+            frontends.map(|(counts_all, all_frontends)| Self { counts_all, all_frontends, ..one })
+        };
         all.into_iter().flat_map(of).collect()
     }
 
@@ -101,6 +107,7 @@ impl Serving {
         Ok(Constants::probe(self.peer, 16)
             .with_exclusions(self.has_exclusions)
             .with_observing(self.observes)
+            .with_counting(self.counts_all)
             .with_all_frontends(self.all_frontends)
             .with_tcp_fields(TcpFields::find()?))
     }

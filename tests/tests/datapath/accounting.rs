@@ -386,3 +386,27 @@ fn without_accounting_nothing_is_attached_and_nothing_counted() -> Result<()> {
         Ok(())
     })
 }
+
+#[test]
+fn with_all_counted_pods_that_are_dialled_directly_count_what_programs_wrote_and_read() -> Result<()>
+{
+    idle(|scene| {
+        scene.agent.set("--count", "all");
+        scene.agent.resume()?;
+        let pod = scene.cluster.pod("c")?;
+        let to: [SocketAddr; 2] = [(pod.ipv4, 9376).into(), (pod.ipv6, 9376).into()];
+        let (mut moved, mut connections) = (Moved::default(), 0);
+        for to in to {
+            for ending in Ending::ALL {
+                for bytes in SIZES {
+                    moved += transfer(scene, Via::Http, to, bytes, ending)?;
+                    connections += 1;
+                }
+            }
+        }
+        expect(scene, moved)?;
+        let tiers = sums(scene, "topo_lb_tcp_ended_connections_total", "tier")?;
+        ensure!(tiers == [("direct".to_owned(), connections)].into(), "{tiers:?}");
+        Ok(())
+    })
+}

@@ -1,7 +1,13 @@
 //! Maps that are too small: which Services lack room, for what, until when, and what clients see.
 
+use std::cell::{Cell, RefCell};
+use std::os::fd::AsFd as _;
+
 use anyhow::{Context as _, Result, ensure};
+use aya::maps::{HashMap, Map, MapData};
+use aya_obj::generated::bpf_map_type::BPF_MAP_TYPE_HASH;
 use serde_json::{Value, json};
+use topo_lb_kernel::datapath::host::removal::remove_if;
 use topo_lb_tests::manifest::{Manifests, endpoint, service, slice};
 use topo_lb_tests::process::printed;
 use topo_lb_tests::scene::{
@@ -276,4 +282,33 @@ fn without_kube_proxy_frontends_share_their_endpoints_and_a_service_without_room
             scene.expect(Via::Http, at("10.96.7.2")?, &ALL)
         },
     )
+}
+
+/// What is over leaves the tables of connections while the programs write to them.
+#[test]
+fn an_entry_that_is_replaced_while_it_is_removed_stays() -> Result<()> {
+    const KEY: u32 = 7;
+    const OVER: u64 = 1;
+    let map = aya_obj::Map::new_from_params(BPF_MAP_TYPE_HASH as u32, 4, 8, 8, 0);
+    let map = MapData::create(map, "removal", None)?;
+    let descriptor = map.fd().as_fd().try_clone_to_owned()?;
+    let map = RefCell::new(HashMap::<_, u32, u64>::try_from(Map::HashMap(map))?);
+    // What is written after each look at the entry, and what is there in the end.
+    for (written, last) in
+        [([None, None], None), ([Some(2), None], Some(2)), ([Some(2), Some(3)], Some(3))]
+    {
+        map.borrow_mut().insert(KEY, OVER, 0)?;
+        let looks = Cell::new(0);
+        let is_over = |value: &u64| {
+            if let Some(Some(value)) = written.get(looks.replace(looks.get() + 1)) {
+                map.borrow_mut().insert(KEY, value, 0).expect("room");
+            }
+            *value == OVER
+        };
+        remove_if(descriptor.as_fd(), &KEY, is_over)?;
+        let left = map.borrow().iter().collect::<Result<Vec<_>, _>>()?;
+        let wanted: Vec<_> = last.map(|value| (KEY, value)).into_iter().collect();
+        ensure!(left == wanted, "{written:?}: {left:?}");
+    }
+    Ok(())
 }

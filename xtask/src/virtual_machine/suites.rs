@@ -92,6 +92,7 @@ pub(super) const SUITES: [Suite; 10] = [
         short: &[
             "closed_half_closed_and_reset_connections_count_what_programs_wrote_and_read",
             "an_open_connection_is_counted_up_to_a_byte_and_its_end_counts_the_rest",
+            "with_all_counted_pods_that_are_dialled_directly_count_what_programs_wrote_and_read",
         ],
         // The machine has neither nft nor ss.
         skipped: &[

@@ -13,5 +13,6 @@ pub mod memlock;
 pub mod memory_limit;
 pub mod mount;
 pub mod netns;
+pub mod removal;
 pub mod source_nat;
 pub mod syscall;

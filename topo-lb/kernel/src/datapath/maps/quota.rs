@@ -8,6 +8,7 @@
 //! half of its room. It then removes what is over.
 
 use std::collections::HashMap;
+use std::marker::PhantomData;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
@@ -26,8 +27,9 @@ use tracing::warn;
 
 use super::connections::now;
 use super::error::StoreError;
-use super::pinned::{Hash, Raw, absent_is_fine, another, entries, failed, found};
+use super::pinned::{Hash, Raw, another, entries, failed, found};
 use crate::datapath::host::batch::lookup_batch;
+use crate::datapath::host::removal::remove_if;
 
 /// Shortest pause between two passes.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -213,9 +215,8 @@ impl Work {
 struct Table<K, V> {
     name: &'static str,
     is_half_open: bool,
-    map: Hash<K, V>,
-    /// `map` again, to read many entries at once.
-    batch: OwnedFd,
+    map: OwnedFd,
+    entries: PhantomData<(K, V)>,
 }
 
 impl<A: bytemuck::Pod, K> Table<Tuple<A>, Connection<A, K>>
@@ -232,10 +233,10 @@ where
                 std::io::ErrorKind::InvalidData.into(),
             )));
         };
-        let batch = data.fd().as_fd().try_clone_to_owned();
-        let batch = batch.map_err(|error| failed(name, "read")(MapError::IoError(error)))?;
+        let map = data.fd().as_fd().try_clone_to_owned();
+        let map = map.map_err(|error| failed(name, "read")(MapError::IoError(error)))?;
         let is_half_open = [maps::HALF_OPEN4, maps::HALF_OPEN6].contains(&name);
-        Ok(Self { name, is_half_open, map: another(table, name)?, batch })
+        Ok(Self { name, is_half_open, map, entries: PhantomData })
     }
 
     /// Removes entries of connections that are over. Adds those that are open to the sums of their
@@ -251,16 +252,18 @@ where
         let mut place = None;
         loop {
             let (read, next) = lookup_batch::<Tuple<A>, Connection<A, K>>(
-                self.batch.as_fd(),
+                self.map.as_fd(),
                 place,
                 &mut keys,
                 &mut values,
             )
             .map_err(|error| failed(self.name, "read")(MapError::IoError(error)))?;
-            let now = now();
+            let read_at = now();
             for (key, value) in keys.iter().zip(&values).take(read) {
-                if is_over(key, value, self.is_half_open, now) {
-                    self.remove(key)?;
+                let is_over = |value: &_, now| is_over(key, value, self.is_half_open, now);
+                if is_over(value, read_at) {
+                    remove_if(self.map.as_fd(), key, |value| is_over(value, now()))
+                        .map_err(|error| failed(self.name, "remove")(MapError::IoError(error)))?;
                 } else if value.kind & REPLY == 0 {
                     let Some(left) = &mut left else {
                         sum += 1;
@@ -281,19 +284,6 @@ where
             if place.is_none() {
                 return Ok(sum);
             }
-        }
-    }
-
-    /// Removes an entry if it is still over. Between these two calls no client can establish the
-    /// connection again: that takes three packets and an answer of the endpoint. One that is opened just then
-    /// is opened once more by its next packet.
-    fn remove(&mut self, key: &Tuple<A>) -> Result<(), StoreError> {
-        let value = found(self.name, self.map.get(&Raw(*key), 0))?;
-        match value {
-            Some(value) if is_over(key, &value, self.is_half_open, now()) => {
-                absent_is_fine(self.map.remove(&Raw(*key))).map_err(failed(self.name, "remove"))
-            }
-            _ => Ok(()),
         }
     }
 }
