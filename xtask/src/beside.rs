@@ -1,6 +1,6 @@
 //! Compiling in the background of `cargo xtask test`, in processor time that the stages do not use.
 //!
-//! Kubernetes, the fuzz target and the suites for arm64 take minutes to compile, while the suites in
+//! Kubernetes, the fuzz target, the suites for arm64 and the object that logs take minutes to compile, while the suites in
 //! the lab mostly wait. A second xtask with the lowest priority compiles them. A stage that needs a
 //! result waits for it: for Kubernetes through the lock of the cache, for the others through Cargo's.
 //!
@@ -55,6 +55,9 @@ fn worthwhile(
     control_plane_is_there: bool,
 ) -> Vec<&'static str> {
     let mut work = Vec::new();
+    if is_later(rest, Stage::Lab) {
+        work.push("--log-object");
+    }
     if is_later(rest, Stage::Cluster) && !cluster_is_there {
         // Its programs are the control plane's, too.
         work.push("--cluster");
@@ -80,6 +83,8 @@ mod tests {
 
     #[test]
     fn only_what_a_later_stage_needs_is_compiled() {
+        let rest = [Stage::Clippy, Stage::Lab];
+        assert_eq!(worthwhile(&rest, true, true), ["--log-object"]);
         let rest = [Stage::Lab, Stage::ControlPlane, Stage::Fuzz];
         assert_eq!(worthwhile(&rest, false, false), ["--control-plane", "--fuzz-target"]);
         assert_eq!(

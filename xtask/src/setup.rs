@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result};
 
+use crate::build_ebpf;
 use crate::cluster_parts::Parts;
 use crate::control_plane;
 use crate::fuzz;
@@ -43,6 +44,9 @@ pub(crate) struct Args {
     /// Also get the parts of a cluster, unless they are there already
     #[arg(long)]
     cluster: bool,
+    /// Also compile the object whose programs say what they decide
+    #[arg(long, hide = true)]
+    log_object: bool,
     /// Also compile the target of the fuzzing stage; needs the eBPF object
     #[arg(long, hide = true)]
     fuzz_target: bool,
@@ -87,6 +91,9 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     }
     let machine = install::ready(workspace, &needs)?;
     report(&machine);
+    if args.log_object {
+        build_ebpf::with_log(workspace, &machine)?;
+    }
     if args.control_plane {
         control_plane::programs(workspace)?;
     }

@@ -3,7 +3,7 @@
 use fs_err as fs;
 use std::env;
 use std::num::NonZero;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ use crate::workspace::{Workspace, cargo_home, find_cargo_program};
 pub(crate) enum Stage {
     /// The layout of the source
     Format,
-    /// The eBPF objects compile: the agent's, and the one that logs
+    /// The eBPF object of the agent compiles
     Object,
     /// Clippy for this machine's code, warnings as errors
     Clippy,
@@ -146,10 +146,7 @@ impl Stage {
     fn run(self, workspace: &Workspace, machine: &Machine, asked: Asked<'_>) -> Result<Outcome> {
         match self {
             Self::Format => format(workspace)?,
-            Self::Object => {
-                build_ebpf::build(workspace, machine)?;
-                build_ebpf::with_log(workspace, machine)?;
-            }
+            Self::Object => build_ebpf::build(workspace, machine)?,
             Self::Clippy => clippy(workspace)?,
             Self::ClippyEbpf => build_ebpf::lint(workspace, machine)?,
             Self::Deny => return deny(workspace),
@@ -157,16 +154,16 @@ impl Stage {
             Self::Unit => unit(workspace)?,
             Self::Kernels => return kernels(workspace, machine, asked),
             Self::Lab | Self::ControlPlane | Self::Cluster | Self::Fuzz | Self::Release => {
-                return in_lanes(&[self], workspace);
+                return in_lanes(&[self], workspace, machine);
             }
         }
         Ok(Outcome::Passed(None))
     }
 
     /// Compiles the suites of a stage that runs in lanes. Returns them, and the outcome if they pass.
-    fn suites(self, workspace: &Workspace) -> Result<(Vec<Suite>, Outcome)> {
+    fn suites(self, workspace: &Workspace, machine: &Machine) -> Result<(Vec<Suite>, Outcome)> {
         match self {
-            Self::Lab => lab(workspace),
+            Self::Lab => lab(workspace, machine),
             Self::Cluster => on_cluster(workspace, None),
             Self::Release => on_cluster(workspace, Some(&promises::run(workspace)?)),
             Self::ControlPlane => Ok((against_control_plane(workspace)?, Outcome::Passed(None))),
@@ -188,7 +185,7 @@ pub(crate) fn run(
 ) -> Result<Outcome> {
     match stages {
         [stage] => stage.run(workspace, machine, asked),
-        _ => in_lanes(stages, workspace),
+        _ => in_lanes(stages, workspace, machine),
     }
 }
 
@@ -198,10 +195,10 @@ fn lanes() -> usize {
 }
 
 /// Compiles the suites of these stages, and runs them in lanes.
-fn in_lanes(stages: &[Stage], workspace: &Workspace) -> Result<Outcome> {
+fn in_lanes(stages: &[Stage], workspace: &Workspace, machine: &Machine) -> Result<Outcome> {
     let (mut suites, mut outcome) = (Vec::new(), Outcome::Passed(None));
     for stage in stages {
-        let (more, its) = stage.suites(workspace)?;
+        let (more, its) = stage.suites(workspace, machine)?;
         suites.extend(more);
         if its != Outcome::Passed(None) {
             outcome = its;
@@ -267,15 +264,17 @@ fn unit(workspace: &Workspace) -> Result<()> {
     run_visible(&mut test, TESTS_LIMIT)
 }
 
-fn lab(workspace: &Workspace) -> Result<(Vec<Suite>, Outcome)> {
-    let agent = suites::compile_lab(workspace)?;
+fn lab(workspace: &Workspace, machine: &Machine) -> Result<(Vec<Suite>, Outcome)> {
+    build_ebpf::with_log(workspace, machine)?;
+    let agent = suites::agent(workspace)?;
+    let binaries = suites::compile(workspace, "compiling the lab", &suites::LAB)?;
     let release = LastRelease::find(workspace);
     let earlier = release.as_ref().map(|it| it.agent(workspace)).transpose()?;
     let logs = suites::agent_that_logs(workspace)?;
     let mut all = Vec::new();
-    for binary in suites::LAB {
+    for (binary, path) in &binaries {
         let names = suites::of_binary(workspace, binary)?;
-        all.extend(of_the_lab(workspace, binary, names, &agent, |command| {
+        all.extend(of_the_lab(workspace, path, names, &agent, |command| {
             command.env(suites::LOG_AGENT, &logs);
             command.envs(earlier.iter().map(|path| (last_release::AGENT, path)));
         }));
@@ -283,18 +282,20 @@ fn lab(workspace: &Workspace) -> Result<(Vec<Suite>, Outcome)> {
     Ok((all, last_release::outcome(release.as_ref())))
 }
 
-/// Suites of one binary that run in the lab; `set` sets their further environment. The tests of a suite run one at
+/// Suites of one binary that run in the lab, without Cargo: it would look for changes each time. `set` sets their further environment. The tests of a suite run one at
 /// a time: each has its own cluster, and measures times.
 fn of_the_lab(
     workspace: &Workspace,
-    binary: &str,
+    binary: &Path,
     names: Vec<String>,
     agent: &Path,
     set: impl Fn(&mut Command),
 ) -> Vec<Suite> {
     let suite = |name: String| {
-        let mut command = suites::cargo_for(workspace, "test", [binary]);
-        command.args(["--", "--test-threads=1", &suites::filter(&name)]);
+        let mut command = workspace.command(binary);
+        // As Cargo does it.
+        command.current_dir(workspace.root.join("tests"));
+        command.args(["--test-threads=1", &suites::filter(&name)]);
         command.env("TOPO_LB_AGENT", agent);
         if env::var_os(PATIENCE).is_none() {
             command.env(PATIENCE, SLOWER);
@@ -315,17 +316,21 @@ fn kernels(workspace: &Workspace, machine: &Machine, asked: Asked<'_>) -> Result
     virtual_machine::run(workspace, compiler, asked)
 }
 
+/// Compiles one binary of tests, and returns its path.
+fn compiled(workspace: &Workspace, binary: &str) -> Result<PathBuf> {
+    let binaries = suites::compile(workspace, "compiling its suites", &[binary])?;
+    binaries.into_values().next().context("no suites")
+}
+
 /// The suites that plain `cargo test` omits.
 fn against_control_plane(workspace: &Workspace) -> Result<Vec<Suite>> {
     let programs = control_plane::programs(workspace)?;
     let tools = cluster_tools::programs(workspace)?;
     let prometheus = prometheus::programs(workspace)?;
     let agent = suites::agent(workspace)?;
-    let mut compile = suites::cargo_for(workspace, "test", [suites::CONTROL_PLANE]);
-    let log = workspace.log("build-control-plane");
-    run_logged("compiling its suites", compile.arg("--no-run"), &log)?;
+    let binary = compiled(workspace, suites::CONTROL_PLANE)?;
     let names = suites::of_binary(workspace, suites::CONTROL_PLANE)?;
-    Ok(of_the_lab(workspace, suites::CONTROL_PLANE, names, &agent, |command| {
+    Ok(of_the_lab(workspace, &binary, names, &agent, |command| {
         command.env(control_plane::VARIABLE, &programs).envs(tools.iter().cloned());
         command.env(prometheus::VARIABLE, &prometheus);
     }))
@@ -341,13 +346,11 @@ fn on_cluster(workspace: &Workspace, dist: Option<&Dist>) -> Result<(Vec<Suite>,
     };
     let release = LastRelease::find(workspace);
     let earlier = release.as_ref().map(|it| it.image(workspace)).transpose()?;
-    let mut compile = suites::cargo_for(workspace, "test", [suites::CLUSTER]);
-    let log = workspace.log("build-cluster-suite");
-    run_logged("compiling its suites", compile.arg("--no-run"), &log)?;
+    let binary = compiled(workspace, suites::CLUSTER)?;
     let not_compared = kube_proxy::not_compared(&parts.kube_proxy())?;
     let mut names = suites::of_binary(workspace, suites::CLUSTER)?;
     names.retain(|name| not_compared.is_none() || name != suites::BENCH);
-    let suites = of_the_lab(workspace, suites::CLUSTER, names, &agent, |command| {
+    let suites = of_the_lab(workspace, &binary, names, &agent, |command| {
         parts.name_in(command);
         command.env(cluster::IMAGE, &image);
         if let Some(dist) = dist {

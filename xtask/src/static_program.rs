@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::architecture::Architecture;
 use crate::process::output_of;
 use crate::toolchain::Toolchain;
-use crate::workspace::{Workspace, cargo_home};
+use crate::workspace::{INCREMENTAL, Workspace, cargo_home};
 
 /// The folder for static programs. A separate one: builds with other flags and compilers would discard
 /// each other's results.
@@ -38,6 +38,7 @@ pub(crate) fn cargo(
     command
         .env("CARGO", compiler.bin.join("cargo"))
         .env("CARGO_TARGET_DIR", workspace.target.join("static"))
+        .env(INCREMENTAL, "0")
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"))
         .env("RUSTC", compiler.bin.join("rustc"))
         .env("TOPO_LB_EBPF_OBJECT", workspace.object())

@@ -3,10 +3,13 @@
 //! Cargo chooses the features of a library by the packages that a call selects. All calls here
 //! select the same packages, and differ only in targets, so each library is compiled once.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
+use fs_err as fs;
+use serde_json::Value;
 
 use crate::debian::entries;
 use crate::process::run_logged;
@@ -119,13 +122,46 @@ pub(crate) fn program(workspace: &Workspace, title: &str, name: &str) -> Result<
     Ok(workspace.program(Profile::Dev, name))
 }
 
-/// Compiles the lab's suites and the agent. Returns the agent's path.
-pub(crate) fn compile_lab(workspace: &Workspace) -> Result<PathBuf> {
-    let agent = agent(workspace)?;
-    let mut build = cargo_for(workspace, "test", LAB);
-    build.arg("--no-run");
-    run_logged("compiling the lab", &mut build, &workspace.log("build-lab"))?;
-    Ok(agent)
+/// Compiles binaries of tests. Returns the path of each by its name.
+///
+/// # Errors
+/// They do not compile, or Cargo does not name one.
+pub(crate) fn compile(
+    workspace: &Workspace,
+    title: &str,
+    binaries: &[&str],
+) -> Result<BTreeMap<String, PathBuf>> {
+    let mut build = cargo_for(workspace, "test", binaries);
+    // Cargo prints the path of each program on standard output, and everything else in the log.
+    build.args(["--no-run", "--message-format", MESSAGES]);
+    let log = workspace.log(&format!("build-{}", binaries.join("-")));
+    run_logged(title, &mut build, &log)?;
+    executables(&fs::read_to_string(&log)?, binaries)
+}
+
+/// What Cargo prints for [`executables`].
+pub(crate) const MESSAGES: &str = "json-render-diagnostics";
+
+/// The binaries of tests in Cargo's messages (doc.rust-lang.org/cargo/reference/external-tools.html#json-messages).
+///
+/// # Errors
+/// One is not there.
+pub(crate) fn executables(messages: &str, binaries: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
+    let mut all = BTreeMap::new();
+    for line in messages.lines() {
+        let Ok(message) = serde_json::from_str::<Value>(line) else { continue };
+        let target = &message["target"];
+        let name = target["name"].as_str().filter(|name| binaries.contains(name));
+        if let (Some(name), Some(path)) = (name, message["executable"].as_str())
+            && target["kind"][0] == "test"
+        {
+            all.insert(name.to_owned(), PathBuf::from(path));
+        }
+    }
+    for binary in binaries {
+        ensure!(all.contains_key(*binary), "Cargo has not built {binary}");
+    }
+    Ok(all)
 }
 
 #[cfg(test)]
@@ -141,6 +177,21 @@ mod tests {
         };
         let entries = entries(&workspace.root.join(folder)).unwrap().into_iter().filter(is_binary);
         entries.map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned()).collect()
+    }
+
+    #[test]
+    fn cargo_says_where_a_binary_of_tests_is() {
+        let messages = concat!(
+            r#"{"reason":"compiler-artifact","target":{"kind":["bin"],"name":"pod"},"executable":"/t/pod"}"#,
+            "\n   Compiling topo-lb\n",
+            r#"{"reason":"compiler-artifact","target":{"kind":["test"],"name":"datapath"},"executable":"/t/datapath-1"}"#,
+            "\n",
+            r#"{"reason":"build-finished","success":true}"#,
+        );
+        let found = executables(messages, &[DATAPATH]).unwrap();
+        assert_eq!(found[DATAPATH], PathBuf::from("/t/datapath-1"));
+        let error = executables(messages, &[DATAPATH, "lab"]).unwrap_err().to_string();
+        assert_eq!(error, "Cargo has not built lab");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! from Debian's packages.
 
 use fs_err as fs;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -22,19 +23,22 @@ const LINE: Line = Line::Arm64;
 /// The programs that the machine needs besides the suites and the agent.
 const BINARIES: [&str; 2] = ["guest", "pod"];
 
-/// Compiles the suites and [`BINARIES`]. Returns Cargo's messages.
-pub(super) fn build(workspace: &Workspace, compiler: &Toolchain) -> Result<String> {
+/// Compiles the suites and [`BINARIES`]. Returns the path of the suites by their name.
+pub(super) fn build(
+    workspace: &Workspace,
+    compiler: &Toolchain,
+) -> Result<BTreeMap<String, PathBuf>> {
     let build = suites::cargo_for(workspace, "build", [suites::DATAPATH]);
     let arguments: Vec<&str> = build.get_args().filter_map(|it| it.to_str()).collect();
     let program = compiler.bin.join("cargo");
     let mut command =
         static_program::cargo(workspace, Architecture::Arm64, compiler, &program, &arguments);
     command.args(BINARIES.iter().flat_map(|name| ["--bin", *name]));
-    command.args(["--message-format", "json-render-diagnostics"]);
+    command.args(["--message-format", suites::MESSAGES]);
     command.env("CARGO_PROFILE_DEV_DEBUG", "none");
     let log = workspace.log("build-suites-arm64");
     run_logged("compiling the suites for arm64", &mut command, &log)?;
-    Ok(fs::read_to_string(&log)?)
+    suites::executables(&fs::read_to_string(&log)?, &[suites::DATAPATH])
 }
 
 /// The path of the agent, which is one for a release, or of one of [`BINARIES`].

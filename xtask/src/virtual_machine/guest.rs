@@ -16,7 +16,7 @@ use super::modules;
 use super::suites::{self, MPTCP, Scope, Suite};
 use crate::architecture::Architecture;
 use crate::libraries;
-use crate::process::{output_of, run_logged};
+use crate::process::output_of;
 use crate::suites::DATAPATH;
 use crate::toolchain::Toolchain;
 use crate::workspace::{Profile, Workspace, find_program};
@@ -93,34 +93,15 @@ pub(super) fn build(
     architecture: Architecture,
     compiler: &Toolchain,
 ) -> Result<Programs> {
-    let messages = match architecture {
-        Architecture::X86_64 => build_here(workspace)?,
+    let mut suites = match architecture {
+        Architecture::X86_64 => {
+            crate::suites::agent(workspace)?;
+            crate::suites::compile(workspace, "compiling the suites", &[DATAPATH])?
+        }
         Architecture::Arm64 => cross::build(workspace, compiler)?,
     };
-    let suites = executable(&messages).context("Cargo has built no suites")?;
+    let suites = suites.remove(DATAPATH).context("Cargo has built no suites")?;
     Ok(Programs { architecture, suites })
-}
-
-/// Compiles for this machine. Returns Cargo's messages.
-fn build_here(workspace: &Workspace) -> Result<String> {
-    crate::suites::agent(workspace)?;
-    let mut build = crate::suites::cargo_for(workspace, "test", [DATAPATH]);
-    // Cargo prints the path of each program on standard output, and everything else in the log.
-    build.args(["--no-run", "--message-format", "json-render-diagnostics"]);
-    let log = workspace.log("build-suites");
-    run_logged("compiling the suites", &mut build, &log)?;
-    Ok(fs::read_to_string(&log)?)
-}
-
-/// The binary of the suites, from Cargo's messages (doc.rust-lang.org/cargo/reference/
-/// external-tools.html#json-messages).
-fn executable(messages: &str) -> Option<PathBuf> {
-    messages.lines().find_map(|line| {
-        let message: Value = serde_json::from_str(line).ok()?;
-        let target = &message["target"];
-        let is_ours = target["kind"][0] == "test" && target["name"] == DATAPATH;
-        message["executable"].as_str().filter(|_| is_ours).map(PathBuf::from)
-    })
 }
 
 pub(super) fn pack(
@@ -213,22 +194,4 @@ fn without_debug_information(workspace: &Workspace, program: &Path) -> Result<Ve
         format!("`strip` of binutils fails for {}; is it installed?", program.display())
     })?;
     Ok(fs::read(&stripped)?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_the_suites_are_taken_from_what_cargo_says() {
-        let messages = concat!(
-            r#"{"reason":"compiler-artifact","target":{"kind":["bin"],"name":"pod"},"executable":"/t/pod"}"#,
-            "\n   Compiling topo-lb\n",
-            r#"{"reason":"compiler-artifact","target":{"kind":["test"],"name":"datapath"},"executable":"/t/datapath-1"}"#,
-            "\n",
-            r#"{"reason":"build-finished","success":true}"#,
-        );
-        assert_eq!(executable(messages), Some("/t/datapath-1".into()));
-        assert_eq!(executable(&messages.replace("\"datapath\"", "\"lab\"")), None);
-    }
 }

@@ -58,7 +58,9 @@ fn element<K, V>(
         element.flags = if command == BPF_MAP_UPDATE_ELEM { BPF_NOEXIST } else { 0 };
     });
     match done {
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EEXIST)) => Ok(false),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EEXIST)) => {
+            Ok(false)
+        }
         done => done.map(|_| true),
     }
 }
