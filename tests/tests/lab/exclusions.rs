@@ -11,7 +11,7 @@ use topo_lb_tests::client::Client;
 use topo_lb_tests::http::Answer;
 use topo_lb_tests::manifest::Manifests;
 use topo_lb_tests::scene::{
-    ALL, ECHO4, FOLLOWS, HERE, Scene, WEB4, WEB6, at, mapped, play, prepared,
+    ALL, ECHO4, FOLLOWS, HERE, KEYS, Scene, WEB4, WEB6, at, mapped, play, prepared,
 };
 use topo_lb_tests::traffic::Via;
 
@@ -250,6 +250,18 @@ fn a_pod_that_comes_or_changes_is_left_alone_as_its_annotation_says() -> Result<
         let open = later.client.open(Via::Http, service)??;
         scene.put(pod("default", "l", LATER, Some("true")))?;
         later.wait_for(UNTOUCHED)?;
+        // Nor may anybody refuse it what it dials by address.
+        scene.change(|manifests| {
+            manifests.annotate("web", KEYS, Some("topology.kubernetes.io/zone"))?;
+            manifests.annotate("web", "topo-lb.io/direct", Some("refuse"))
+        })?;
+        let far: SocketAddr = (scene.cluster.pod("d")?.ipv4, 9376).into();
+        scene.wait_for(Via::Http, far, &[])?;
+        later.client.expect(Via::Http, far, &["d"])?;
+        scene.change(|manifests| {
+            manifests.annotate("web", KEYS, None)?;
+            manifests.annotate("web", "topo-lb.io/direct", None)
+        })?;
         // An open connection is not affected.
         let reply = later.client.ask(open, None)??;
         ensure!(ALL.contains(&reply.pod.as_str()) && reply.peer == service, "{reply:?}");

@@ -338,3 +338,80 @@ fn session_affinity_ends_after_its_timeout() -> Result<()> {
         anyhow::bail!("the client stays at {first} for ever")
     })
 }
+
+const DIRECT: &str = "topo-lb.io/direct";
+
+/// All ways to dial a pod by its own address.
+fn directly(scene: &Scene<'_>, pod: &str) -> Result<[(Via, SocketAddr); 6]> {
+    let pod = scene.cluster.pod(pod)?;
+    let (four, six): (SocketAddr, SocketAddr) = ((pod.ipv4, 9376).into(), (pod.ipv6, 9376).into());
+    let mapped = mapped(&pod.ipv4.to_string())?;
+    let mapped = SocketAddr::new(mapped.ip(), 9376);
+    Ok([
+        (Via::Http, four),
+        (Via::Http, six),
+        (Via::Http, mapped),
+        (Via::UdpConnected, four),
+        (Via::Udp, four),
+        (Via::Udp, six),
+    ])
+}
+
+/// Whether `pods` answer who dials them by address, and the others refuse at once.
+fn expect_directly(scene: &mut Scene<'_>, pods: &[&str]) -> Result<()> {
+    for pod in ALL {
+        let wanted = if pods.contains(&pod) { &[pod][..] } else { &[] };
+        for (via, to) in directly(scene, pod)? {
+            scene.wait_for(via, to, wanted)?;
+            scene.client.expect(via, to, wanted)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_strict_policy_also_holds_for_pods_that_are_dialled_by_address() -> Result<()> {
+    play(|scene| {
+        expect_directly(scene, &ALL)?;
+        let far: SocketAddr = (scene.cluster.pod("c")?.ipv4, 9376).into();
+        let open = scene.client.open(Via::Http, far)??;
+        scene.change(|manifests| {
+            manifests.annotate("web", KEYS, Some(ZONE))?;
+            manifests.annotate("web", DIRECT, Some("refuse"))
+        })?;
+        expect_directly(scene, &["a", "b"])?;
+        everywhere(scene, &["a", "b"])?;
+        // What is open stays.
+        let reply = scene.client.ask(open, None)??;
+        ensure!(reply.pod == "c", "{reply:?}");
+        let web = scene.explained("web")?;
+        let direct = "4 endpoints are refused to clients that dial them by address";
+        ensure!(web["direct"] == direct, "{web}");
+        let answer = scene.agent.get("/metrics")?;
+        let refused = "topo_lb_refused_connections_total{namespace=\"default\",service=\"web\",\
+                       port=\"http\",reason=\"direct-dial\"}";
+        ensure!(answer.sample(refused).is_some_and(|times| times > 0.0), "{answer}");
+        let refusing = "topo_lb_refusing_service_ports{reason=\"direct-dial\"}";
+        ensure!(answer.sample(refusing) == Some(2.0), "{answer}");
+
+        // A node that joins the zone, without an agent that restarts and finds the maps as they are.
+        scene.change(|manifests| manifests.relabel("there", ZONE, "zone-1"))?;
+        expect_directly(scene, &["a", "b", "c"])?;
+        scene.agent.stop()?;
+        expect_directly(scene, &["a", "b", "c"])?;
+        scene.agent.resume()?;
+        expect_directly(scene, &["a", "b", "c"])?;
+
+        // No tier has an endpoint: the pod on this node is free all the same.
+        scene.change(|manifests| manifests.annotate("web", KEYS, Some("example.com/none")))?;
+        everywhere(scene, &[])?;
+        expect_directly(scene, &["a"])?;
+        // A policy that is not strict refuses nobody.
+        scene.change(|manifests| manifests.annotate("web", KEYS, Some(NEAR_TO_FAR)))?;
+        expect_directly(scene, &ALL)?;
+        let web = scene.explained("web")?;
+        ensure!(web["policy"]["error"].as_str().is_some_and(|it| it.contains(DIRECT)), "{web}");
+        ensure!(web["direct"].is_null(), "{web}");
+        Ok(())
+    })
+}

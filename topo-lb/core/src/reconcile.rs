@@ -249,6 +249,11 @@ impl Reconciler {
         refused.flat_map(|(id, _)| self.desired.targets(id)).map(|target| &target.name)
     }
 
+    /// Service ports, by name, of which clients may not dial every endpoint directly.
+    pub fn refusing_direct(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.desired.refusing_direct()
+    }
+
     /// Returns the Services recomputed since the last call.
     pub fn take_recomputed(&mut self) -> BTreeMap<ServiceId, Recomputed> {
         mem::take(&mut self.recomputed)

@@ -16,14 +16,22 @@ pub enum Refusal {
     NoEndpoints,
     /// The Service lacks room in the maps, its policy is strict, and `--when-full` says to refuse.
     NoRoom,
+    /// `topo-lb.io/direct: refuse`: a client dialled an endpoint that the policy passes over.
+    DirectDial,
     /// No longer refused, or now for a reason that has no name here.
     Past,
 }
 
 impl Refusal {
     /// All reasons.
-    pub const ALL: [Self; 5] =
-        [Self::Policy, Self::Local, Self::NoEndpoints, Self::NoRoom, Self::Past];
+    pub const ALL: [Self; 6] = [
+        Self::Policy,
+        Self::Local,
+        Self::NoEndpoints,
+        Self::NoRoom,
+        Self::DirectDial,
+        Self::Past,
+    ];
 
     /// The reason that a decision gives.
     #[must_use]

@@ -31,6 +31,8 @@ pub(crate) struct Answer {
     pub(crate) strict: bool,
     /// After how many failures an endpoint is ejected.
     pub(crate) failures: u8,
+    /// Endpoints that clients of this node may not dial.
+    pub(crate) direct: BTreeSet<SocketAddr>,
 }
 
 /// Who dials.
@@ -199,6 +201,13 @@ pub(crate) fn answer(view: View<'_>, port: &Port, v6: bool, who: Who) -> Answer 
 
     // Weights.
     let refused = chosen.is_empty();
+    let mut direct: BTreeSet<SocketAddr> = BTreeSet::new();
+    for (at, one) in &usable {
+        let is_far = one.node().map(|name| &**name) != Some(me);
+        if is_far && !chosen.contains_key(at) && !wider.contains_key(at) {
+            direct.insert(*at);
+        }
+    }
     let mut parts: Vec<(BTreeSet<SocketAddr>, f64)> = vec![];
     if let (Some((label, weights)), false) = (weights, refused) {
         for (name, weight) in weights {
@@ -229,6 +238,7 @@ pub(crate) fn answer(view: View<'_>, port: &Port, v6: bool, who: Who) -> Answer 
             parts.push((members, *weight));
         }
         parts.retain(|(members, weight)| !members.is_empty() && *weight > 0.0);
+        direct.retain(|at| !parts.iter().any(|(members, _)| members.contains(at)));
     }
     let sum: f64 = parts.iter().map(|(_, weight)| weight).sum();
     // What is a tier to ejection: parts by values of a label are one, by keys the first and all others.
@@ -293,6 +303,7 @@ pub(crate) fn answer(view: View<'_>, port: &Port, v6: bool, who: Who) -> Answer 
         source,
         strict: only_local || by_keys && keys.last().is_none_or(|key| key != "*"),
         failures: if port.protocol == Protocol::Tcp { said.failures } else { 0 },
+        direct,
     }
 }
 

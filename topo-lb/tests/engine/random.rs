@@ -269,6 +269,9 @@ fn apart(tape: &mut Tape<'_>, policy: &mut PolicySources, percent: usize) {
     if tape.chance(percent) {
         policy.refusal = Some(choose(tape, &["intended", " intended "], &["meant", ""]));
     }
+    if tape.chance(percent) {
+        policy.direct = Some(choose(tape, &["refuse", " refuse "], &["count", ""]));
+    }
     if tape.chance(percent / 2) {
         policy.handle = Some(choose(tape, &["false", "true", " false "], &["no", ""]));
     }
@@ -394,7 +397,7 @@ pub(crate) fn cluster(bytes: &[u8]) -> (Cluster, &'static str) {
     (Cluster { nodes, services: vec![service], slices, ..cluster }, this_node)
 }
 
-/// The same, of which no object says `handle` or `refusal`.
+/// The same, of which no object says `handle`, `refusal` or `direct`.
 pub(crate) fn cluster_of_ours(bytes: &[u8]) -> Cluster {
     let (mut cluster, _) = cluster(bytes);
     let policies = cluster.policies.iter_mut().map(|it| &mut it.policy);
@@ -402,7 +405,7 @@ pub(crate) fn cluster_of_ours(bytes: &[u8]) -> Cluster {
     let policies = policies.chain(cluster.namespaces.iter_mut().map(|it| &mut it.policy));
     for policy in policies.chain(cluster.services.iter_mut().map(|it| &mut it.policy)) {
         let policy = Arc::make_mut(policy);
-        (policy.handle, policy.refusal) = (None, None);
+        (policy.handle, policy.refusal, policy.direct) = (None, None, None);
     }
     cluster
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use proptest::test_runner::{Config, TestRunner};
 use topo_lb_common::selection::SPILL_ONE;
-use topo_lb_core::cluster::{Clients, Service, State, Update};
+use topo_lb_core::cluster::{Clients, Frontend, FrontendKind, Service, State, Update};
 use topo_lb_core::plan::apportionment::{self, Rows};
 use topo_lb_core::topology::candidate::Stock;
 use topo_lb_core::topology::decision::{Choice, Status};
@@ -39,6 +39,7 @@ struct Seen {
     weightless: AtomicU32,
     left_alone: AtomicU32,
     intended: AtomicU32,
+    direct: AtomicU32,
     /// What clients outside get: by keys of their own; only what is on the node; no answer.
     outside: [AtomicU32; 3],
     failures: AtomicU32,
@@ -88,6 +89,7 @@ fn the_engine_agrees_with_a_naive_reading_of_the_rules() {
             ("an endpoint without a weight", std::slice::from_ref(&seen.weightless)),
             ("a Service that is left alone", std::slice::from_ref(&seen.left_alone)),
             ("an intended refusal", std::slice::from_ref(&seen.intended)),
+            ("endpoints that may not be dialled", std::slice::from_ref(&seen.direct)),
             ("clients outside", &seen.outside),
             ("a number of failures", std::slice::from_ref(&seen.failures)),
             ("endpoints that are ejected", &seen.ejected),
@@ -153,6 +155,12 @@ fn agree(tape: &[u8], seen: &Seen) {
             let (route, expected) = (routes.next().unwrap(), expect(Who::Inside));
             same(&route, &expected, v6);
             assert_eq!((choice.verdict, choice.tier()), (route.verdict, route.tier));
+            let passed_over = choice.direct.map(|it| it.passed_over);
+            assert_eq!(passed_over, said.direct.then_some(expected.direct.len()));
+            if said.direct && !expected.direct.is_empty() {
+                same_direct(&routes.next().unwrap(), &expected.direct);
+                count(&seen.direct);
+            }
             selected.extend(expected.chosen.keys().chain(expected.wider.keys()).copied());
             sources.insert(expected.source);
             note(seen, &expected, choice);
@@ -209,11 +217,23 @@ fn same(route: &Route, expected: &naive::Answer, v6: bool) {
         parts: parts(route),
         strict: route.strict,
         failures: route.failures,
+        direct: expected.direct.clone(),
     };
     assert_eq!(actual, *expected);
     obeyed(route, expected);
     assert!(route.serving.is_sorted());
     assert!(route.frontends.iter().all(|(_, frontend)| frontend.address.is_ipv6() == v6));
+}
+
+/// A route that refuses these endpoints, and nothing else.
+fn same_direct(route: &Route, expected: &BTreeSet<SocketAddr>) {
+    assert_eq!((route.verdict, route.drops, route.strict), (Verdict::Refuse, false, true));
+    let frontend = |(kind, frontend): &(FrontendKind, Frontend)| {
+        assert_eq!((*kind, frontend.clients), (FrontendKind::Endpoint, Clients::Anywhere));
+        SocketAddr::new(frontend.address, frontend.port)
+    };
+    let actual: Vec<_> = route.frontends.iter().map(frontend).collect();
+    assert!(actual.iter().eq(expected), "{actual:?}");
 }
 
 /// The parts by weight, with their shares in parts of a million.

@@ -98,6 +98,9 @@ impl Ledger {
         let concerns = self.concerns.iter().filter(|(id, _)| is_refused(id));
         let by_policy = concerns.flat_map(|(_, concern)| &concern.refused);
         let by_policy = by_policy.map(|(name, refused)| (name, refused.why));
-        no_room.chain(by_policy).map(|(name, why)| (Arc::clone(name), why)).collect()
+        let direct = reconciler.refusing_direct().map(|name| (name, Refusal::DirectDial));
+        // A port that refuses every connection has another reason, which counts.
+        let all = direct.chain(no_room).chain(by_policy);
+        all.map(|(name, why)| (Arc::clone(name), why)).collect()
     }
 }

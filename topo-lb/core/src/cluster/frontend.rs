@@ -51,6 +51,10 @@ pub enum FrontendKind {
     /// An address of this node, and `spec.ports[].nodePort`.
     #[strum(serialize = "node port")]
     NodePort,
+    /// An endpoint that may not be dialled directly (`topo-lb.io/direct: refuse`). Last: an address that is
+    /// any Service's own never becomes one.
+    #[strum(serialize = "endpoint")]
+    Endpoint,
 }
 
 /// Who dials a frontend.
@@ -65,9 +69,9 @@ pub enum Clients {
 /// What a client dials. `Display` gives `10.96.0.1:80/TCP`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Frontend {
-    /// A ClusterIP, a load balancer IP, an external IP, or an address of this node.
+    /// A ClusterIP, a load balancer IP, an external IP, an address of this node, or an endpoint's.
     pub address: IpAddr,
-    /// The Service port or its node port, 1–65535.
+    /// The Service port, its node port, or an endpoint's port, 1–65535.
     pub port: u16,
     /// Its protocol.
     pub protocol: Protocol,

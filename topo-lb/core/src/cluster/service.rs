@@ -103,6 +103,9 @@ pub struct PolicySources {
     /// Annotation `topo-lb.io/refusal`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refusal: Option<Arc<str>>,
+    /// Annotation `topo-lb.io/direct`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub direct: Option<Arc<str>>,
     /// Annotation `topo-lb.io/handle`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handle: Option<Arc<str>>,

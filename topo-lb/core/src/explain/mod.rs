@@ -22,6 +22,7 @@ use crate::flag::DNS;
 use crate::plan::Lack;
 use crate::topology::cause::Cause;
 use crate::topology::claim;
+use crate::topology::direct::{self, DirectDials};
 use crate::topology::label::{REGION, ZONE};
 use crate::topology::named;
 use crate::topology::{self, Decision, Origin, Scope, decide_for_some, decide_in_full, waits_for};
@@ -79,6 +80,9 @@ pub struct ServicePort {
     /// `--kube-proxy-replacement`. `None` if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exposed: Option<Exposed>,
+    /// What clients get that dial its endpoints by address, if the Service says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub direct: Option<String>,
     /// How many endpoints each key matches: a line per family, if the policy is keys.
     #[serde(skip)]
     pub tiers: Vec<String>,
@@ -279,6 +283,7 @@ fn service_port(
         policy: policy(decision),
         would: None,
         exposed,
+        direct: direct(decision).filter(|_| actual.outcome.verdict != WAIT),
         tiers: if actual.outcome.verdict == WAIT { Vec::new() } else { tiers(decision) },
         endpoints: decision
             .endpoints
@@ -342,6 +347,24 @@ fn tiers(decision: &Decision<'_>) -> Vec<String> {
         })
     });
     lines.collect()
+}
+
+/// What `topo-lb.io/direct: refuse` means here.
+fn direct(decision: &Decision<'_>) -> Option<String> {
+    let of_family = |choice: &topology::decision::Choice<'_>| Some((choice.family, choice.direct?));
+    let all: Vec<_> = decision.choices.iter().filter_map(of_family).collect();
+    let too_many = all.iter().find(|(_, direct)| !direct.are_refused());
+    if let Some((family, DirectDials { passed_over })) = too_many {
+        return Some(format!(
+            "not refused: {passed_over} {family} endpoints would be, and at most {} can be",
+            direct::MOST
+        ));
+    }
+    (!all.is_empty()).then(|| match all.iter().map(|(_, direct)| direct.passed_over).sum() {
+        0_usize => "no endpoint is refused to clients that dial it by address".to_owned(),
+        1 => "1 endpoint is refused to clients that dial it by address".to_owned(),
+        some => format!("{some} endpoints are refused to clients that dial them by address"),
+    })
 }
 
 /// What the policy chose.

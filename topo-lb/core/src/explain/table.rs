@@ -76,6 +76,9 @@ fn one(service: &ServicePort, paint: Paint) -> String {
         let verdict = paint.verdict(would.verdict, would.verdict);
         let _ = writeln!(text, "  would     {verdict}: {}", would.reason);
     }
+    if let Some(direct) = &service.direct {
+        let _ = writeln!(text, "  direct    {direct}");
+    }
     for tiers in &service.tiers {
         let _ = writeln!(text, "  matches   {tiers}");
     }

@@ -236,6 +236,14 @@ impl Desired {
         })
     }
 
+    /// Service ports whose endpoints clients may not dial directly, or not all of them.
+    pub fn refusing_direct(&self) -> impl Iterator<Item = &Arc<str>> {
+        let is_direct = |target: &&Target| {
+            target.frontends.first().is_some_and(|(kind, _)| *kind == FrontendKind::Endpoint)
+        };
+        self.services.values().flatten().filter(is_direct).map(|target| &target.name)
+    }
+
     /// Whether a Service's policy refuses when nothing matches.
     pub fn is_strict(&self, id: &ServiceId) -> bool {
         self.targets(id).iter().any(|target| target.strict)

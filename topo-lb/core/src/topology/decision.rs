@@ -11,6 +11,7 @@ use crate::cluster::{Clients, Port, Service, State};
 use super::candidate::{self, Candidate, Stock};
 use super::cause::Cause;
 use super::crowding::Crowding;
+use super::direct::DirectDials;
 use super::ejection::Setting;
 use super::evaluation::{CandidateStatus, Evaluation};
 use super::keys;
@@ -117,6 +118,8 @@ pub struct Choice<'a> {
     pub usable: usize,
     /// The state of the usable endpoints.
     pub stock: Stock,
+    /// What the Service says of clients that dial its endpoints, if anything.
+    pub direct: Option<DirectDials>,
     /// How many the policy chose, without those that are ejected.
     pub chosen: usize,
     /// How many of the chosen tier are ejected.
@@ -240,6 +243,8 @@ impl<'a> Decision<'a> {
                 near: done.near,
                 usable: done.usable,
                 stock: done.stock,
+                direct: (policy.refuses_direct && bypass.is_none() && clients == Clients::Anywhere)
+                    .then(|| DirectDials::of(&done, here)),
                 chosen: done.chosen,
                 ejected: done.ejected.chosen,
                 tiers: tiers(&done, here, rules),

@@ -40,6 +40,7 @@ impl Field {
             Some(Annotation::Weights) => "spec.weights",
             Some(Annotation::Ejection) => "spec.ejection",
             Some(Annotation::Refusal) => "spec.refusal",
+            Some(Annotation::Direct) => "spec.direct",
             Some(Annotation::Handle) => "spec.handle",
             Some(Annotation::Mode) => "spec.mode",
             Some(Annotation::Ramp) => "spec.ramp",

@@ -19,6 +19,7 @@
 //! | `ejection`, `ejected` | which endpoints of a tier are ejected, because connects to them failed |
 //! | `decide`, `decision`, `cause` | all of it for a Service, with what explains it |
 //! | `route`, `verdict` | what of it the datapath does |
+//! | `direct` | which endpoints clients may not dial by their address |
 //! | `exposed`, `claim` | which frontends there are besides ClusterIPs, and who gets one that two claim |
 //! | `size` | how much a Service asks for, before anything is made of it |
 //! | `named` | what the name of a headless Service stands for |
@@ -33,6 +34,7 @@ pub mod claim;
 pub mod crowding;
 mod decide;
 pub mod decision;
+pub mod direct;
 pub mod ejected;
 pub mod ejection;
 mod evaluation;

@@ -17,7 +17,7 @@ use super::spill::Spill;
 use super::trial::{Seen, Trial};
 use super::validation::{ANY, Ignored, Rule, kept, quoted};
 use super::weights::Weights;
-use super::{ejection, keys, min_endpoints, openyurt, weights};
+use super::{direct, ejection, keys, min_endpoints, openyurt, weights};
 
 /// The value of `topo-lb.io/refusal`.
 const INTENDED: &str = "intended";
@@ -43,6 +43,8 @@ pub(super) struct Policy<'a> {
     pub(super) ejection: Option<ejection::Setting>,
     /// Annotation `topo-lb.io/refusal: intended`.
     pub(super) refusal_intended: bool,
+    /// Annotation `topo-lb.io/direct: refuse`; `rules` are strict.
+    pub(super) refuses_direct: bool,
     /// False with annotation `topo-lb.io/handle: "false"`.
     pub(super) handled: bool,
 }
@@ -150,6 +152,14 @@ fn of_layers<'a>(
             _ => Err(Rule::RefusalUnknown { text: quoted(text) }),
         });
     policy.refusal_intended = intended.is_some();
+    let direct = read(layers, Field::Of(Annotation::Direct), &mut ignored, |origin, text| {
+        match direct::from_annotation(text, &policy.rules) {
+            // A policy for many Services need not know which of them are strict.
+            Err(Rule::DirectWithoutStrict) if *origin != Origin::Service => Ok(false),
+            refused => refused.map(|()| true),
+        }
+    });
+    policy.refuses_direct = direct == Some(true);
     let handled = read(layers, Field::Of(Annotation::Handle), &mut ignored, |_, text| {
         text.trim().parse().map_err(|_| Rule::HandleNotABool { text: quoted(text.trim()) })
     });
@@ -265,6 +275,7 @@ impl<'a> Policy<'a> {
             trials: Vec::new(),
             ejection: None,
             refusal_intended: false,
+            refuses_direct: false,
             handled: true,
         }
     }

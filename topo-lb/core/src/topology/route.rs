@@ -6,7 +6,6 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use topo_lb_common::selection::SPILL_ONE;
 
-use super::candidate;
 use super::evaluation::{CandidateStatus, Evaluation};
 use super::exposed::{ByClients, Exposing, FrontendOfKind};
 use super::label::Here;
@@ -16,6 +15,7 @@ use super::scope::{Scope, has_frontends};
 use super::trial::Seen;
 use super::verdict::{Chosen, Verdict};
 use super::weights::{self, Weights};
+use super::{candidate, direct};
 use crate::cluster::service::Protocol;
 use crate::cluster::{
     Clients, Created, Family, Frontend, FrontendKind, Port, Service, ServiceId, State,
@@ -88,7 +88,7 @@ impl Route {
 }
 
 /// The routes of a Service, by port and address family: one for its ClusterIPs, without those that a
-/// device of this node has, and its other frontends. These have one of their own with
+/// device of this node has, and its other frontends; one for endpoints that may not be dialled directly. These have one of their own with
 /// `internalTrafficPolicy: Local`, and one more for clients outside who get other endpoints. Empty if
 /// the Service is unknown, bypassed or without a ClusterIP.
 #[must_use]
@@ -139,6 +139,14 @@ pub fn routes(
                 own.extend(anywhere);
             }
             routes.extend((!own.is_empty()).then(|| decide(own, service.internal_local)));
+            if policy.refuses_direct {
+                let rules = &policy.rules;
+                let local = service.internal_local;
+                let done = Evaluation::of(state, here, service, port, rules, family, local);
+                let done = done.weighed(policy.weights.as_ref(), rules, here);
+                let done = done.leaving_out(state, service, port);
+                routes.extend(refusing(service, (place, port), Arc::clone(&name), &done, here));
+            }
             if !outside.is_empty() {
                 let (rules, weights, only_local) = policy.for_outside(service);
                 let mut route = decide_by(rules, weights, outside, only_local);
@@ -177,6 +185,40 @@ pub(super) fn frontends(
     let exposed = exposing.map(|it| it.of(state, service, place, family)).unwrap_or_default();
     let others = ByClients::of(exposed, service, family, differs);
     (own.map(|it| (FrontendKind::ClusterIp, it)).collect(), others)
+}
+
+/// The route that refuses clients who dial endpoints that the policy passes over; `None`: there are none.
+fn refusing(
+    service: &Service,
+    (place, port): (usize, &Port),
+    name: Arc<str>,
+    done: &Evaluation<'_>,
+    here: Here<'_>,
+) -> Option<Route> {
+    let frontend = |address: SocketAddr| {
+        let frontend = Frontend::new(address.ip(), address.port(), port.protocol);
+        (FrontendKind::Endpoint, frontend)
+    };
+    let frontends: Vec<_> = direct::refused(done, here).into_iter().map(frontend).collect();
+    (!frontends.is_empty()).then(|| Route {
+        frontends,
+        place,
+        protocol: port.protocol,
+        verdict: Verdict::Refuse,
+        drops: false,
+        source_ranges: None,
+        created: service.created,
+        tier: None,
+        endpoints: Vec::new(),
+        parts: Vec::new(),
+        wider: Vec::new(),
+        spill: 0,
+        strict: true,
+        failures: 0,
+        affinity_seconds: None,
+        serving: Vec::new(),
+        name,
+    })
 }
 
 /// The route of clients anywhere to a Service port without frontends.

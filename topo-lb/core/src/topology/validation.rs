@@ -302,6 +302,18 @@ pub enum Rule {
         /// Quoted.
         text: String,
     },
+    /// Not `refuse`, the only valid value.
+    #[error("{text} is not `refuse`, which is the only value; write it, or remove the annotation")]
+    DirectUnknown {
+        /// Quoted.
+        text: String,
+    },
+    /// No policy leaves an endpoint out for good.
+    #[error(
+        "it has a strict policy hold for clients that dial endpoints, and none is in force here; write \
+         topology keys that do not end with `*`, or remove this one"
+    )]
+    DirectWithoutStrict,
     /// `topo-lb.io/mode` is neither `observe` nor `enforce`.
     #[error("{text} is neither `observe` nor `enforce`; write one of them, or remove it")]
     ModeUnknown {

@@ -147,6 +147,10 @@ pub struct Rules {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 16), regex(pattern = "^intended$"))]
     pub refusal: Option<String>,
+    /// `refuse`: the strict keys also hold for clients that dial an endpoint by its address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(max = 16), regex(pattern = "^refuse$"))]
+    pub direct: Option<String>,
     /// `false`: topo-lb leaves the Services to kube-proxy.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "bool")]
@@ -172,6 +176,7 @@ impl From<Rules> for PolicySources {
             weights: rules.weights.map(Into::into),
             ejection: rules.ejection.map(Into::into),
             refusal: rules.refusal.map(Into::into),
+            direct: rules.direct.map(Into::into),
             handle: rules.handle.map(|handle| handle.to_string().into()),
             mode: rules.mode.map(Into::into),
             ramp: rules.ramp.map(Into::into),

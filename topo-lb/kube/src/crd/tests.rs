@@ -161,6 +161,8 @@ fn the_schema_refuses_what_the_agent_would_ignore() {
         json!({"spill": "5%"}),
         json!({"refusal": "intended"}),
         json!({"refusal": "meant"}),
+        json!({"direct": "refuse"}),
+        json!({"direct": "steer"}),
         json!({"handle": false}),
         json!({"handle": false, "mode": "observe"}),
         json!({"handle": false, "mode": "enforce", "ramp": "0.5%"}),

@@ -24,6 +24,8 @@ pub(crate) struct Said {
     /// After how many failures an endpoint is ejected; 0: never.
     pub(crate) failures: u8,
     pub(crate) intended: bool,
+    /// Whether clients may not dial endpoints that the policy passes over.
+    pub(crate) direct: bool,
     /// Whether topo-lb translates: in scope, and not left alone.
     pub(crate) ours: bool,
     pub(crate) errors: usize,
@@ -124,6 +126,12 @@ pub(crate) fn said(cluster: &Cluster, me: &str, service: &Service, only_opted_in
         intended = text.trim() == "intended";
         errors += usize::from(!intended);
     }
+    let mut direct = false;
+    if let Some((who, text)) = first(|said| said.direct.as_deref()) {
+        let strict = source != "none" && keys.last().is_none_or(|last| last != "*");
+        direct = text.trim() == "refuse" && strict;
+        errors += usize::from(text.trim() != "refuse" || !strict && who == "the Service");
+    }
     let mut alone = false;
     if let Some((_, text)) = first(|said| said.handle.as_deref()) {
         alone = text.trim() == "false";
@@ -140,6 +148,7 @@ pub(crate) fn said(cluster: &Cluster, me: &str, service: &Service, only_opted_in
         outside,
         failures,
         intended,
+        direct,
         ours: !alone && (!only_opted_in || has_own || service.policy.hints_asked),
         errors: if alone { of_trials } else { errors },
     }

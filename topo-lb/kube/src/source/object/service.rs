@@ -52,6 +52,8 @@ pub(super) struct Annotations {
     ejection: Option<Text>,
     #[serde(rename = "topo-lb.io/refusal")]
     refusal: Option<Text>,
+    #[serde(rename = "topo-lb.io/direct")]
+    direct: Option<Text>,
     #[serde(rename = "topo-lb.io/handle")]
     handle: Option<Text>,
     #[serde(rename = "topo-lb.io/dns")]
@@ -430,6 +432,7 @@ impl Annotations {
             weights: shared(&self.weights, LONGEST_LIST),
             ejection: shared(&self.ejection, LONGEST),
             refusal: shared(&self.refusal, LONGEST),
+            direct: shared(&self.direct, LONGEST),
             handle: shared(&self.handle, LONGEST),
             mode: shared(&self.mode, LONGEST),
             ramp: shared(&self.ramp, LONGEST),
