@@ -59,6 +59,15 @@ fn a_machine_s_traffic_keeps_its_topology() -> Result<()> {
         for (via, to) in [(Via::Http, WEB4), (Via::Http, WEB6), (Via::UdpConnected, WEB4)] {
             machine.expect(via, at(to)?, &["a", "b"])?;
         }
+        // Also if it dials a pod by its address.
+        scene.change(|manifests| manifests.annotate("web", "topo-lb.io/direct", Some("refuse")))?;
+        for (pod, wanted) in [("c", &[][..]), ("d", &[]), ("a", &["a"]), ("b", &["b"])] {
+            let pod = scene.cluster.pod(pod)?;
+            for to in [(pod.ipv4, 9376).into(), (pod.ipv6, 9376).into()] {
+                machine.wait_for(Via::Http, to, wanted, FOLLOWS)?;
+                machine.wait_for(Via::UdpConnected, to, wanted, FOLLOWS)?;
+            }
+        }
         Ok(())
     })
 }
