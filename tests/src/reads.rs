@@ -319,6 +319,7 @@ impl Writer {
             ports: port_of(port(generation)),
             endpoints: endpoints.collect(),
             headless: false,
+            mirrored: false,
             triggered: None,
         })));
     }

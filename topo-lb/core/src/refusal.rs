@@ -24,14 +24,8 @@ pub enum Refusal {
 
 impl Refusal {
     /// All reasons.
-    pub const ALL: [Self; 6] = [
-        Self::Policy,
-        Self::Local,
-        Self::NoEndpoints,
-        Self::NoRoom,
-        Self::DirectDial,
-        Self::Past,
-    ];
+    pub const ALL: [Self; 6] =
+        [Self::Policy, Self::Local, Self::NoEndpoints, Self::NoRoom, Self::DirectDial, Self::Past];
 
     /// The reason that a decision gives.
     #[must_use]

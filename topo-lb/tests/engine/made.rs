@@ -132,6 +132,7 @@ pub(crate) fn slice(name: &str, endpoints: Vec<Endpoint>) -> Slice {
         ports: vec![port("http", 9376, Protocol::Tcp)],
         endpoints,
         headless: false,
+        mirrored: false,
         triggered: None,
     }
 }

@@ -87,6 +87,7 @@ pub(crate) fn answer(view: View<'_>, port: &Port, v6: bool, who: Who) -> Answer 
 
     // Section 2: candidates; of two with the same address and port, the better one.
     let mut candidates: BTreeMap<SocketAddr, Endpoint> = BTreeMap::new();
+    let mut mirrored: BTreeSet<SocketAddr> = BTreeSet::new();
     let mut slices: Vec<_> = cluster.slices.iter().collect();
     slices.sort_by(|a, b| a.id.cmp(&b.id));
     for slice in slices {
@@ -110,6 +111,10 @@ pub(crate) fn answer(view: View<'_>, port: &Port, v6: bool, who: Who) -> Answer 
                     Some(old) => merit(endpoint) > merit(old),
                 };
                 if better {
+                    mirrored.remove(&at);
+                    if slice.mirrored {
+                        mirrored.insert(at);
+                    }
                     candidates.insert(at, endpoint.clone());
                 }
             }
@@ -204,7 +209,7 @@ pub(crate) fn answer(view: View<'_>, port: &Port, v6: bool, who: Who) -> Answer 
     let mut direct: BTreeSet<SocketAddr> = BTreeSet::new();
     for (at, one) in &usable {
         let is_far = one.node().map(|name| &**name) != Some(me);
-        if is_far && !chosen.contains_key(at) && !wider.contains_key(at) {
+        if is_far && !mirrored.contains(at) && !chosen.contains_key(at) && !wider.contains_key(at) {
             direct.insert(*at);
         }
     }

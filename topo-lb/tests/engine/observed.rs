@@ -7,10 +7,11 @@ use topo_lb_common::backend::Locality;
 use topo_lb_common::totals::Totals;
 use topo_lb_core::cluster::Protocol;
 use topo_lb_core::cluster::State;
+use topo_lb_core::metrics::Tier;
 use topo_lb_core::topology::Scope;
 use topo_lb_core::topology::port_name;
 use topo_lb_kernel::datapath::maps::ended::EndedConnection;
-use topo_lb_kernel::datapath::maps::totals::{Group, Tier};
+use topo_lb_kernel::datapath::maps::totals::Group;
 use topo_lb_kernel::observe::{ByServicePort, Connection, Other, Untranslated, attribute};
 use topo_lb_kube::source::file::example::{CLUSTER, updates};
 

@@ -364,6 +364,7 @@ pub(crate) fn slice(tape: &mut Tape<'_>, name: &str, services: &[&str], v6: usiz
         ports,
         endpoints,
         headless: tape.chance(5),
+        mirrored: tape.chance(20),
         triggered: None,
     }
 }

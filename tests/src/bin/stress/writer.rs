@@ -86,6 +86,7 @@ impl<'a> Writer<'a> {
                 .to_vec(),
             endpoints: endpoints.collect(),
             headless: false,
+            mirrored: false,
             triggered: None,
         })));
         self.reconciler.observe(Update::Service(Change::Applied(Service {

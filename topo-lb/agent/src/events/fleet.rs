@@ -65,6 +65,7 @@ fn slice(service: usize, pools: &[usize]) -> Slice {
         ports: vec![Port { name: "http".into(), port: 8080, protocol: Protocol::Tcp }],
         endpoints: pools.iter().map(endpoint).collect(),
         headless: false,
+        mirrored: false,
         triggered: None,
     }
 }

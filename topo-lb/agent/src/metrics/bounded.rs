@@ -10,8 +10,9 @@ use topo_lb_common::counters::{Counters, sum};
 use topo_lb_common::totals::Totals;
 
 use super::refusals::Refusals;
+use topo_lb_core::metrics::Tier;
 use topo_lb_core::refusal::Refusal;
-use topo_lb_kernel::datapath::maps::totals::{Group, Tier};
+use topo_lb_kernel::datapath::maps::totals::Group;
 use topo_lb_kernel::observe::ByServicePort;
 
 /// A Service port, as `namespace/name:port`.

@@ -25,6 +25,8 @@ pub struct Endpoints {
     pub endpoints: Box<[Endpoint]>,
     /// Labelled `service.kubernetes.io/headless`: not for proxies.
     pub headless: bool,
+    /// Copied from an Endpoints object.
+    pub mirrored: bool,
 }
 
 /// A slice in a set of slices with different ids.
@@ -90,7 +92,8 @@ impl Shared {
         let ports = self.ports.share(slice.ports.into());
         let endpoints = slice.endpoints.into_iter().map(|one| self.endpoint(one)).collect();
         let id = SliceId { namespace: self.text(slice.id.namespace), name: slice.id.name };
-        Some(Endpoints { id, service, ports, endpoints, headless: slice.headless })
+        let Slice { headless, mirrored, .. } = slice;
+        Some(Endpoints { id, service, ports, endpoints, headless, mirrored })
     }
 
     fn endpoint(&mut self, endpoint: Endpoint) -> Endpoint {

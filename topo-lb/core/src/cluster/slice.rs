@@ -107,6 +107,9 @@ pub struct Slice {
     /// Labelled `service.kubernetes.io/headless`, as the slices of Services without a ClusterIP are: not for
     /// proxies.
     pub headless: bool,
+    /// Copied from an Endpoints object, which a person may have written (label
+    /// `endpointslice.kubernetes.io/managed-by`, pkg/controller/endpointslicemirroring).
+    pub mirrored: bool,
     /// Annotation `endpoints.kubernetes.io/last-change-trigger-time`: when the Pod or Service
     /// changed that caused this slice's change. For latency metrics only; the state drops it.
     pub triggered: Option<SystemTime>,

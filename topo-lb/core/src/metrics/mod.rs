@@ -4,3 +4,6 @@
 pub mod declared;
 #[cfg(test)]
 mod tests;
+mod tier;
+
+pub use tier::Tier;

@@ -119,6 +119,7 @@ mod tests {
             ports: vec![Port { name: "dns".into(), port: 5353, protocol: Protocol::Udp }],
             endpoints: endpoints.iter().map(endpoint).collect(),
             headless: false,
+            mirrored: false,
             triggered: None,
         }
     }

@@ -129,6 +129,7 @@ fn slice_of(service: ServiceId, endpoints: Vec<Endpoint>) -> Update {
         ports: vec![Port { name: "http".into(), port: 80, protocol: Protocol::Tcp }],
         endpoints,
         headless: false,
+        mirrored: false,
         triggered: None,
     }))
 }

@@ -25,6 +25,8 @@ pub(super) fn families(service: &Service) -> Vec<Family> {
 pub(super) struct Candidate<'a> {
     pub(super) address: SocketAddr,
     pub(super) site: Site<'a>,
+    /// A person may have written it: no Pod need have this address.
+    pub(super) mirrored: bool,
 }
 
 impl Candidate<'_> {
@@ -88,6 +90,7 @@ fn among<'a>(
             candidates.extend(own.map(|endpoint| Candidate {
                 address: SocketAddr::new(endpoint.address, slice_port.port),
                 site: Site::of(state, endpoint),
+                mirrored: slice.mirrored,
             }));
         }
     }

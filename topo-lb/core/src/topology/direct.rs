@@ -32,7 +32,8 @@ pub(super) fn from_annotation(text: &str, rules: &Rules<'_>) -> Result<(), Rule>
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirectDials {
     /// Usable endpoints on other nodes that the policy passes over. An endpoint that is not ready, or that this
-    /// node ejects, is passed over for another reason.
+    /// node ejects, is passed over for another reason. One that is copied from an Endpoints object may be any
+    /// address: before Kubernetes 1.22, tenants could write these (CVE-2021-25740).
     pub passed_over: usize,
 }
 
@@ -59,7 +60,7 @@ pub(super) fn refused(done: &Evaluation<'_>, here: Here<'_>) -> Vec<SocketAddr> 
 fn passed_over(done: &Evaluation<'_>, here: Here<'_>) -> impl Iterator<Item = SocketAddr> {
     let all = done.candidates.iter().zip(&done.statuses);
     let far = all.filter(move |(one, status)| {
-        **status == CandidateStatus::Passed && !one.site.is_on(here.name)
+        **status == CandidateStatus::Passed && !one.site.is_on(here.name) && !one.mirrored
     });
     far.map(|(one, _)| one.address)
 }

@@ -11,8 +11,9 @@ use topo_lb_common::totals::{Failure, Totals};
 
 use super::ByServicePort;
 use crate::datapath::maps::ended::EndedConnection;
-use crate::datapath::maps::totals::{Group, Tier};
+use crate::datapath::maps::totals::Group;
 use topo_lb_core::cluster::{Protocol, ServiceId, State};
+use topo_lb_core::metrics::Tier;
 use topo_lb_core::topology::{distance, port_name};
 
 /// Where a connection went that counts for no Service port.

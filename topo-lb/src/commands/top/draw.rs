@@ -375,7 +375,9 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
-    use super::super::moment::{Moment, Tier, Traffic};
+    use topo_lb_core::metrics::Tier;
+
+    use super::super::moment::{Moment, Traffic};
     use super::super::traffic::TierRate;
     use super::super::view::Key;
     use super::*;

@@ -32,7 +32,6 @@ pub use agent::metrics;
 pub use agents::scope;
 pub(crate) use agents::{AgentPod, agent_on};
 use draw::Status;
-pub use moment::Tier;
 #[cfg(test)]
 pub(crate) use moment::{Counter, Series, Traffic};
 pub(crate) use moment::{Moment, Moved, Zones};

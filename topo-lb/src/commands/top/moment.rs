@@ -1,14 +1,13 @@
 //! What nodes had counted at one moment.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use serde::{Serialize, Serializer};
 use topo_lb_common::backend::Locality;
 use topo_lb_common::totals::RTT_PLACES;
+use topo_lb_core::metrics::Tier;
 use topo_lb_core::topology::Scope;
 
 /// One number for each [`Locality`], in its order.
@@ -29,48 +28,6 @@ pub(crate) enum Counter {
     Sent(Locality),
     /// Bytes that they received, likewise.
     Received(Locality),
-}
-
-/// The tier in force when a connection was made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Tier {
-    /// The index of the topology key.
-    Key(u8),
-    /// No key matched, or there is no policy.
-    None,
-    /// topo-lb left the connection to another proxy.
-    Left,
-    /// The client dialled the endpoint by its own address.
-    Direct,
-}
-
-impl Tier {
-    /// The same in words, for people.
-    pub(super) fn words(self) -> String {
-        match self {
-            Self::Key(_) | Self::None => self.to_string(),
-            Self::Left => "left to another proxy".to_owned(),
-            Self::Direct => "dialled directly".to_owned(),
-        }
-    }
-}
-
-/// The same text, also as a key of a map.
-impl Serialize for Tier {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl fmt::Display for Tier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Key(index) => index.fmt(f),
-            Self::None => f.write_str("none"),
-            Self::Left => f.write_str("left"),
-            Self::Direct => f.write_str("direct"),
-        }
-    }
 }
 
 /// One counter of a Service.

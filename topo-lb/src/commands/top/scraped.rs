@@ -5,8 +5,9 @@ use std::sync::Arc;
 use prometheus_parse::{Sample, Scrape, Value};
 use topo_lb_common::backend::Locality;
 
-use super::moment::{Counter, Moved, Others, RoundTrips, Series, Tier, Totals, Traffic, Zones};
+use super::moment::{Counter, Moved, Others, RoundTrips, Series, Totals, Traffic, Zones};
 use super::round_trips::limit;
+use topo_lb_core::metrics::Tier;
 use topo_lb_core::metrics::declared::{self, Metric};
 
 /// Most lines of an agent's metrics: those of some 5,000 Service ports with series of their own.
@@ -139,12 +140,7 @@ fn add_to_zone(zones: &mut Option<Zones>, sample: &Sample, add: impl FnOnce(&mut
 }
 
 fn tier(sample: &Sample) -> Option<Tier> {
-    match sample.labels.get("tier")? {
-        "none" => Some(Tier::None),
-        "left" => Some(Tier::Left),
-        "direct" => Some(Tier::Direct),
-        index => index.parse().ok().map(Tier::Key),
-    }
+    sample.labels.get("tier")?.parse().ok()
 }
 
 fn locality(sample: &Sample) -> Option<Locality> {

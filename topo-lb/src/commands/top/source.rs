@@ -8,16 +8,17 @@ use std::time::{Duration, Instant};
 use futures::StreamExt as _;
 use futures::stream;
 use topo_lb_common::backend::Locality;
+use topo_lb_core::metrics::Tier;
 
 use super::agent::{Agent, Answer};
 use super::agents::{Agents, list, nodes};
-use super::moment::{Counter, Moment, RoundTrips, Series, Tier, Traffic};
+use super::moment::{Counter, Moment, RoundTrips, Series, Traffic};
 use super::scraped::Scraped;
 use topo_lb_agent::metrics::bounded::Counts;
 use topo_lb_agent::metrics::scrape::Counted;
 use topo_lb_agent::metrics::services::parts;
 use topo_lb_kernel::datapath::attach::mode;
-use topo_lb_kernel::datapath::maps::totals::{Tier as CountedTier, ended};
+use topo_lb_kernel::datapath::maps::totals::ended;
 use topo_lb_kube::source::kube::{KubeTarget, Server, connect};
 
 /// How many agents are asked at once.
@@ -199,10 +200,10 @@ fn named(text: &str) -> (&str, &str) {
 /// room.
 fn of_maps(counts: &Counts) -> Traffic {
     let mut traffic = Traffic::new();
-    let mut add = |port: &str, group: Option<(Locality, CountedTier)>, counter, total| {
+    let mut add = |port: &str, group: Option<(Locality, Tier)>, counter, total| {
         let [namespace, service, _] = parts(port);
         let totals = traffic.entry(format!("{namespace}/{service}").into()).or_default();
-        let tier = group.map(|(_, tier)| tier_of(tier));
+        let tier = group.map(|(_, tier)| tier);
         totals.insert(Series::new(counter, (port, group)).of_tier(tier), total);
     };
     for (port, counters) in &counts.connections {
@@ -221,15 +222,6 @@ fn of_maps(counts: &Counts) -> Traffic {
         add(port, of, Counter::Ended, ended(tcp) as f64);
     }
     traffic
-}
-
-const fn tier_of(tier: CountedTier) -> Tier {
-    match tier {
-        CountedTier::Key(key) => Tier::Key(key),
-        CountedTier::None => Tier::None,
-        CountedTier::Left => Tier::Left,
-        CountedTier::Direct => Tier::Direct,
-    }
 }
 
 fn round_trips(counts: &Counts) -> RoundTrips {
@@ -362,12 +354,8 @@ mod tests {
             connections: ["default/web:80", "default/web:http"]
                 .map(|it| (it.into(), counters))
                 .into(),
-            tcp: [
-                group(port, CountedTier::Key(0)),
-                group(port, CountedTier::None),
-                group(None, CountedTier::None),
-            ]
-            .into(),
+            tcp: [group(port, Tier::Key(0)), group(port, Tier::None), group(None, Tier::None)]
+                .into(),
             ..Counts::default()
         };
         let begin = Instant::now();

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use topo_lb_common::backend::Locality;
+use topo_lb_core::metrics::Tier;
 
-use super::moment::{ByLocality, Counter, Doubts, Moment, Tier, Totals};
+use super::moment::{ByLocality, Counter, Doubts, Moment, Totals};
 
 /// Most connections per second that a node can have for one Service. A rate above it, or above
 /// [`MOST_BYTES`], is an error of the node's counters.

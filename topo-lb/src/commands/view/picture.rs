@@ -17,8 +17,9 @@ use super::look::Looks;
 use super::newest::Newest;
 use super::treatment::Treatment;
 use super::waterfall::Waterfall;
-use crate::commands::top::{Column, Rate, Row, Tier, order};
+use crate::commands::top::{Column, Rate, Row, order};
 use topo_lb_core::cluster::State;
+use topo_lb_core::metrics::Tier;
 use topo_lb_core::topology::Scope;
 use topo_lb_core::topology::label::ZONE;
 

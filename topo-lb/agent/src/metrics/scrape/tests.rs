@@ -4,7 +4,8 @@ use topo_lb_common::backend::Locality;
 use topo_lb_common::counters::Counters;
 use topo_lb_common::totals::{Failure, Totals};
 
-use topo_lb_kernel::datapath::maps::totals::{Group, Tier};
+use topo_lb_core::metrics::Tier;
+use topo_lb_kernel::datapath::maps::totals::Group;
 
 use super::*;
 use crate::metrics::zones::Zones;
@@ -178,7 +179,7 @@ fn bytes_are_told_by_service_port_locality_and_tier() {
         .iter()
         .map(|(_, labels, value)| (labels["service"].as_str(), labels["tier"].as_str(), *value))
         .collect();
-    assert_eq!(told, [("web", "none", 7.0), ("web", "0", 100.0)]);
+    assert_eq!(told, [("web", "0", 100.0), ("web", "none", 7.0)]);
     let ended = &families["topo_lb_tcp_ended_connections"].samples;
     let told: Vec<_> =
         ended.iter().map(|(_, labels, value)| (labels["tier"].as_str(), *value)).collect();

@@ -1,7 +1,6 @@
 //! Reads and clears what TCP connections moved.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,6 +14,7 @@ use topo_lb_common::totals::{OTHERS, Totals, TotalsKey};
 use super::encode;
 use super::error::{OpenError, ReadError, StoreError};
 use super::pinned::{BPF_NOEXIST, Hash, Raw, absent_is_fine, added, entries, failed, found, open};
+use topo_lb_core::metrics::Tier;
 use topo_lb_core::topology::validation::MAX_KEYS;
 
 /// Whose connections a value is of.
@@ -28,36 +28,10 @@ pub struct Group {
     pub tier: Tier,
 }
 
-/// By what the endpoint of a connection was chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Tier {
-    /// No topology key: none matched, or there is none.
-    None,
-    /// The topology key with this index.
-    Key(u8),
-    /// Another proxy: topo-lb did not translate the connection.
-    Left,
-    /// The client: it dialled the endpoint.
-    Direct,
-}
-
-impl Tier {
-    fn of(byte: u8) -> Self {
-        match byte {
-            NO_TIER => Self::None,
-            key => Self::Key(key),
-        }
-    }
-}
-
-impl fmt::Display for Tier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Key(key) => key.fmt(f),
-            Self::None => f.write_str("none"),
-            Self::Left => f.write_str("left"),
-            Self::Direct => f.write_str("direct"),
-        }
+fn tier(byte: u8) -> Tier {
+    match byte {
+        NO_TIER => Tier::None,
+        key => Tier::Key(key),
     }
 }
 
@@ -128,7 +102,7 @@ pub fn read(pin_dir: &Path) -> Result<BTreeMap<Group, Totals>, ReadError> {
         last = Some((key.service, name.clone()));
         if name.is_some() || key.service == OTHERS {
             let locality = Locality::from_byte(key.locality);
-            let tier = Tier::of(key.tier);
+            let tier = tier(key.tier);
             all.insert(Group { service: name, locality, tier }, value);
         }
     }

@@ -213,6 +213,7 @@ mod tests {
             ports: vec![Port { name: "https".into(), port: 6443, protocol: Protocol::Tcp }],
             endpoints: hosts.iter().map(endpoint).collect(),
             headless: false,
+            mirrored: false,
             triggered: None,
         }
     }

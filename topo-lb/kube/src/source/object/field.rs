@@ -129,7 +129,13 @@ pub(super) struct OwnLabels {
     pub(super) proxy: Option<IgnoredAny>,
     #[serde(rename = "service.kubernetes.io/headless")]
     pub(super) headless: Option<IgnoredAny>,
+    #[serde(rename = "endpointslice.kubernetes.io/managed-by")]
+    pub(super) managed_by: Option<String>,
 }
+
+/// The value of `managed-by` for slices that are copied from Endpoints
+/// (pkg/controller/endpointslicemirroring/endpointslicemirroring_controller.go).
+pub(super) const MIRRORING: &str = "endpointslicemirroring-controller.k8s.io";
 
 /// A port number, 1–65535.
 #[derive(Clone, Copy)]

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::error::{Identity, ObjectError, SkippedEndpoints};
-use super::field::{Metadata, OwnLabels, PortNumber, address, or_default};
+use super::field::{MIRRORING, Metadata, OwnLabels, PortNumber, address, or_default};
 use super::kind::Kind;
 use super::names::Names;
 use topo_lb_core::cluster::{
@@ -107,7 +107,7 @@ impl Fields {
     pub(super) fn keep(self, names: &mut Names) -> (Slice, Option<SkippedEndpoints>) {
         let Self { metadata, address_type, endpoints, ports } = self;
         let namespace = names.share(metadata.namespace());
-        let OwnLabels { service, proxy, headless } = &metadata.labels;
+        let OwnLabels { service, proxy, headless, managed_by } = &metadata.labels;
         let service = service.as_deref().filter(|service| !service.is_empty());
         let triggered = metadata.annotations.triggered.as_str();
         let mut slice = Slice {
@@ -119,6 +119,7 @@ impl Fields {
             ports: ports.iter().filter_map(|port| port.keep(names)).collect(),
             endpoints: Vec::new(),
             headless: headless.is_some(),
+            mirrored: managed_by.as_deref() == Some(MIRRORING),
             triggered: triggered
                 .and_then(|text| text.parse::<Timestamp>().ok())
                 .map(SystemTime::from),

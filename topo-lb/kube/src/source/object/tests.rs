@@ -276,6 +276,18 @@ fn a_slice_for_the_names_of_pods_keeps_its_endpoints_and_says_so() {
 }
 
 #[test]
+fn a_slice_that_is_copied_from_endpoints_says_so() {
+    for (by, mirrored) in [
+        ("endpointslicemirroring-controller.k8s.io", true),
+        ("endpointslice-controller.k8s.io", false),
+    ] {
+        let labels = json!({"endpointslice.kubernetes.io/managed-by": by});
+        let (slice, _) = slice(json!({"metadata": {"name": "web-1", "labels": labels}}));
+        assert_eq!(slice.mirrored, mirrored, "{by}");
+    }
+}
+
+#[test]
 fn a_slice_without_the_service_label_belongs_to_no_service() {
     for labels in [json!(null), json!({}), json!({"kubernetes.io/service-name": ""})] {
         let (slice, _) = slice(json!({"metadata": {"name": "web-1", "labels": labels}}));

@@ -36,6 +36,8 @@ pub(super) struct SliceEntry {
     endpoints: Vec<EndpointEntry>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     headless: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    mirrored: bool,
 }
 
 /// Address, conditions, node, and index in `places`.
@@ -73,13 +75,15 @@ impl SliceEntry {
             places,
             endpoints,
             headless: slice.headless,
+            mirrored: slice.mirrored,
         }
     }
 }
 
 impl From<SliceEntry> for Slice {
     fn from(entry: SliceEntry) -> Self {
-        let SliceEntry { namespace, name, service, ports, places, endpoints, headless } = entry;
+        let SliceEntry { namespace, name, service, ports, places, endpoints, headless, mirrored } =
+            entry;
         let endpoint = |EndpointEntry(address, conditions, node, place): EndpointEntry| {
             let place = place.and_then(|at| places.get(at)).cloned().unwrap_or_default();
             Endpoint {
@@ -95,6 +99,7 @@ impl From<SliceEntry> for Slice {
             ports,
             endpoints: endpoints.into_iter().map(endpoint).collect(),
             headless,
+            mirrored,
             triggered: None,
         }
     }
