@@ -282,7 +282,9 @@ fn lab(workspace: &Workspace, machine: &Machine) -> Result<(Vec<Suite>, Outcome)
     Ok((all, last_release::outcome(release.as_ref())))
 }
 
-/// Suites of one binary that run in the lab, without Cargo: it would look for changes each time. `set` sets their further environment. The tests of a suite run one at
+/// Suites of one binary that run in the lab, without Cargo: it would look for changes each time.
+///
+/// `set` sets their further environment. The tests of a suite run one at
 /// a time: each has its own cluster, and measures times.
 fn of_the_lab(
     workspace: &Workspace,
@@ -296,7 +298,7 @@ fn of_the_lab(
         // As Cargo does it.
         command.current_dir(workspace.root.join("tests"));
         command.args(["--test-threads=1", &suites::filter(&name)]);
-        command.env("TOPO_LB_AGENT", agent);
+        command.env("TOPO_LB_AGENT", agent).env("TOPO_LB_EBPF_OBJECT", workspace.object());
         if env::var_os(PATIENCE).is_none() {
             command.env(PATIENCE, SLOWER);
         }

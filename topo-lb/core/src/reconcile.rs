@@ -249,9 +249,11 @@ impl Reconciler {
         refused.flat_map(|(id, _)| self.desired.targets(id)).map(|target| &target.name)
     }
 
-    /// Service ports, by name, of which clients may not dial every endpoint directly.
+    /// Service ports with room, by name, of which clients may not dial every endpoint directly.
     pub fn refusing_direct(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.desired.refusing_direct()
+        let has_room = |id: &ServiceId| !self.unprogrammed().contains_key(id);
+        let all = self.desired.refusing_direct();
+        all.filter(move |(id, _)| has_room(id)).map(|(_, name)| name)
     }
 
     /// Returns the Services recomputed since the last call.

@@ -83,7 +83,8 @@ pub struct UnprogrammedRow {
     /// `too-many-frontends` or `too-many-endpoints`.
     pub lacks: &'static str,
     /// What its connections do: `kube-proxy` (the maps have nothing of it), `narrowed` (at most 6
-    /// of its endpoints are used), `last-good` (its endpoints may be out of date) or `refused`.
+    /// of its endpoints are used), `last-good` (its endpoints may be out of date), `direct-dials` (these are not
+    /// refused) or `refused`.
     pub meanwhile: &'static str,
     /// The agent's flag that makes these maps larger.
     pub flag: &'static str,

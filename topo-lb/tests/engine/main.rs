@@ -6,6 +6,7 @@ mod alike;
 mod annotations;
 mod candidates;
 mod crowding;
+mod direct;
 mod dns;
 mod ejection;
 mod hints;

@@ -208,7 +208,7 @@ pub(crate) fn answer(view: View<'_>, port: &Port, v6: bool, who: Who) -> Answer 
     let refused = chosen.is_empty();
     let mut direct: BTreeSet<SocketAddr> = BTreeSet::new();
     for (at, one) in &usable {
-        let is_far = one.node().map(|name| &**name) != Some(me);
+        let is_far = one.node().is_some_and(|name| &**name != me);
         if is_far && !mirrored.contains(at) && !chosen.contains_key(at) && !wider.contains_key(at) {
             direct.insert(*at);
         }

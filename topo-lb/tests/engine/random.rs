@@ -270,7 +270,7 @@ fn apart(tape: &mut Tape<'_>, policy: &mut PolicySources, percent: usize) {
         policy.refusal = Some(choose(tape, &["intended", " intended "], &["meant", ""]));
     }
     if tape.chance(percent) {
-        policy.direct = Some(choose(tape, &["refuse", " refuse "], &["count", ""]));
+        policy.direct = Some(choose(tape, &["refuse", " refuse ", "allow"], &["count", ""]));
     }
     if tape.chance(percent / 2) {
         policy.handle = Some(choose(tape, &["false", "true", " false "], &["no", ""]));

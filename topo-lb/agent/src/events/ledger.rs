@@ -99,7 +99,7 @@ impl Ledger {
         let by_policy = concerns.flat_map(|(_, concern)| &concern.refused);
         let by_policy = by_policy.map(|(name, refused)| (name, refused.why));
         let direct = reconciler.refusing_direct().map(|name| (name, Refusal::DirectDial));
-        // A port that refuses every connection has another reason, which counts.
+        // What is refused at the Service itself tells more.
         let all = direct.chain(no_room).chain(by_policy);
         all.map(|(name, why)| (Arc::clone(name), why)).collect()
     }

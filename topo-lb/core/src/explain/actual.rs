@@ -40,9 +40,10 @@ impl ActualOutcome {
             (Verdict::Route | Verdict::Refuse, Meanwhile::Nobody) => {
                 Self::instead(Verdict::Bypass.into(), reason, "served by nobody")
             }
-            (Verdict::Route | Verdict::Refuse, Meanwhile::Narrowed | Meanwhile::LastGood) => {
-                Self::of(Outcome { reason, ..by_policy })
-            }
+            (
+                Verdict::Route | Verdict::Refuse,
+                Meanwhile::Narrowed | Meanwhile::LastGood | Meanwhile::DirectDials,
+            ) => Self::of(Outcome { reason, ..by_policy }),
         }
     }
 

@@ -232,7 +232,9 @@ pub fn report_of_agent(
             let in_full = limited.then(|| decide_in_full(state, this_node, scope, id)).flatten();
             let would = in_full.as_ref().and_then(|all| all.get(place));
             let would = would.map(|decision| outcome(decision, this_node, known, ""));
-            ServicePort { would, ..service_port(decision, actual, exposed) }
+            let shown = service_port(decision, actual, exposed);
+            let direct = shown.direct.filter(|_| lack.is_none());
+            ServicePort { would, direct, ..shown }
         };
         let mut ports: Vec<_> = decisions.iter().enumerate().map(port).collect();
         ports.sort_by(|a, b| {

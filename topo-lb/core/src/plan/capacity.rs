@@ -138,14 +138,22 @@ pub enum Meanwhile {
     LastGood,
     /// They are refused: the policy is strict.
     Refused,
+    /// They go where the policy says, but clients that dial its endpoints directly are not refused.
+    DirectDials,
     /// As with `KubeProxy`, but no kube-proxy is beside (`--kube-proxy-replacement`).
     Nobody,
 }
 
 impl Meanwhile {
     /// All values.
-    pub const ALL: [Self; 5] =
-        [Self::KubeProxy, Self::Narrowed, Self::LastGood, Self::Refused, Self::Nobody];
+    pub const ALL: [Self; 6] = [
+        Self::KubeProxy,
+        Self::Narrowed,
+        Self::LastGood,
+        Self::Refused,
+        Self::DirectDials,
+        Self::Nobody,
+    ];
 
     /// Whether the maps have nothing of the Service.
     #[must_use]
@@ -161,6 +169,7 @@ impl Meanwhile {
             Self::Narrowed => "uses at most 6 of its endpoints (4 over IPv6)",
             Self::LastGood => "keeps its last endpoints, which may be out of date",
             Self::Refused => "is refused, as its policy is strict",
+            Self::DirectDials => "is served, but direct dials of its endpoints are not refused",
             Self::Nobody => "is served by nobody on this node",
         }
     }

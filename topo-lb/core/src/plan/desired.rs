@@ -44,7 +44,11 @@ pub struct Target {
 impl Target {
     /// Returns `None` for a Service port that topo-lb does not translate.
     fn new(route: Route, lists_all: bool) -> Option<Self> {
-        let family = route.frontends.first()?.1.family();
+        let mut frontends = route.frontends;
+        let family = frontends.first()?.1.family();
+        // An address may be a load balancer IP and an external IP of the same Service.
+        let mut seen = HashSet::new();
+        frontends.retain(|(_, frontend)| seen.insert(*frontend));
         let is_weighted = !route.parts.is_empty();
         let (endpoints, wider, spill) = match route.verdict {
             Verdict::Bypass => return None,
@@ -66,7 +70,7 @@ impl Target {
             || affinity_seconds != 0
             || route.failures != 0;
         Some(Self {
-            frontends: route.frontends.into(),
+            frontends: frontends.into(),
             created: route.created,
             source_ranges: route.source_ranges,
             place: route.place,
@@ -88,6 +92,11 @@ impl Target {
             name: route.name,
             family,
         })
+    }
+
+    /// Whether it refuses clients that dial endpoints directly, and nothing else.
+    pub fn is_direct(&self) -> bool {
+        self.frontends.first().is_some_and(|(kind, _)| *kind == FrontendKind::Endpoint)
     }
 
     /// What clients dial, whoever gets it.
@@ -214,10 +223,16 @@ impl Desired {
         id: &'a ServiceId,
         target: &'a Target,
     ) -> impl Iterator<Item = Frontend> + 'a {
-        target.frontends().filter(move |frontend| {
+        let owned = target.frontends.iter().filter(move |(kind, frontend)| {
             let owner = self.claims_to(frontend.of(Clients::Anywhere)).next();
-            owner.is_some_and(|owner| owner.service == *id && owner.place as usize == target.place)
-        })
+            owner.is_some_and(|owner| {
+                owner.service == *id
+                    && owner.place as usize == target.place
+                    // A port may claim an address for itself, and as an endpoint's.
+                    && (owner.kind == FrontendKind::Endpoint) == (*kind == FrontendKind::Endpoint)
+            })
+        });
+        owned.map(|(_, frontend)| *frontend)
     }
 
     /// The load balancer IPs that not everybody may dial, and who may.
@@ -237,11 +252,15 @@ impl Desired {
     }
 
     /// Service ports whose endpoints clients may not dial directly, or not all of them.
-    pub fn refusing_direct(&self) -> impl Iterator<Item = &Arc<str>> {
-        let is_direct = |target: &&Target| {
-            target.frontends.first().is_some_and(|(kind, _)| *kind == FrontendKind::Endpoint)
-        };
-        self.services.values().flatten().filter(is_direct).map(|target| &target.name)
+    pub fn refusing_direct(&self) -> impl Iterator<Item = (&ServiceId, &Arc<str>)> {
+        let all =
+            self.services.iter().flat_map(|(id, targets)| targets.iter().map(move |it| (id, it)));
+        all.filter(|(_, target)| target.is_direct()).map(|(id, target)| (id, &target.name))
+    }
+
+    /// Whether clients may not dial some endpoints of a Service directly.
+    pub fn refuses_direct(&self, id: &ServiceId) -> bool {
+        self.targets(id).iter().any(Target::is_direct)
     }
 
     /// Whether a Service's policy refuses when nothing matches.

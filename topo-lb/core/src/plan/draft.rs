@@ -128,8 +128,9 @@ impl<'a> Draft<'a> {
     /// nothing, if no frontend is left.
     pub(super) fn keep(&mut self, desired: &Desired, id: &ServiceId) -> bool {
         let targets = desired.targets(id);
+        let served = targets.iter().filter(|target| !target.is_direct());
         let wanted: BTreeSet<Frontend> =
-            targets.iter().flat_map(|target| desired.owned(id, target)).collect();
+            served.flat_map(|target| desired.owned(id, target)).collect();
         let installed = self.installed;
         let split = |(name, index)| {
             let (kept, lost): (Vec<Frontend>, Vec<Frontend>) =
@@ -183,7 +184,8 @@ impl<'a> Draft<'a> {
         extent: Extent,
     ) -> Result<BTreeMap<Arc<str>, Port>, Pool> {
         let mut part = Part::default();
-        let fits = desired.targets(id).iter().try_for_each(|target| {
+        let has_place = |target: &&Target| extent == Extent::Whole || !target.is_direct();
+        let fits = desired.targets(id).iter().filter(has_place).try_for_each(|target| {
             self.fit(target, extent, desired.owned(id, target).collect(), &mut part)
         });
         let fits = fits.and_then(|()| match self.overdrawn(desired, id, extent, &part) {
@@ -219,7 +221,8 @@ impl<'a> Draft<'a> {
         part: &Part,
     ) -> Option<Pool> {
         // Without slots, it takes hardly more than a few endpoints.
-        if !self.has_reserve || extent != Extent::Whole || part.rows.is_empty() {
+        let is_whole = matches!(extent, Extent::Whole | Extent::WithoutDirect);
+        if !self.has_reserve || !is_whole || part.rows.is_empty() {
             return None;
         }
         // Its slots are taken already.

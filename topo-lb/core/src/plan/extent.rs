@@ -13,6 +13,8 @@ use crate::topology::Chosen;
 pub(super) enum Extent {
     /// All of it.
     Whole,
+    /// All of it but the refusal of direct dials, as in all that follow.
+    WithoutDirect,
     /// As many of its endpoints as fit inline, from this one on, wrapping around, and all alike: takes no
     /// slots.
     Narrow(u64),
@@ -37,7 +39,7 @@ impl Extent {
         let (whole, most) = (target.entry(index), entry::inline(target.family));
         let is_known = |endpoint: SocketAddr| installed.member(index, endpoint).is_some();
         match self {
-            Self::Whole => (whole, target.members().collect()),
+            Self::Whole | Self::WithoutDirect => (whole, target.members().collect()),
             Self::Narrow(first) => {
                 (inline(whole, &target.chosen(), first, most), target.members().collect())
             }

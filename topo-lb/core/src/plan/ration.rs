@@ -261,7 +261,7 @@ fn leaks(pool: Pool, meanwhile: Meanwhile) -> bool {
     match meanwhile {
         Meanwhile::KubeProxy | Meanwhile::Nobody => true,
         Meanwhile::LastGood => pool.shortage() == Shortage::Services,
-        Meanwhile::Narrowed | Meanwhile::Refused => false,
+        Meanwhile::Narrowed | Meanwhile::Refused | Meanwhile::DirectDials => false,
     }
 }
 
@@ -313,6 +313,9 @@ impl Giving<'_> {
         wait: &mut Wait,
     ) -> (Pool, Meanwhile) {
         let (desired, serves) = (self.desired, share::serves(self.installed, id));
+        if desired.refuses_direct(id) && self.settle(id, Extent::WithoutDirect, wait).is_ok() {
+            return (pool, Meanwhile::DirectDials);
+        }
         if desired.refuses(id) && self.settle(id, Extent::Refusing, wait).is_ok() {
             return (pool, Meanwhile::Refused);
         }
@@ -353,6 +356,9 @@ impl Giving<'_> {
             Pool::Members(_) if self.narrows => {
                 let few = Extent::Few { first: self.first, keeps: false };
                 Some((few, Meanwhile::Narrowed))
+            }
+            Pool::Frontends(_) if self.desired.refuses_direct(id) => {
+                Some((Extent::WithoutDirect, Meanwhile::DirectDials))
             }
             Pool::Members(_) if refuses => Some((Extent::Refusing, Meanwhile::Refused)),
             _ => None,

@@ -1,7 +1,7 @@
 //! `topo-lb.io/direct: refuse`: a strict policy also holds for clients that dial an endpoint by its address.
 //!
-//! Such an endpoint becomes a frontend that refuses. So nothing is asked of other connections, and excluded
-//! Pods are free, as at every frontend.
+//! Such an endpoint becomes a frontend that refuses, so programs need nothing for it, and excluded Pods are free,
+//! as at every frontend.
 
 use std::net::SocketAddr;
 
@@ -10,8 +10,9 @@ use super::label::Here;
 use super::rules::Rules;
 use super::validation::{Rule, quoted};
 
-/// The value of the annotation.
+/// The values of the annotation.
 const REFUSE: &str = "refuse";
+const ALLOW: &str = "allow";
 
 /// The most endpoints of a Service port and family for which it holds: each takes an entry of `services4/6`.
 pub const MOST: usize = 1_000;
@@ -20,9 +21,10 @@ pub const MOST: usize = 1_000;
 ///
 /// # Errors
 /// The rule that `text` breaks.
-pub(super) fn from_annotation(text: &str, rules: &Rules<'_>) -> Result<(), Rule> {
+pub(super) fn from_annotation(text: &str, rules: &Rules<'_>) -> Result<bool, Rule> {
     match text.trim() {
-        REFUSE if rules.are_strict() => Ok(()),
+        ALLOW => Ok(false),
+        REFUSE if rules.are_strict() => Ok(true),
         REFUSE => Err(Rule::DirectWithoutStrict),
         _ => Err(Rule::DirectUnknown { text: quoted(text) }),
     }
@@ -31,9 +33,11 @@ pub(super) fn from_annotation(text: &str, rules: &Rules<'_>) -> Result<(), Rule>
 /// How many endpoints clients of this node may not dial; `None`: the Service says nothing of that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirectDials {
-    /// Usable endpoints on other nodes that the policy passes over. An endpoint that is not ready, or that this
-    /// node ejects, is passed over for another reason. One that is copied from an Endpoints object may be any
-    /// address: before Kubernetes 1.22, tenants could write these (CVE-2021-25740).
+    /// Usable endpoints on other nodes that the policy passes over. Not among them:
+    /// * what is not ready, or ejected by this node: it is passed over for another reason;
+    /// * what has no node, as the API server's endpoints: it may be near;
+    /// * what is copied from an Endpoints object: before Kubernetes 1.22, tenants could write any address there
+    ///   (CVE-2021-25740).
     pub passed_over: usize,
 }
 
@@ -60,7 +64,8 @@ pub(super) fn refused(done: &Evaluation<'_>, here: Here<'_>) -> Vec<SocketAddr> 
 fn passed_over(done: &Evaluation<'_>, here: Here<'_>) -> impl Iterator<Item = SocketAddr> {
     let all = done.candidates.iter().zip(&done.statuses);
     let far = all.filter(move |(one, status)| {
-        **status == CandidateStatus::Passed && !one.site.is_on(here.name) && !one.mirrored
+        let is_elsewhere = one.site.node().is_some_and(|node| node != here.name);
+        **status == CandidateStatus::Passed && is_elsewhere && !one.mirrored
     });
     far.map(|(one, _)| one.address)
 }

@@ -156,7 +156,7 @@ fn of_layers<'a>(
         match direct::from_annotation(text, &policy.rules) {
             // A policy for many Services need not know which of them are strict.
             Err(Rule::DirectWithoutStrict) if *origin != Origin::Service => Ok(false),
-            refused => refused.map(|()| true),
+            refuses => refuses,
         }
     });
     policy.refuses_direct = direct == Some(true);

@@ -11,7 +11,7 @@ use super::exposed::{ByClients, Exposing, FrontendOfKind};
 use super::label::Here;
 use super::policy::{self, Policy};
 use super::rules::Rules;
-use super::scope::{Scope, has_frontends};
+use super::scope::{self, Scope, has_frontends};
 use super::trial::Seen;
 use super::verdict::{Chosen, Verdict};
 use super::weights::{self, Weights};
@@ -88,9 +88,9 @@ impl Route {
 }
 
 /// The routes of a Service, by port and address family: one for its ClusterIPs, without those that a
-/// device of this node has, and its other frontends; one for endpoints that may not be dialled directly. These have one of their own with
-/// `internalTrafficPolicy: Local`, and one more for clients outside who get other endpoints. Empty if
-/// the Service is unknown, bypassed or without a ClusterIP.
+/// device of this node has, and its other frontends. These have one of their own with
+/// `internalTrafficPolicy: Local`, and one more for clients outside who get other endpoints. One
+/// more refuses clients that dial endpoints directly. Empty if the Service is unknown, bypassed or without a ClusterIP.
 #[must_use]
 pub fn routes(
     state: &State,
@@ -139,13 +139,14 @@ pub fn routes(
                 own.extend(anywhere);
             }
             routes.extend((!own.is_empty()).then(|| decide(own, service.internal_local)));
-            if policy.refuses_direct {
+            if policy.refuses_direct && scope::local(state, service, family).is_none() {
                 let rules = &policy.rules;
                 let local = service.internal_local;
                 let done = Evaluation::of(state, here, service, port, rules, family, local);
                 let done = done.weighed(policy.weights.as_ref(), rules, here);
                 let done = done.leaving_out(state, service, port);
-                routes.extend(refusing(service, (place, port), Arc::clone(&name), &done, here));
+                let refused = direct::refused(&done, here);
+                routes.extend(refusing(service, (place, port), Arc::clone(&name), refused));
             }
             if !outside.is_empty() {
                 let (rules, weights, only_local) = policy.for_outside(service);
@@ -192,14 +193,13 @@ fn refusing(
     service: &Service,
     (place, port): (usize, &Port),
     name: Arc<str>,
-    done: &Evaluation<'_>,
-    here: Here<'_>,
+    refused: Vec<SocketAddr>,
 ) -> Option<Route> {
     let frontend = |address: SocketAddr| {
         let frontend = Frontend::new(address.ip(), address.port(), port.protocol);
         (FrontendKind::Endpoint, frontend)
     };
-    let frontends: Vec<_> = direct::refused(done, here).into_iter().map(frontend).collect();
+    let frontends: Vec<_> = refused.into_iter().map(frontend).collect();
     (!frontends.is_empty()).then(|| Route {
         frontends,
         place,

@@ -302,8 +302,8 @@ pub enum Rule {
         /// Quoted.
         text: String,
     },
-    /// Not `refuse`, the only valid value.
-    #[error("{text} is not `refuse`, which is the only value; write it, or remove the annotation")]
+    /// `topo-lb.io/direct` is neither `refuse` nor `allow`.
+    #[error("{text} is neither `refuse` nor `allow`; write one of them, or remove it")]
     DirectUnknown {
         /// Quoted.
         text: String,

@@ -162,6 +162,7 @@ fn the_schema_refuses_what_the_agent_would_ignore() {
         json!({"refusal": "intended"}),
         json!({"refusal": "meant"}),
         json!({"direct": "refuse"}),
+        json!({"direct": "allow"}),
         json!({"direct": "steer"}),
         json!({"handle": false}),
         json!({"handle": false, "mode": "observe"}),

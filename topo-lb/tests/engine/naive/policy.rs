@@ -130,7 +130,10 @@ pub(crate) fn said(cluster: &Cluster, me: &str, service: &Service, only_opted_in
     if let Some((who, text)) = first(|said| said.direct.as_deref()) {
         let strict = source != "none" && keys.last().is_none_or(|last| last != "*");
         direct = text.trim() == "refuse" && strict;
-        errors += usize::from(text.trim() != "refuse" || !strict && who == "the Service");
+        errors += usize::from(match text.trim() {
+            "refuse" => !strict && who == "the Service",
+            other => other != "allow",
+        });
     }
     let mut alone = false;
     if let Some((_, text)) = first(|said| said.handle.as_deref()) {

@@ -1,5 +1,6 @@
 //! Properties of plans, over random changes of a node's Services.
 
+mod direct;
 mod fairness;
 mod prefixes;
 mod rows;

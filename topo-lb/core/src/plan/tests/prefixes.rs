@@ -185,6 +185,7 @@ impl Agent {
                     let last = if *is_its { gave.clone() } else { None };
                     prop_assert_eq!(now, last, "{}", frontend);
                 }
+                Some(Meanwhile::DirectDials) => prop_assert!(false, "no Service refuses them"),
                 Some(Meanwhile::Narrowed) => {
                     let row = now.unwrap_or_default();
                     prop_assert!(row.len() <= 6, "{}", frontend);

@@ -262,8 +262,13 @@ where
             for (key, value) in keys.iter().zip(&values).take(read) {
                 let is_over = |value: &_, now| is_over(key, value, self.is_half_open, now);
                 if is_over(value, read_at) {
-                    remove_if(self.map.as_fd(), key, |value| is_over(value, now()))
-                        .map_err(|error| failed(self.name, "remove")(MapError::IoError(error)))?;
+                    match remove_if(self.map.as_fd(), key, |value| is_over(value, now())) {
+                        // Another connection has taken the room of one that was to be put back.
+                        Err(error) if error.raw_os_error() == Some(libc::E2BIG) => {}
+                        done => done.map_err(|error| {
+                            failed(self.name, "remove")(MapError::IoError(error))
+                        })?,
+                    }
                 } else if value.kind & REPLY == 0 {
                     let Some(left) = &mut left else {
                         sum += 1;

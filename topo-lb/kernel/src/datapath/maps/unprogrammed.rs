@@ -7,8 +7,8 @@ use std::sync::Arc;
 use aya::maps::Map;
 use topo_lb_common::maps;
 use topo_lb_common::unprogrammed::{
-    LACKS_ENDPOINTS, LACKS_SERVICES, LAST_GOOD, NARROWED, NOBODY, REFUSED, TOO_MANY_ENDPOINTS,
-    TOO_MANY_FRONTENDS, Unprogrammed,
+    DIRECT_DIALS, LACKS_ENDPOINTS, LACKS_SERVICES, LAST_GOOD, NARROWED, NOBODY, REFUSED,
+    TOO_MANY_ENDPOINTS, TOO_MANY_FRONTENDS, Unprogrammed,
 };
 
 use super::encode::{read_text, text};
@@ -87,6 +87,7 @@ const fn meanwhile(meanwhile: Meanwhile) -> u32 {
         Meanwhile::Narrowed => NARROWED,
         Meanwhile::LastGood => LAST_GOOD,
         Meanwhile::Refused => REFUSED,
+        Meanwhile::DirectDials => DIRECT_DIALS,
         Meanwhile::Nobody => NOBODY,
     }
 }
