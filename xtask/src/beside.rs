@@ -1,8 +1,8 @@
 //! Compiling in the background of `cargo xtask test`, in processor time that the stages do not use.
 //!
-//! Kubernetes, the fuzz target, the suites for arm64 and the object that logs take minutes to compile, while the suites in
-//! the lab mostly wait. A second xtask with the lowest priority compiles them. A stage that needs a
-//! result waits for it: for Kubernetes through the lock of the cache, for the others through Cargo's.
+//! Kubernetes, the fuzz target, the suites for arm64 and the object that logs take minutes to compile, while
+//! the suites in the lab mostly wait. A second xtask with the lowest priority compiles them. A stage that
+//! needs a result waits for it: for Kubernetes through the lock of the cache, for the others through Cargo's.
 //!
 //! No suite runs in the background: at this priority it would fail when another stage uses all CPUs.
 

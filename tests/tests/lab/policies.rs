@@ -394,7 +394,7 @@ fn a_strict_policy_also_holds_for_pods_that_are_dialled_by_address() -> Result<(
         let refusing = "topo_lb_refusing_service_ports{reason=\"direct-dial\"}";
         ensure!(answer.sample(refusing) == Some(2.0), "{answer}");
 
-        // A node that joins the zone, without an agent that restarts and finds the maps as they are.
+        // Another node joins the zone; then the agent stops, and starts from the maps.
         scene.change(|manifests| manifests.relabel("there", ZONE, "zone-1"))?;
         expect_directly(scene, &["a", "b", "c"])?;
         scene.agent.stop()?;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -247,6 +248,11 @@ impl Reconciler {
         let refused =
             self.unprogrammed().iter().filter(|(_, lack)| lack.meanwhile == Meanwhile::Refused);
         refused.flat_map(|(id, _)| self.desired.targets(id)).map(|target| &target.name)
+    }
+
+    /// Whether clients of this node may not dial an endpoint directly over TCP.
+    pub fn refuses_dials_of(&self, endpoint: SocketAddr) -> bool {
+        self.desired.refuses_dials_of(endpoint)
     }
 
     /// Service ports with room, by name, of which clients may not dial every endpoint directly.

@@ -2,6 +2,7 @@
 
 use topo_lb_core::cluster::Namespace;
 use topo_lb_core::explain;
+use topo_lb_core::lint::{self, Rule};
 use topo_lb_core::topology::direct::MOST;
 use topo_lb_core::topology::{Scope, Verdict};
 
@@ -34,6 +35,12 @@ fn said(count: usize) -> (usize, Option<String>) {
 #[test]
 fn up_to_a_thousand_endpoints_are_refused_and_of_more_none() {
     assert_eq!(refused(&cluster(MOST)), said(MOST));
+    let rules = |far| -> Vec<_> {
+        let findings = lint::findings(&cluster(far).state(""), Scope::All).into_iter();
+        findings.map(|one| one.rule).filter(|rule| *rule == Rule::Exposed).collect()
+    };
+    // All of them, with the one that is here: from nowhere, none is near.
+    assert_eq!((rules(MOST - 1), rules(MOST)), (vec![], vec![Rule::Exposed]));
     let text = "not refused: 1001 IPv4 endpoints would be, and at most 1000 can be";
     assert_eq!(refused(&cluster(MOST + 1)), (0, Some(text.to_owned())));
 }

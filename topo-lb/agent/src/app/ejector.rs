@@ -215,9 +215,14 @@ impl Ejector {
             let reconciler = &state.reconciler;
             let (cluster, node) = (reconciler.state(), reconciler.node());
             let fellow = ejected::fellow(cluster, node, &due.service, due.endpoint);
+            // Another Service may refuse the probe itself.
+            let is_refused = reconciler.refuses_dials_of(due.endpoint);
             let answers = self.to_answer.clone();
             tokio::spawn(async move {
-                let probed = ejection_probe::probe(due.endpoint, fellow).await;
+                let probed = match is_refused {
+                    true => Probed::Unknown,
+                    false => ejection_probe::probe(due.endpoint, fellow).await,
+                };
                 // The agent may have stopped.
                 let _ = answers.send((due, probed)).await;
             });

@@ -9,6 +9,7 @@ use crate::explain::shown;
 use crate::flag::KUBE_PROXY_REPLACEMENT;
 use crate::topology::cause::{Cause, HintsOff};
 use crate::topology::decision::{Choice, Status};
+use crate::topology::direct::{DirectDials, MOST};
 use crate::topology::label::{DESIRED_NODEPOOL, HOSTNAME, NODEPOOL, ZONE};
 use crate::topology::named;
 use crate::topology::validation::ANY;
@@ -64,6 +65,7 @@ pub(super) fn look(
             everywhere(&mut sightings, Some(port(decision.port)), Rule::Unmatched, message);
         }
         hints_missing(decision, &mut sightings);
+        direct_dials(decision, &mut sightings);
         unknown_nodes(state, decision, &mut sightings);
     }
     weights::look(state, id, &from_nowhere, node_keys, findings);
@@ -113,6 +115,18 @@ pub(super) fn look(
             nodes: nodes.into_iter().flatten().collect(),
         })
     }));
+}
+
+/// Endpoints that are too many to refuse direct dials of them, where the policy passes over all.
+fn direct_dials(decision: &Decision<'_>, sightings: &mut Sightings) {
+    let direct = decision.choices.iter().filter_map(|choice| choice.direct);
+    if let Some(DirectDials { passed_over }) = direct.into_iter().find(|it| !it.are_refused()) {
+        let message = format!(
+            "topo-lb.io/direct: refuse has no effect on nodes whose policy passes over more than {MOST} \
+             endpoints of a family, and it has {passed_over}"
+        );
+        everywhere(sightings, Some(port(decision.port)), Rule::Exposed, message);
+    }
 }
 
 /// Whether findings can differ between nodes.

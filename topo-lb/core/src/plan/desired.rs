@@ -258,6 +258,12 @@ impl Desired {
         all.filter(|(_, target)| target.is_direct()).map(|(id, target)| (id, &target.name))
     }
 
+    /// Whether clients may not dial an endpoint directly over TCP.
+    pub fn refuses_dials_of(&self, endpoint: SocketAddr) -> bool {
+        let frontend = Frontend::new(endpoint.ip(), endpoint.port(), Protocol::Tcp);
+        self.claims_to(frontend).next().is_some_and(|it| it.kind == FrontendKind::Endpoint)
+    }
+
     /// Whether clients may not dial some endpoints of a Service directly.
     pub fn refuses_direct(&self, id: &ServiceId) -> bool {
         self.targets(id).iter().any(Target::is_direct)
