@@ -105,6 +105,34 @@ fn services_without_room_are_listed_until_there_is_room() -> Result<()> {
 }
 
 #[test]
+fn a_service_is_served_though_there_is_no_room_to_refuse_direct_dials() -> Result<()> {
+    idle(|scene| {
+        // The Services have five frontends of a family; two far endpoints of two ports would be four more.
+        scene.agent.set("--max-services", "6");
+        scene.agent.resume()?;
+        scene.change(|manifests| {
+            manifests.annotate("web", KEYS, Some(ZONE))?;
+            manifests.annotate("web", "topo-lb.io/direct", Some("refuse"))
+        })?;
+        expect_short(scene, &json!([lacks("services", "default/web", "direct-dials")]))?;
+        let far = (scene.cluster.pod("c")?.ipv4, 9376).into();
+        for _ in 0..2 {
+            scene.wait_for(Via::Http, at(WEB4)?, &["a", "b"])?;
+            scene.expect(Via::UdpConnected, at(WEB6)?, &["a", "b"])?;
+            scene.client.expect(Via::Http, far, &["c"])?;
+            let line = "topo_lb_direct_dials_services 1\n";
+            scene.agent.wait_for_answer("/metrics", FOLLOWS, |it| it.body.contains(line))?;
+            scene.agent.stop()?;
+            scene.agent.resume()?;
+        }
+        scene.remove("Service", "empty")?;
+        scene.remove("Service", "echo")?;
+        expect_short(scene, &json!([]))?;
+        scene.wait_for(Via::Http, far, &[]).map(drop)
+    })
+}
+
+#[test]
 fn a_service_whose_endpoints_have_no_room_is_listed_with_the_flag_that_gives_more() -> Result<()> {
     idle(|scene| {
         // `echo` has four endpoints, as many as `web`.

@@ -334,7 +334,7 @@ pub(super) const ROWS: &[Row] = &[
                     query("waiting Services", r#"sum(topo_lb_waiting_services{$nodes})"#),
                     query(
                         "Services without room",
-                        r#"sum(topo_lb_left_out_services{$nodes} + topo_lb_narrowed_services{$nodes} + topo_lb_stale_services{$nodes} + topo_lb_no_room_refused_services{$nodes})"#,
+                        r#"sum(topo_lb_left_out_services{$nodes} + topo_lb_narrowed_services{$nodes} + topo_lb_stale_services{$nodes} + topo_lb_no_room_refused_services{$nodes} + topo_lb_direct_dials_services{$nodes})"#,
                     ),
                 ],
             },

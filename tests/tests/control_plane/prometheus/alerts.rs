@@ -111,12 +111,14 @@ const CASES: &[Case] = &[
             ("topo_lb_narrowed_services{node='n'}", "0x20"),
             ("topo_lb_stale_services{node='n'}", "1x20"),
             ("topo_lb_no_room_refused_services{node='n'}", "0x20"),
+            ("topo_lb_direct_dials_services{node='n'}", "0x20"),
         ],
         silent: &[&[
             ("topo_lb_left_out_services{node='n'}", "0x20"),
             ("topo_lb_narrowed_services{node='n'}", "0x20"),
             ("topo_lb_stale_services{node='n'}", "0x20"),
             ("topo_lb_no_room_refused_services{node='n'}", "0x20"),
+            ("topo_lb_direct_dials_services{node='n'}", "0x20"),
         ]],
     },
     Case {

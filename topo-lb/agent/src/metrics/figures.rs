@@ -89,7 +89,7 @@ pub struct Figures {
     pub kept_policies: [AtomicU64; 2],
     /// Services that lack room in the maps, in the order of `Meanwhile::ALL`; `Nobody` counts as
     /// `KubeProxy`.
-    pub unprogrammed: [AtomicU64; 4],
+    pub unprogrammed: [AtomicU64; 5],
     /// Excluded Pods: their connections are left untouched.
     pub excluded_pods: AtomicU64,
     /// Pods to exclude for which the map has no room.

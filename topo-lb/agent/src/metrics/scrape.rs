@@ -274,7 +274,7 @@ impl Scrape {
         let by = ["tc", "nftables"].into_iter().zip(&figures.source_nat);
         families.by(&declared::SOURCE_NAT, by)?;
         families.one(&declared::UNHANDLED_SERVICES, self.unhandled)?;
-        let [left_out, narrowed, stale, refused] = &figures.unprogrammed;
+        let [left_out, narrowed, stale, refused, direct] = &figures.unprogrammed;
         for (metric, figure) in [
             (&declared::UNSERVED_DEVICES, &figures.unserved),
             (&declared::PROGRAMS_IN_FRONT, &figures.in_front),
@@ -285,6 +285,7 @@ impl Scrape {
             (&declared::NARROWED_SERVICES, narrowed),
             (&declared::STALE_SERVICES, stale),
             (&declared::NO_ROOM_REFUSED_SERVICES, refused),
+            (&declared::DIRECT_DIALS_SERVICES, direct),
             (&declared::EXCLUDED_PODS, &figures.excluded_pods),
             (&declared::UNEXCLUDED_PODS, &figures.unexcluded_pods),
             (&declared::SOURCE_TROUBLES, &figures.troubles),

@@ -209,6 +209,9 @@ metrics! {
         "Services whose endpoints may be out of date, as the maps are full", "";
     NO_ROOM_REFUSED_SERVICES: Gauge "topo_lb_no_room_refused_services" []
         "Strict Services that are refused, as the maps are full", "`--when-full refuse-strict`";
+    DIRECT_DIALS_SERVICES: Gauge "topo_lb_direct_dials_services" []
+        "Services whose endpoints may be dialled directly although they refuse that, as the maps are full",
+        "[`topo-lb.io/direct`](topology.md#direct-dials-too-topo-lbiodirect)";
     KEPT_POLICIES: Gauge "topo_lb_kept_policies" [kind]
         "Policies that only agents have: the API server does not serve their kind any more, and they stay in force \
          until the agent restarts",

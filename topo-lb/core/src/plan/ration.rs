@@ -296,6 +296,7 @@ impl Giving<'_> {
             let lacking = |reserve| Room::lacking(self.desired, self.installed, id, reserve);
             let needs = match extent {
                 Extent::Whole => lacking(self.narrows),
+                Extent::WithoutDirect => lacking(self.narrows).without_frontends(),
                 Extent::Narrow(_) => lacking(false).without_slots(),
                 _ => Room::NONE,
             };
@@ -313,8 +314,12 @@ impl Giving<'_> {
         wait: &mut Wait,
     ) -> (Pool, Meanwhile) {
         let (desired, serves) = (self.desired, share::serves(self.installed, id));
-        if desired.refuses_direct(id) && self.settle(id, Extent::WithoutDirect, wait).is_ok() {
-            return (pool, Meanwhile::DirectDials);
+        let mut pool = pool;
+        if desired.refuses_direct(id) {
+            match self.settle(id, Extent::WithoutDirect, wait) {
+                Ok(()) => return (pool, Meanwhile::DirectDials),
+                Err(lacking) => pool = lacking,
+            }
         }
         if desired.refuses(id) && self.settle(id, Extent::Refusing, wait).is_ok() {
             return (pool, Meanwhile::Refused);
@@ -356,9 +361,6 @@ impl Giving<'_> {
             Pool::Members(_) if self.narrows => {
                 let few = Extent::Few { first: self.first, keeps: false };
                 Some((few, Meanwhile::Narrowed))
-            }
-            Pool::Frontends(_) if self.desired.refuses_direct(id) => {
-                Some((Extent::WithoutDirect, Meanwhile::DirectDials))
             }
             Pool::Members(_) if refuses => Some((Extent::Refusing, Meanwhile::Refused)),
             _ => None,

@@ -183,6 +183,15 @@ impl Room {
         room
     }
 
+    /// The same but for frontends.
+    #[must_use]
+    pub fn without_frontends(mut self) -> Self {
+        for family in Family::BOTH {
+            self.0[Pool::Frontends(family).place()] = 0;
+        }
+        self
+    }
+
     /// The same but for slots.
     #[must_use]
     pub fn without_slots(mut self) -> Self {

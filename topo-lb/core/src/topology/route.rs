@@ -90,7 +90,8 @@ impl Route {
 /// The routes of a Service, by port and address family: one for its ClusterIPs, without those that a
 /// device of this node has, and its other frontends. These have one of their own with
 /// `internalTrafficPolicy: Local`, and one more for clients outside who get other endpoints. One
-/// more refuses clients that dial endpoints directly. Empty if the Service is unknown, bypassed or without a ClusterIP.
+/// more refuses clients that dial endpoints directly. Empty if the Service is unknown, bypassed or
+/// without a ClusterIP.
 #[must_use]
 pub fn routes(
     state: &State,
