@@ -415,3 +415,27 @@ fn a_strict_policy_also_holds_for_pods_that_are_dialled_by_address() -> Result<(
         Ok(())
     })
 }
+
+#[test]
+fn clients_of_a_service_notice_nothing_of_direct_dials_that_are_refused_and_allowed_in_turn()
+-> Result<()> {
+    play(|scene| {
+        scene.change(|manifests| manifests.annotate("web", KEYS, Some(ZONE)))?;
+        scene.wait_for(Via::Http, at(WEB4)?, &["a", "b"])?;
+        let far = (scene.cluster.pod("c")?.ipv4, 9376).into();
+        let mut other = scene.cluster.client_on(HERE)?;
+        let (client, manifests) = (&mut scene.client, &mut scene.manifests);
+        let (tally, ()) = client.call_during(Via::Http, at(WEB4)?, || {
+            for round in 0..20 {
+                let said = if round % 2 == 0 { "refuse" } else { "allow" };
+                manifests.annotate("web", DIRECT, Some(said))?;
+                manifests.write()?;
+                let answers: &[&str] = if round % 2 == 0 { &[] } else { &["c"] };
+                other.wait_for(Via::Http, far, answers, FOLLOWS)?;
+            }
+            Ok(())
+        })?;
+        ensure!(tally.is_of(&["a", "b"]), "{tally}");
+        Ok(())
+    })
+}
