@@ -46,9 +46,11 @@ impl Target {
     fn new(route: Route, lists_all: bool) -> Option<Self> {
         let mut frontends = route.frontends;
         let family = frontends.first()?.1.family();
-        // An address may be a load balancer IP and an external IP of the same Service.
-        let mut seen = HashSet::new();
-        frontends.retain(|(_, frontend)| seen.insert(*frontend));
+        // An address may be a load balancer IP and an external IP of the same Service. Most have a ClusterIP alone.
+        if frontends.len() > 1 {
+            let mut seen = HashSet::with_capacity(frontends.len());
+            frontends.retain(|(_, frontend)| seen.insert(*frontend));
+        }
         let is_weighted = !route.parts.is_empty();
         let (endpoints, wider, spill) = match route.verdict {
             Verdict::Bypass => return None,

@@ -77,6 +77,11 @@ fn an_address_that_a_service_port_has_itself_is_served_though_an_endpoint_has_it
         set(&mut world, vec![served, refusing(2)]);
         assert_eq!(resolved(&world, &far(1)), Some(wanted));
         assert_eq!(resolved(&world, &far(2)), Some(Vec::new()));
+        let refuses = |host| {
+            let Frontend { address, port, .. } = far(host);
+            world.desired.refuses_dials_of((address, port).into())
+        };
+        assert_eq!([1, 2, 3].map(refuses), [false, true, false], "as a probe is told");
         let records = world.installed.records(Family::V4).available();
         assert_eq!(records, Capacity::default().records() - 3, "each has one");
     }
