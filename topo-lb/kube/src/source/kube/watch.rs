@@ -19,7 +19,7 @@ use super::error::{
 use super::reach::{Nodes, Reach};
 use super::reflect::{Failure, Query, Reflected, changes};
 use super::resource::{StateKind, Watched};
-use super::watch_aggregator::{Failing, WatchAggregator, WatchReport, beats};
+use super::watch_aggregator::{Failing, WatchAggregator, freshness};
 use super::zone_regions::with_zone_regions;
 use crate::source::Event;
 use crate::source::object::Kind;
@@ -60,21 +60,20 @@ pub fn follow_all(server: Server) -> impl Stream<Item = Event> + Send + 'static 
 }
 
 fn follow_reach(server: Server, nodes: Reach) -> impl Stream<Item = Event> + Send + 'static {
-    let said = [
-        Watch::<Node>::new(server.clone(), nodes).said().boxed(),
-        Watch::<Slice>::new(server.clone(), Reach::all()).said().boxed(),
-        Watch::<Service>::new(server.clone(), Reach::all()).said().boxed(),
-        Watch::<Namespace>::new(server.clone(), Reach::all()).said().boxed(),
-        Watch::<TopologyPolicy>::new(server.clone(), Reach::all()).said().boxed(),
-        Watch::<ClusterTopologyPolicy>::new(server.clone(), Reach::all()).said().boxed(),
-        beats(server.session.watch_health.clone()).boxed(),
+    let all = WatchAggregator::new(server.session.timing.settling);
+    let events = [
+        Watch::<Node>::new(server.clone(), nodes, &all).events().boxed(),
+        Watch::<Slice>::new(server.clone(), Reach::all(), &all).events().boxed(),
+        Watch::<Service>::new(server.clone(), Reach::all(), &all).events().boxed(),
+        Watch::<Namespace>::new(server.clone(), Reach::all(), &all).events().boxed(),
+        Watch::<TopologyPolicy>::new(server.clone(), Reach::all(), &all).events().boxed(),
+        Watch::<ClusterTopologyPolicy>::new(server.clone(), Reach::all(), &all).events().boxed(),
+        freshness(server.session.watch_health.clone(), all).boxed(),
     ];
-    let mut all = WatchAggregator::new(server.session.timing.settling);
-    stream::select_all(said).flat_map(move |said| {
-        if let WatchReport::Event(Event::Update(update)) = &said {
+    stream::select_all(events).inspect(move |event| {
+        if let Event::Update(update) = event {
             server.observe(update);
         }
-        stream::iter(all.take(said))
     })
 }
 
@@ -96,7 +95,11 @@ struct Watch<T: StateKind> {
     relist: Option<Instant>,
     /// What was reported of an optional kind that is not served.
     absence: Option<String>,
-    waiting: VecDeque<WatchReport>,
+    /// What the watches of all kinds are together.
+    all: WatchAggregator,
+    /// All objects were listed, or there is no such kind; `all` does not know it until what is `waiting` was sent.
+    has_listed: bool,
+    waiting: VecDeque<Event>,
 }
 
 enum Phase<Id> {
@@ -125,7 +128,7 @@ enum Attempts {
 }
 
 impl<T: StateKind> Watch<T> {
-    fn new(server: Server, reach: Reach) -> Self {
+    fn new(server: Server, reach: Reach, all: &WatchAggregator) -> Self {
         Self {
             changes: changes(&server, query(0, &reach, true)),
             server,
@@ -137,18 +140,27 @@ impl<T: StateKind> Watch<T> {
             wrong: HashMap::new(),
             relist: None,
             absence: None,
+            all: all.clone(),
+            has_listed: false,
             waiting: VecDeque::new(),
         }
     }
 
-    fn said(self) -> impl Stream<Item = WatchReport> + Send {
+    fn events(self) -> impl Stream<Item = Event> + Send {
         stream::unfold(self, async |mut watch| Some((watch.next().await, watch)))
     }
 
-    async fn next(&mut self) -> WatchReport {
+    async fn next(&mut self) -> Event {
         loop {
-            if let Some(said) = self.waiting.pop_front() {
-                return said;
+            if let Some(event) = self.waiting.pop_front() {
+                if let Event::Freshness(freshness) = event {
+                    self.all.told(freshness);
+                }
+                return event;
+            }
+            if std::mem::take(&mut self.has_listed) {
+                self.waiting.extend(self.all.listed(T::KIND));
+                continue;
             }
             if let Attempts::Failing { next, .. } = self.attempts {
                 sleep_until(next).await;
@@ -214,15 +226,11 @@ impl<T: StateKind> Watch<T> {
                 let known = Event::Update(Update::KnownNodes(self.reach.now()));
                 match (T::KIND, self.reach.now()) {
                     // `KnownNodes` first, so that the other Nodes do not count as deleted.
-                    (Kind::Node, KnownNodes::Own) => {
-                        self.waiting.extend([known, all].map(WatchReport::Event))
-                    }
-                    (Kind::Node, KnownNodes::All) => {
-                        self.waiting.extend([all, known].map(WatchReport::Event))
-                    }
+                    (Kind::Node, KnownNodes::Own) => self.waiting.extend([known, all]),
+                    (Kind::Node, KnownNodes::All) => self.waiting.extend([all, known]),
                     _ => self.say(all),
                 }
-                self.waiting.push_back(WatchReport::Listed(T::KIND));
+                self.has_listed = true;
             }
             Reflected::Applied(object) => {
                 if let Some(object) = self.read(object) {
@@ -262,7 +270,7 @@ impl<T: StateKind> Watch<T> {
     }
 
     fn say(&mut self, event: Event) {
-        self.waiting.push_back(WatchReport::Event(event));
+        self.waiting.push_back(event);
     }
 
     async fn failed(&mut self, failure: &Failure) {
@@ -315,7 +323,7 @@ impl<T: StateKind> Watch<T> {
             ))),
         };
         match failing {
-            Some(failing) => self.waiting.push_back(WatchReport::Failing(failing)),
+            Some(failing) => self.waiting.extend(self.all.failing(failing)),
             None => tracing::debug!("watching {} again: {failure:?}", T::resource()),
         }
     }
@@ -381,7 +389,7 @@ impl<T: StateKind> Watch<T> {
                 T::resource(),
                 T::VERSIONS.join(" or "),
             );
-            self.waiting.push_back(WatchReport::Failing(Failing::lasting(trouble)));
+            self.waiting.extend(self.all.failing(Failing::lasting(trouble)));
         } else if missing > known {
             tokio::time::sleep(MISSING_PAUSE).await;
         }

@@ -10,7 +10,6 @@ use crate::source::kube::KubeError;
 use crate::source::kube::backoff::random;
 use crate::source::kube::error::is_forbidden;
 use crate::source::kube::resource::StateKind;
-use crate::source::kube::watch_aggregator::WatchReport;
 use topo_lb_core::cluster::Change;
 
 /// Pause while a server may not know roles or custom resources yet.
@@ -60,7 +59,7 @@ impl<T: StateKind> Watch<T> {
             self.absence = Some(trouble);
         }
         if !self.had_contact && pause != ROLES_PAUSE {
-            self.waiting.push_back(WatchReport::Listed(T::KIND));
+            self.has_listed = true;
         }
         let opened = self.server.session.watch_health.opened(T::KIND);
         let (passing_since, next) = (Some(since), now + pause);

@@ -1,3 +1,5 @@
+use std::sync::Mutex;
+
 use super::*;
 use crate::source::kube::fake::{nowhere, refused};
 
@@ -6,25 +8,34 @@ const MINUTES: Duration = Duration::from_secs(600);
 /// A watch that gets `changes`, without a server.
 async fn watch(
     changes: impl Stream<Item = Result<Reflected<Service>, Failure>> + Send + 'static,
+    settling: Duration,
 ) -> Watch<Service> {
-    let mut watch = Watch::new(nowhere().await, Reach::all());
+    let mut watch = Watch::new(nowhere().await, Reach::all(), &WatchAggregator::new(settling));
     watch.changes = changes.boxed();
     watch
 }
 
-/// The pauses between attempts in the ten minutes from the first failure, and the events.
-async fn pauses(watch: Watch<Service>, mut all: WatchAggregator) -> (Vec<Duration>, Vec<Event>) {
-    let (until, mut last) = (Instant::now() + MINUTES, None);
-    let (mut pauses, mut said) = (Vec::new(), Vec::new());
-    let mut watch = std::pin::pin!(watch.said());
-    while let Ok(Some(one)) = tokio::time::timeout_at(until, watch.next()).await {
-        if matches!(one, WatchReport::Failing(_)) {
-            let now = Instant::now();
-            pauses.extend(last.replace(now).map(|before| now - before));
+/// The pauses between attempts in the ten minutes from the first failure, and the events, of a watch that
+/// gets `changes`.
+async fn pauses(
+    changes: impl Stream<Item = Result<Reflected<Service>, Failure>> + Send + 'static,
+    settling: Duration,
+) -> (Vec<Duration>, Vec<Event>) {
+    let failures = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&failures);
+    let changes = changes.inspect(move |change| {
+        if change.is_err() {
+            seen.lock().unwrap().push(Instant::now());
         }
-        said.extend(all.take(one));
+    });
+    let watch = watch(changes, settling).await;
+    let (until, mut events) = (Instant::now() + MINUTES, Vec::new());
+    let mut watch = std::pin::pin!(watch.events());
+    while let Ok(Some(event)) = tokio::time::timeout_at(until, watch.next()).await {
+        events.push(event);
     }
-    (pauses, said)
+    let failures = failures.lock().unwrap();
+    (failures.windows(2).map(|two| two[1] - two[0]).collect(), events)
 }
 
 #[tokio::test(start_paused = true)]
@@ -33,8 +44,7 @@ async fn a_server_that_was_never_reached_is_tried_every_three_seconds() {
         let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
         Err(Failure::List(::kube::Error::Service(refused.into())))
     };
-    let watch = watch(stream::repeat_with(nobody)).await;
-    let (pauses, said) = pauses(watch, WatchAggregator::new(Duration::ZERO)).await;
+    let (pauses, said) = pauses(stream::repeat_with(nobody), Duration::ZERO).await;
     let longest = pauses.iter().max().unwrap();
     assert!(*longest <= Duration::from_millis(3_002), "{longest:?}");
     // Half of a pause is random: 1.5 s to 3 s.
@@ -51,8 +61,7 @@ async fn a_server_without_time_is_tried_every_eight_seconds_and_named_once() {
         let code = if number % 2 == 0 { 429 } else { 503 };
         Err(Failure::Begin(refused(code, number)))
     });
-    let watch = watch(listed.chain(refusals)).await;
-    let (pauses, said) = pauses(watch, WatchAggregator::new(Duration::from_secs(20))).await;
+    let (pauses, said) = pauses(listed.chain(refusals), Duration::from_secs(20)).await;
     let longest = pauses.iter().max().unwrap();
     assert!(*longest <= Duration::from_millis(8_002), "{longest:?}");
     // Half of a pause is random: 4 s to 8 s, and the first few are shorter.
@@ -68,8 +77,8 @@ async fn a_server_that_went_away_is_tried_every_half_minute() {
         let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
         Err(Failure::Begin(::kube::Error::Service(refused.into())))
     };
-    let watch = watch(listed.chain(stream::repeat_with(nobody))).await;
-    let (pauses, _) = pauses(watch, WatchAggregator::new(Duration::ZERO)).await;
+    let changes = listed.chain(stream::repeat_with(nobody));
+    let (pauses, _) = pauses(changes, Duration::ZERO).await;
     let longest = pauses.iter().max().unwrap();
     assert!((8..=30).contains(&longest.as_secs()), "{longest:?}");
     // 15 s to 30 s, and the first few are shorter.
@@ -81,19 +90,22 @@ async fn a_server_that_ends_watches_as_they_begin_is_not_asked_without_pause() {
     let listed = stream::iter([Ok(Reflected::Begin), Ok(Reflected::Complete)]);
     let short = stream::repeat_with(|| Err(Failure::Short)).take(40);
     let last = stream::iter([Ok(Reflected::Complete)]);
-    let watch = watch(listed.chain(short).chain(last)).await;
+    let watch = watch(listed.chain(short).chain(last), Duration::ZERO).await;
     let begun = Instant::now();
-    let mut said = std::pin::pin!(watch.said());
+    let mut events = std::pin::pin!(watch.events());
     let mut listings = 0;
     while listings < 2 {
-        listings += usize::from(matches!(said.next().await, Some(WatchReport::Listed(_))));
+        let event = events.next().await;
+        listings +=
+            usize::from(matches!(event, Some(Event::Update(Update::Service(Change::Listed(..))))));
     }
     assert!(begun.elapsed() > MINUTES / 2, "{:?} for 40 watches", begun.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_version_is_missing_if_a_request_says_so_and_not_if_a_watch_ends_so() {
-    let mut watch = Watch::<Slice>::new(nowhere().await, Reach::all());
+    let mut watch =
+        Watch::<Slice>::new(nowhere().await, Reach::all(), &WatchAggregator::new(Duration::ZERO));
     watch.phase = Phase::Watching;
     watch.failed(&Failure::Told(refused(404, 0))).await;
     assert_eq!(watch.version, 0);
