@@ -1,118 +1,27 @@
-//! Draws the screen, and the table of a single look.
+//! Draws the screen.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use comfy_table::{CellAlignment, presets};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row as Cells, Table, TableState};
 
+use super::cells::{COLUMNS, Cut, Shown, WIDTH, bytes, per_second, printable, title};
 use super::columns::{Need, fitting, shortened};
-use super::traffic::{ByTier, Rate, Row};
+use super::traffic::{ByTier, Row};
 use super::view::{Column, View};
 use crate::commands::list::EndpointRow;
-use topo_lb_core::magnitude;
 
-/// The columns after the first, and which go first where there is no room (`columns`).
-const COLUMNS: [(&str, u8); 9] = [
-    ("CONN/S", 1),
-    ("NODE", 7),
-    ("ZONE", 6),
-    ("REGION", 8),
-    ("ELSEWHERE", 5),
-    ("FAR", 2),
-    ("FAR B/S", 0),
-    ("REFUSED", 4),
-    ("FAILED", 3),
-];
 /// The columns of the open Service's tiers.
 const TIER_HEADER: [&str; 4] = ["TCP BY TIER", "ENDED/S", "BYTES/S", "FAILED"];
 /// The columns of its endpoints, likewise.
 const ENDPOINT_COLUMNS: [(&str, u8); 4] =
     [("FRONTEND", 2), ("ENDPOINT", 0), ("LOCALITY", 1), ("SHARE", 0)];
-const WIDTH: usize = 9;
-/// So much of a name stays while there are columns that can go.
-const NAME: usize = 24;
 /// At least this part of connections is worth a colour if it leaves its zone.
 const MUCH: f64 = 0.5;
-
-/// What follows the name of a Service whose connections are left to another proxy.
-const LEFT: &str = " (left)";
-
-/// A Service or a node, and the cells of [`COLUMNS`].
-struct Cut<'a> {
-    name: String,
-    /// What follows the name, however short that becomes.
-    mark: &'static str,
-    rate: &'a Rate,
-    cells: [String; COLUMNS.len()],
-}
-
-impl<'a> Cut<'a> {
-    fn of(name: &str, rate: &'a Rate) -> Self {
-        Self { name: printable(name), mark: "", rate, cells: cells(rate) }
-    }
-
-    fn of_service(row: &'a Row) -> Self {
-        let mark = if row.is_left() { LEFT } else { "" };
-        Self { mark, ..Self::of(&row.service, &row.rate) }
-    }
-
-    /// How many characters name and mark have.
-    fn width(&self) -> usize {
-        self.name.chars().count() + self.mark.len()
-    }
-
-    /// Both, of at most so many characters.
-    fn title(&self, most: usize) -> String {
-        shortened(&self.name, most.saturating_sub(self.mark.len())) + self.mark
-    }
-}
-
-/// The columns that there is room for.
-struct Shown {
-    /// Characters of the first one.
-    name: usize,
-    /// Places in [`COLUMNS`], and characters.
-    others: Vec<(usize, usize)>,
-}
-
-impl Shown {
-    /// Those for these rows, sorted by a column that stays. If not all fit, none is wider than it must be.
-    fn of<'a, 'b: 'a>(
-        room: usize,
-        sort: Column,
-        rows: impl Iterator<Item = &'a Cut<'b>> + Clone,
-    ) -> Self {
-        let longest = rows.clone().map(|row| row.width()).max().unwrap_or_default();
-        let widest = |place: usize| {
-            let cells = rows.clone().map(|row| row.cells[place].chars().count());
-            cells.max().unwrap_or_default().max(COLUMNS[place].0.len())
-        };
-        let widths: [usize; COLUMNS.len()] = std::array::from_fn(widest);
-        let wide = widths.map(|width| width.max(WIDTH));
-        let fits = NAME + wide.iter().map(|width| width + 1).sum::<usize>() <= room;
-        let widths = if fits { wide } else { widths };
-        let first = Need { width: longest.clamp("FROM NODE".len(), NAME), rank: 0 };
-        let others = COLUMNS.into_iter().zip(widths).map(|((column, rank), width)| {
-            let stays = column == title(sort);
-            Need { width, rank: if stays { 0 } else { rank } }
-        });
-        let needs: Vec<Need> = [first].into_iter().chain(others).collect();
-        let kept = fitting(room, &needs);
-        let others: Vec<_> = kept.into_iter().skip(1).map(|at| (at - 1, needs[at].width)).collect();
-        let taken: usize = others.iter().map(|(_, width)| width + 1).sum();
-        Self { name: room.saturating_sub(taken), others }
-    }
-
-    fn widths(&self) -> impl Iterator<Item = Constraint> {
-        let others = self.others.iter().map(|(_, width)| Constraint::Length(*width as u16));
-        [Constraint::Fill(1)].into_iter().chain(others)
-    }
-}
 
 /// What is said beside the rows.
 #[derive(Debug, Default)]
@@ -196,9 +105,14 @@ fn table<'a>(
         let text = if place == 0 { Line::from(name) } else { Line::from(name).right_aligned() };
         Cell::from(text).style(Style::new().add_modifier(style))
     });
-    Table::new(rows.iter().map(|row| line(row, shown, has_colours)), shown.widths())
+    Table::new(rows.iter().map(|row| line(row, shown, has_colours)), widths(shown))
         .header(Cells::new(header))
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
+}
+
+fn widths(shown: &Shown) -> impl Iterator<Item = Constraint> {
+    let others = shown.others.iter().map(|(_, width)| Constraint::Length(*width as u16));
+    [Constraint::Fill(1)].into_iter().chain(others)
 }
 
 fn tier_table<'a>(tiers: &ByTier, name: usize, room: usize) -> Table<'a> {
@@ -242,17 +156,6 @@ fn endpoint_table<'a>(endpoints: &[EndpointRow], room: usize) -> Table<'a> {
     Table::new(rows, widths.collect::<Vec<_>>()).header(header)
 }
 
-const fn title(column: Column) -> &'static str {
-    match column {
-        Column::Service => "SERVICE",
-        Column::Connections => "CONN/S",
-        Column::Far => "FAR",
-        Column::Bytes => "FAR B/S",
-        Column::Refused => "REFUSED",
-        Column::Failed => "FAILED",
-    }
-}
-
 fn line<'a>(row: &Cut<'_>, shown: &Shown, has_colours: bool) -> Cells<'a> {
     let rate = row.rate;
     let cells = shown.others.iter().map(|(place, _)| row.cells[*place].clone());
@@ -267,41 +170,6 @@ fn line<'a>(row: &Cut<'_>, shown: &Shown, has_colours: bool) -> Cells<'a> {
     let style = colour.filter(|_| has_colours).map_or_else(Style::new, |it| Style::new().fg(it));
     let name = Cell::from(row.title(shown.name));
     Cells::new([name].into_iter().chain(cells)).style(style)
-}
-
-/// A name without characters that a terminal obeys.
-fn printable(name: &str) -> String {
-    name.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }).collect()
-}
-
-/// The cells of [`COLUMNS`].
-fn cells(rate: &Rate) -> [String; COLUMNS.len()] {
-    let [node, zone, region, elsewhere] = rate.connections.map(per_second);
-    let far = rate.far_share().map_or("-".to_owned(), |share| format!("{:.0} %", share * 100.0));
-    [
-        per_second(rate.all()),
-        node,
-        zone,
-        region,
-        elsewhere,
-        far,
-        bytes(rate.far_bytes()),
-        per_second(rate.refused),
-        per_second(rate.failed),
-    ]
-}
-
-fn per_second(rate: f64) -> String {
-    match rate {
-        0.0 => "-".to_owned(),
-        rate if rate < 9.95 => format!("{rate:.1}"),
-        rate => format!("{rate:.0}"),
-    }
-}
-
-/// Nothing is a dash.
-fn bytes(rate: f64) -> String {
-    if rate == 0.0 { "-".to_owned() } else { magnitude::bytes(rate) }
 }
 
 fn summary<'a>(view: &View, status: &Status, has_colours: bool) -> Paragraph<'a> {
@@ -344,32 +212,8 @@ fn help<'a>(view: &View) -> Paragraph<'a> {
     Paragraph::new(text).style(Style::new().add_modifier(Modifier::DIM))
 }
 
-/// The rows of a single look, as a table for people; of so many characters, if somebody looks.
-pub(super) fn text(rows: &[&Row], sort: Column, room: Option<usize>) -> String {
-    if rows.is_empty() {
-        return "No Service that is counted has had a connection.".to_owned();
-    }
-    let rows: Vec<_> = rows.iter().map(|row| Cut::of_service(row)).collect();
-    let shown = Shown::of(room.unwrap_or(usize::MAX / 2), sort, rows.iter());
-    let mut table = comfy_table::Table::new();
-    let others = shown.others.iter().map(|(place, _)| COLUMNS[*place].0);
-    table.load_preset(presets::NOTHING).set_header(["SERVICE"].into_iter().chain(others));
-    for column in table.column_iter_mut() {
-        // One character between two columns, as on the screen.
-        column.set_padding((0, 1));
-    }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    for row in &rows {
-        let cells = shown.others.iter().map(|(place, _)| row.cells[*place].clone());
-        table.add_row([row.title(shown.name)].into_iter().chain(cells));
-    }
-    table.trim_fmt()
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::time::Instant;
 
     use ratatui::Terminal;
@@ -378,11 +222,11 @@ mod tests {
     use topo_lb_core::metrics::Tier;
 
     use super::super::moment::{Moment, Traffic};
-    use super::super::traffic::TierRate;
+    use super::super::traffic::{Rate, TierRate};
     use super::super::view::Key;
     use super::*;
 
-    fn rows() -> Vec<Row> {
+    pub(in crate::commands::top) fn rows() -> Vec<Row> {
         let rate = Rate {
             connections: [120.0, 3.25, 0.0, 40.0],
             refused: 2.0,
@@ -582,8 +426,6 @@ dialled directly                     1.0         -         -
         let foot: Vec<_> = screen.lines().rev().take(2).collect();
         assert!(foot[0].starts_with('←'), "\n{screen}");
         assert_eq!(foot[1], "To no Service: 5.0 B/s", "\n{screen}");
-        let table = text(&view.rows(), Column::Service, None);
-        assert!(table.contains("shop/cart (left)"), "{table}");
     }
 
     #[test]
@@ -596,29 +438,5 @@ dialled directly                     1.0         -         -
             let status = Status { is_first: true, ..Status::default() };
             terminal.draw(|frame| draw(frame, &view, &status, true)).expect("drawn");
         }
-    }
-
-    #[test]
-    fn numbers_keep_to_their_columns() {
-        let shown = [0.0, 0.04, 9.94, 9.96, 12_345.6].map(per_second);
-        assert_eq!(shown, ["-", "0.0", "9.9", "10", "12346"]);
-        assert_eq!([0.0, 1.5e6].map(bytes), ["-", "1.5 MB"]);
-    }
-
-    #[test]
-    fn a_table_of_no_services_is_a_sentence() {
-        let text = |rows: &[&Row], room| text(rows, Column::Connections, room);
-        assert_eq!(text(&[], None), "No Service that is counted has had a connection.");
-        let rows = rows();
-        let rows: Vec<_> = rows.iter().collect();
-        let whole = text(&rows, None);
-        assert!(whole.lines().nth(1).is_some_and(|line| line.contains("1.2 MB")), "{whole}");
-        assert!(whole.starts_with("SERVICE"), "{whole}");
-        for column in COLUMNS {
-            assert!(whole.contains(column.0), "{whole}");
-        }
-        let narrow = text(&rows, Some(60));
-        assert!(narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");
-        assert!(narrow.contains("1.2 MB") && !narrow.contains("REGION"), "{narrow}");
     }
 }

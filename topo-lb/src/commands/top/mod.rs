@@ -6,6 +6,7 @@
 
 mod agent;
 mod agents;
+mod cells;
 mod columns;
 mod draw;
 mod moment;
@@ -13,6 +14,7 @@ mod others;
 mod round_trips;
 mod scraped;
 mod source;
+mod text;
 mod traffic;
 mod view;
 mod zones;
@@ -98,7 +100,7 @@ pub async fn once(options: &Options) -> anyhow::Result<(Vec<Row>, Vec<String>)> 
 pub fn table(rows: &[Row], sort: Column, is_terminal: bool) -> String {
     let size = if is_terminal { ratatui::crossterm::terminal::size().ok() } else { None };
     let room = size.map(|(columns, _)| usize::from(columns));
-    draw::text(&rows.iter().collect::<Vec<_>>(), sort, room)
+    text::text(&rows.iter().collect::<Vec<_>>(), sort, room)
 }
 
 /// Shows the rates until the user quits.
