@@ -25,6 +25,22 @@ fn price(browser: &mut Browser, zone: f64, region: f64) -> Result<()> {
     Ok(())
 }
 
+/// The colours of what the cards show that are not in the map's part of the saved picture.
+const MISSING_COLOURS: &str = r"(async () => {
+  const { picture } = await import('/picture.js');
+  const map = await createImageBitmap(await picture(0));
+  const context = new OffscreenCanvas(map.width, map.height).getContext('2d');
+  context.drawImage(map, 0, 0);
+  const room = document.getElementById('drawing');
+  // Between the sums and the names of the colours.
+  const { data } = context.getImageData(0, 116, map.width, 2 * room.clientHeight);
+  const seen = new Set();
+  for (let at = 0; at < data.length; at += 4) seen.add(`rgb(${data[at]}, ${data[at + 1]}, ${data[at + 2]})`);
+  const parts = [...document.querySelectorAll('#drawing .stack rect:not(.empty)')];
+  const wanted = new Set(parts.filter((it) => it.getBBox().width > 4).map((it) => getComputedStyle(it).fill));
+  return wanted.size < 2 ? ['parts'] : [...wanted].filter((it) => !seen.has(it));
+})()";
+
 #[test]
 fn traffic_is_priced_by_the_regions_of_nodes_whatever_agents_know() -> Result<()> {
     let api = shop::start_as(|_| true, without_regions)?;
@@ -256,6 +272,17 @@ fn what_is_seen_can_be_saved_and_linked_to() -> Result<()> {
             "{saved}"
         );
     }
+    other.run("document.getElementById('save-map').click()")?;
+    let read = || {
+        let files = fs::read_dir(folder.path())?.map(|file| Ok(file?.path()));
+        let files = files.collect::<Result<Vec<_>>>()?.into_iter();
+        let mut whole = files.filter(|it| it.extension().is_some_and(|end| end == "png"));
+        Ok(whole.next().map(fs::read).transpose()?.unwrap_or_default())
+    };
+    let map = until_is("a picture", PATIENCE, read, |map| !map.is_empty())?;
+    ensure!(map.starts_with(b"\x89PNG\r\n"), "{} bytes", map.len());
+    let missing = other.run(MISSING_COLOURS)?;
+    ensure!(missing == json!([]), "the saved picture lacks {missing}");
     let formula = other
         .run("import('/csv.js').then(({ csv }) => csv([['=1+2', 'a\"b,c', null, NaN, -5]]))")?;
     ensure!(formula == "'=1+2,\"a\"\"b,c\",,,-5\r\n", "{formula}");

@@ -31,7 +31,7 @@ const PAGES: usize = 64;
 const PAUSE: Duration = Duration::from_millis(90);
 
 /// What the page is made of: path, type, content.
-const FILES: [(&str, &str, &str); 12] = [
+const FILES: [(&str, &str, &str); 14] = [
     ("/", "text/html; charset=utf-8", include_str!("page/index.html")),
     ("/style.css", "text/css; charset=utf-8", include_str!("page/style.css")),
     ("/page.js", SCRIPT, include_str!("page/page.js")),
@@ -42,13 +42,16 @@ const FILES: [(&str, &str, &str); 12] = [
     ("/link.js", SCRIPT, include_str!("page/link.js")),
     ("/state.js", SCRIPT, include_str!("page/state.js")),
     ("/csv.js", SCRIPT, include_str!("page/csv.js")),
+    ("/picture.js", SCRIPT, include_str!("page/picture.js")),
+    ("/save.js", SCRIPT, include_str!("page/save.js")),
     ("/format.js", SCRIPT, include_str!("page/format.js")),
     ("/icon.svg", "image/svg+xml", include_str!("page/icon.svg")),
 ];
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// Nothing from elsewhere, nothing inline, and no text that becomes markup.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
+/// Nothing from elsewhere, nothing inline, and no text that becomes markup. `blob:` is what the page itself made:
+/// its map, to be saved.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; \
                       connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
                       require-trusted-types-for 'script'; trusted-types 'none'";
 

@@ -29,11 +29,4 @@ export function serviceRows({ now: { services, answered }, prices }) {
   })];
 }
 
-export function save(what, rows, at) {
-  const url = URL.createObjectURL(new Blob([csv(rows)], { type: "text/csv" }));
-  const link = document.createElement("a");
-  link.href = url;
-  link.download = `topo-lb-${what}-${new Date(at * 1000).toISOString().replaceAll(":", "-").slice(0, 19)}Z.csv`;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(url), 10_000);
-}
+export const table = (rows) => new Blob([csv(rows)], { type: "text/csv" });

@@ -1,9 +1,11 @@
 // What the page shows, and what the reader does. Pictures come from the server; the newest one wins.
 
-import { flowRows, save, serviceRows } from "./csv.js";
+import { flowRows, serviceRows, table } from "./csv.js";
 import { bar, bytes, cost, count, far, html, isCounted, money, percent, rate, sum } from "./format.js";
 import { follow, linkTo } from "./link.js";
 import { drawMap } from "./map.js";
+import { picture } from "./picture.js";
+import { save } from "./save.js";
 import { drawService } from "./service.js";
 import { tag, words } from "./state.js";
 import { drawTime } from "./time.js";
@@ -284,8 +286,13 @@ $("theme").addEventListener("click", turnTheme);
 $("help-button").addEventListener("click", () => $("help").showModal());
 $("flows").addEventListener("toggle", draw);
 $("span").addEventListener("change", () => { view.span = Number($("span").value); note(); draw(); });
-$("save-flows").addEventListener("click", () => { if (view.now && view.cluster) save("flows", flowRows(view), view.now.at); });
-$("save-services").addEventListener("click", () => { if (view.now) save("services", serviceRows(view), view.now.at); });
+$("save-flows").addEventListener("click", () => { if (view.now && view.cluster) save(table(flowRows(view)), "flows", "csv", view.now.at); });
+$("save-services").addEventListener("click", () => { if (view.now) save(table(serviceRows(view)), "services", "csv", view.now.at); });
+$("save-map").addEventListener("click", async () => {
+  if (!view.now || !view.cluster?.groups.length) return;
+  const { at } = view.now;
+  try { save(await picture(at), "map", "png", at); } catch { $("status").textContent = "The browser cannot make a picture of this map."; }
+});
 addEventListener("resize", draw);
 new ResizeObserver(draw).observe($("scroll"));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
