@@ -147,6 +147,31 @@ fn a_service_that_nobody_translates_has_no_known_endpoint() -> Result<()> {
 }
 
 #[test]
+fn where_a_ramp_does_not_hold_yet_and_where_it_does_are_counted_alike() -> Result<()> {
+    idle(|scene| {
+        proxy_to(scene, "b")?;
+        scene.change(|manifests| {
+            manifests.annotate(
+                "web",
+                "topo-lb.io/topology-keys",
+                Some("kubernetes.io/hostname,*"),
+            )?;
+            manifests.annotate("web", "topo-lb.io/ramp", Some("0%"))
+        })?;
+        scene.agent.set("--count", "all");
+        scene.agent.set("--scope", "opt-in");
+        scene.agent.resume()?;
+        let before = transfers(scene, &[at(WEB4)?])?;
+        expect(scene, "tcp", &of_web("zone", "left"), before)?;
+        scene.change(|manifests| manifests.annotate("web", "topo-lb.io/ramp", Some("100%")))?;
+        scene.agent.wait_for_services(FOLLOWS, |all| all.to_string().contains("default/web"))?;
+        let after = transfers(scene, &[at(WEB4)?])?;
+        expect(scene, "tcp", &of_web("node", "0"), after)?;
+        expect(scene, "tcp", &of_web("zone", "left"), before)
+    })
+}
+
+#[test]
 fn connections_that_end_while_no_agent_runs_count_and_a_service_that_is_handled_keeps_its_own()
 -> Result<()> {
     counting(|scene| {

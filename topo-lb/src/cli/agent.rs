@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use ipnet::IpNet;
 use topo_lb_common::maps;
 
 use super::{
@@ -80,6 +81,10 @@ pub struct AgentArgs {
     /// what Services cost that it leaves to kube-proxy, and Pods that are dialled directly. Without work per packet
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_COUNT")]
     pub count: Count,
+    /// With --count all: ranges of the Pods' addresses, separated by commas, as kube-proxy's `--cluster-cidr`. Then
+    /// connections to Pods without a Service are told from those that leave the cluster
+    #[arg(long, value_name = "RANGES", env = "TOPO_LB_POD_RANGES", value_delimiter = ',')]
+    pub pod_ranges: Vec<IpNet>,
     /// End TCP connections whose endpoint is gone. Connected UDP sockets are always ended. Not with
     /// `--tcp-peer endpoint`, which does not record what was dialled
     #[arg(long, env = "TOPO_LB_TERMINATE_TCP")]
@@ -175,6 +180,7 @@ impl AgentArgs {
             source: self.source.of_agent(),
             state_dir: self.state_dir,
             scope: self.scope,
+            pod_ranges: self.pod_ranges,
             when_full: self.when_full,
             devices: self.tc_devices,
             tolerated: self.tolerate_programs,

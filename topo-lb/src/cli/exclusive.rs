@@ -2,7 +2,7 @@
 
 use clap::error::ErrorKind;
 
-use super::{AgentArgs, name};
+use super::{AgentArgs, Count, name};
 use topo_lb_core::topology::Scope;
 use topo_lb_kernel::datapath::programs::object::TcpPeer;
 
@@ -42,6 +42,11 @@ impl AgentArgs {
             (
                 self.observe && self.dns.dns,
                 "--observe cannot be used with --dns: an agent that observes gets no query",
+            ),
+            (
+                !self.pod_ranges.is_empty() && self.count != Count::All,
+                "--pod-ranges needs --count all: connections that topo-lb does not translate are not counted \
+                 without it",
             ),
         ] {
             if is_wrong {

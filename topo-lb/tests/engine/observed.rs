@@ -87,10 +87,12 @@ fn a_connection_that_was_not_translated_counts_once_wherever_it_went() {
         ended("192.0.2.1:443", 8),
         ended(&frontend, 16),
         ended(&frontend, 32),
+        ended("10.7.0.1:443", 64),
     ];
     let mut counted = Untranslated::default();
     let gone = "10.9.9.9:1".parse().ok();
-    counted.count(&state, "here", &all, |left| {
+    let pods = ["10.7.0.0/16".parse().expect("a range")];
+    counted.count(&state, "here", &pods, &all, |left| {
         assert_eq!(left, [all[0], all[4], all[5]]);
         // The last one has no answer.
         vec![Some(endpoint), gone]
@@ -99,7 +101,7 @@ fn a_connection_that_was_not_translated_counts_once_wherever_it_went() {
     let sent: Vec<_> = counted.by_service.iter().map(|(of, it)| (of.clone(), it.sent)).collect();
     assert_eq!(sent, [(group(Tier::Left), 17), (group(Tier::Direct), 2)]);
     let others: Vec<_> = counted.others.iter().map(|(to, (it, _))| (*to, it.sent)).collect();
-    let wanted = [(Other::Pods, 4), (Other::Unknown, 32), (Other::Elsewhere, 8)];
+    let wanted = [(Other::Pods, 68), (Other::Unknown, 32), (Other::Elsewhere, 8)];
     assert_eq!(others, wanted);
     let far: Vec<_> = counted.far.values().map(|moved| moved.sent).collect();
     assert_eq!(far.iter().sum::<u64>(), 19);
@@ -109,7 +111,7 @@ fn a_connection_that_was_not_translated_counts_once_wherever_it_went() {
     );
 
     let mut near = Untranslated::default();
-    near.count(&state, "there", &all[1..2], |_| unreachable!("nothing is left"));
+    near.count(&state, "there", &[], &all[1..2], |_| unreachable!("nothing is left"));
     let tier = Tier::Direct;
     let group = Group { service: Some(name), locality: Locality::Node, tier };
     assert_eq!(near.by_service.keys().collect::<Vec<_>>(), [&group]);
@@ -136,7 +138,7 @@ fn an_endpoint_of_two_services_counts_for_the_first_by_name() {
     let (_, slice) = state.slices(&ids[0]).next().expect("a slice");
     let endpoint = SocketAddr::new(slice.endpoints[0].address, slice.ports[0].port);
     let mut counted = Untranslated::default();
-    counted.count(&state, "here", &[ended(&endpoint.to_string(), 1)], |_| Vec::new());
+    counted.count(&state, "here", &[], &[ended(&endpoint.to_string(), 1)], |_| Vec::new());
     let of: Vec<_> = counted.by_service.keys().filter_map(|group| group.service.clone()).collect();
     assert_eq!(of.len(), 1);
     assert_eq!(&*of[0], "default/a:80");

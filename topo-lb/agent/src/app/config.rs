@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::ValueEnum;
+use ipnet::IpNet;
 
 use crate::admin;
 use crate::dns;
@@ -59,6 +60,8 @@ pub struct Config {
     pub state_dir: Option<PathBuf>,
     /// Which Services are handled.
     pub scope: Scope,
+    /// Ranges of the Pods' addresses, if somebody says them.
+    pub pod_ranges: Vec<IpNet>,
     /// Which frontends besides ClusterIPs are handled; `None`: none.
     pub exposing: Option<Exposing>,
     /// Clients outside are served; `None`: they are left to kube-proxy.

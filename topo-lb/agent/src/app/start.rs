@@ -102,7 +102,8 @@ pub(super) async fn start(
     };
     let uncounted = account(&mut datapath);
     let (count_all, why) = (config.datapath.count_all, uncounted.as_deref());
-    let counting = Counting::start(&mut datapath, count_all, why, &figures);
+    let pods = config.pod_ranges.clone();
+    let counting = Counting::start(&mut datapath, count_all, why, pods, &figures);
     let ejector = Ejector::start(&mut datapath, unseen.or(uncounted), &mut state);
     let resolver = config
         .dns

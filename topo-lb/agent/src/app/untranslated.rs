@@ -4,6 +4,7 @@ use std::future::pending;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use ipnet::IpNet;
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
@@ -25,6 +26,8 @@ const FORGET: Duration = Duration::from_secs(60);
 pub(super) struct Counting {
     ring: Ring<EndedConnection>,
     query: Query,
+    /// The Pods' addresses, as far as they are known.
+    pods: Vec<IpNet>,
     figures: Arc<Figures>,
     /// When to look again.
     next: Instant,
@@ -38,6 +41,7 @@ impl Counting {
         datapath: &mut Datapath,
         is_wanted: bool,
         uncounted: Option<&str>,
+        pods: Vec<IpNet>,
         figures: &Arc<Figures>,
     ) -> Option<Self> {
         if !is_wanted {
@@ -54,7 +58,8 @@ impl Counting {
                 );
                 let _ = figures.untranslated.set(<_>::default());
                 let (figures, now) = (Arc::clone(figures), Instant::now());
-                Some(Self { ring, query: Query::default(), figures, next: now, forgotten: now })
+                let query = Query::default();
+                Some(Self { ring, query, pods, figures, next: now, forgotten: now })
             }
             Err(error) => {
                 warn!(
@@ -90,7 +95,7 @@ impl Counting {
         let (state, node) = (reconciler.state(), reconciler.node());
         let mut untranslated = untranslated.lock().unwrap_or_else(PoisonError::into_inner);
         if !ended.is_empty() {
-            untranslated.count(state, node, &ended, |left| self.query.endpoints(left));
+            untranslated.count(state, node, &self.pods, &ended, |left| self.query.endpoints(left));
         }
         if now.duration_since(self.forgotten) > FORGET {
             self.forgotten = now;

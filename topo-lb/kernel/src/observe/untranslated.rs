@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use topo_lb_common::backend::Locality;
 use topo_lb_common::counters::sum;
 use topo_lb_common::far_endpoints::{MOST_FAR_ENDPOINTS, Moved};
@@ -19,7 +20,7 @@ use topo_lb_core::topology::{distance, port_name};
 /// Where a connection went that counts for no Service port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Other {
-    /// To the address of an endpoint, at a port that no Service has.
+    /// To the address of an endpoint, at a port that no Service has; or to another address in the Pods' ranges.
     Pods,
     /// To a Service that another proxy translates; it is not known to which endpoint.
     Unknown,
@@ -56,14 +57,15 @@ pub struct Untranslated {
 }
 
 impl Untranslated {
-    /// Counts what has ended, as seen from `node`. `ask` finds out to which endpoint another proxy sent each
-    /// connection, in their order.
+    /// Counts what has ended, as seen from `node`. `pods`: ranges of the Pods' addresses, if they are known. `ask`
+    /// finds out to which endpoint another proxy sent each connection, in their order.
     ///
     /// Takes one pass over the Services and one over the EndpointSlices, whatever has ended.
     pub fn count(
         &mut self,
         state: &State,
         node: &str,
+        pods: &[IpNet],
         ended: &[EndedConnection],
         ask: impl FnOnce(&[EndedConnection]) -> Vec<Option<SocketAddr>>,
     ) {
@@ -96,10 +98,12 @@ impl Untranslated {
                     let locality = endpoints.distance(address);
                     self.add(name, locality, Tier::Direct, address, &one.totals);
                 }
-                None if endpoints.distances.contains_key(&address) => {
-                    self.add_other(Other::Pods, &one.totals);
+                None => {
+                    let is_pod = endpoints.distances.contains_key(&address)
+                        || pods.iter().any(|range| range.contains(&address));
+                    let to = if is_pod { Other::Pods } else { Other::Elsewhere };
+                    self.add_other(to, &one.totals);
                 }
-                None => self.add_other(Other::Elsewhere, &one.totals),
             }
         }
     }

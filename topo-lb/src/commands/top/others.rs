@@ -9,7 +9,7 @@ use topo_lb_core::magnitude;
 
 /// What agents tell apart by the label `to`, in words.
 const KINDS: [(&str, &str); 3] = [
-    ("pods", "to Pods at ports of no Service"),
+    ("pods", "to Pods, but to no Service's port"),
     ("unknown", "to endpoints of Services that were not found"),
     ("elsewhere", "elsewhere"),
 ];
@@ -76,7 +76,7 @@ mod tests {
         assert_eq!(said(&[("old", None)], &[("old", None)]), None, "it is not known");
         let all =
             said(&[("n", Some(1e3)), ("m", Some(0.0))], &[("n", Some(3e3)), ("m", Some(1e3))]);
-        let wanted = "To no Service: 3.0 kB/s to Pods at ports of no Service, 0 B/s to endpoints of Services that \
+        let wanted = "To no Service: 3.0 kB/s to Pods, but to no Service's port, 0 B/s to endpoints of Services that \
                       were not found, 0 B/s elsewhere; out of zone –, cost –";
         assert_eq!(all.as_deref(), Some(wanted));
         // One that restarted counts from zero, and one that counts less does not count.
