@@ -93,7 +93,7 @@ Examples:
   topo-lb lint --manifests ./cluster.yaml --ignore hints-missing,unknown-node
   kubectl get namespaces,nodes,services,endpointslices -A -o json | topo-lb lint --manifests -")]
     Lint(LintArgs),
-    /// Show what a change of policies, Nodes or endpoints would do; exit code 1 if nodes would be refused, or
+    /// Show what a change of policies, Nodes or endpoints would do, or has saved; exit code 1 if nodes would be refused, or
     /// if lint would warn of what --set says
     #[command(after_help = "\
 Examples:
@@ -104,6 +104,7 @@ Examples:
   topo-lb plan --from cluster.json --to changed.json --metrics metrics/  # and how many bytes stay
   topo-lb plan --from cluster.json --to changed.json --prometheus http://127.0.0.1:9090 --over 7d
   topo-lb plan --advise --prometheus http://127.0.0.1:9090 --over 7d     # which policies save most
+  topo-lb plan --since 3d --prometheus http://127.0.0.1:9090             # what a change has saved
   kubectl get nodes,services,endpointslices -A -o json > cluster.json    # the whole cluster
 
 Each node counts as one client, and all clients open equally many connections to each

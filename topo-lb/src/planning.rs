@@ -1,4 +1,4 @@
-//! `topo-lb plan`: what a change would do, and which changes save most.
+//! `topo-lb plan`: what a change would do, which changes save most, and what one has saved.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,6 +20,9 @@ use crate::reading::{cluster, known_scope, read_api_server, read_manifests, serv
 
 pub(crate) fn run_plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     args.check().unwrap_or_else(|error| error.exit());
+    if args.since.is_some() {
+        return since(args);
+    }
     let is_stdin = |path: &Path| path == Path::new("-");
     let is_both = [&args.from, &args.to].map(|path| path.as_deref().is_some_and(is_stdin));
     if is_both == [true, true] {
@@ -75,7 +78,8 @@ pub(crate) fn run_plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
         eprintln!("{}: {said}", name::called());
     }
     let (before, after) = (Proxied::of(before, scope), Proxied::of(after, scope));
-    let report = what_if::compare(&before, &after, &args.by, &asked, figures.as_ref());
+    let mut report = what_if::compare(&before, &after, &args.by, &asked, figures.as_ref());
+    report.cost = figures.and_then(|it| what_if::cost(&before, &after, &it, args.price));
     print(args.output, &report, || what_if::table(&report, colours()))?;
     let is_clean = faults == 0
         && new.is_empty()
@@ -108,6 +112,18 @@ fn advise(args: &PlanArgs, state: &State, scope: Scope) -> anyhow::Result<ExitCo
         );
     }
     print(args.output, &advice, || what_if::advice_table(&advice, colours()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What has changed since a moment.
+fn since(args: &PlanArgs) -> anyhow::Result<ExitCode> {
+    let prometheus = args.asked().context("--since needs --prometheus")?;
+    let (bytes, doubts) = block_on(prometheus.since())?.context("--prometheus")?;
+    for doubt in &doubts {
+        eprintln!("{}: --prometheus: {doubt}", name::called());
+    }
+    let since = what_if::since(prometheus.over.as_str(), args.price, bytes);
+    print(args.output, &since, || what_if::since_table(&since, colours()))?;
     Ok(ExitCode::SUCCESS)
 }
 

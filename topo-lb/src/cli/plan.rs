@@ -33,13 +33,22 @@ pub struct PlanArgs {
     /// --metrics or --prometheus
     #[arg(long, conflicts_with_all = ["to", "set", "by", "services"])]
     pub advise: bool,
-    /// With --advise: what a GB (10^9 bytes) costs from zone to zone, and from region to region
+    /// Compare the bytes of this time up to now with those of as long before, such as 90m or 7d: what a change
+    /// of then has saved. Needs --prometheus, and no cluster
+    #[arg(
+        long,
+        value_name = "TIME",
+        env = "TOPO_LB_SINCE",
+        conflicts_with_all = ["from", "set", "advise", "metrics", "over", "by", "services", "scope",
+            "kubeconfig", "api_server"]
+    )]
+    pub since: Option<Over>,
+    /// What a GB (10^9 bytes) costs from zone to zone, and from region to region
     #[arg(
         long,
         value_name = "PRICES",
         env = "TOPO_LB_PRICE",
-        default_value = "zone=0.01,region=0.02",
-        requires = "advise"
+        default_value = "zone=0.01,region=0.02"
     )]
     pub price: Prices,
     /// With --advise: most load of the busiest endpoint, in shares that all would get if all had the same
@@ -107,7 +116,8 @@ const NOTHING: &str = "\
 there is nothing to compare: say what is to change. For example
   topo-lb plan --set default/web=topology-keys:topology.kubernetes.io/zone,*    # one Service of this cluster
   topo-lb plan --from cluster.yaml --to changed.yaml                            # two files
-  topo-lb plan --advise --prometheus http://127.0.0.1:9090 --over 7d            # what would save most";
+  topo-lb plan --advise --prometheus http://127.0.0.1:9090 --over 7d            # what would save most
+  topo-lb plan --since 3d --prometheus http://127.0.0.1:9090                    # what a change has saved";
 
 impl PlanArgs {
     /// # Errors
@@ -118,7 +128,10 @@ impl PlanArgs {
             Self { advise: true, .. } if !is_counted => {
                 "--advise needs the bytes that clients moved: --prometheus URL, or --metrics"
             }
-            Self { advise: false, to: None, set, .. } if set.is_empty() => NOTHING,
+            Self { since: Some(_), prometheus: None, .. } => {
+                "--since needs the bytes of then and now: --prometheus URL"
+            }
+            Self { since: None, advise: false, to: None, set, .. } if set.is_empty() => NOTHING,
             _ => return Ok(()),
         };
         let why = why.replace("topo-lb plan", &format!("{} plan", name::called()));
@@ -128,7 +141,8 @@ impl PlanArgs {
     /// The Prometheus to ask.
     #[must_use]
     pub fn asked(&self) -> Option<Prometheus> {
-        let (token_file, over) = (self.prometheus_token_file.clone(), self.over.clone());
+        let token_file = self.prometheus_token_file.clone();
+        let over = self.since.as_ref().unwrap_or(&self.over).clone();
         self.prometheus.clone().map(|url| Prometheus { url, token_file, over })
     }
 }

@@ -108,7 +108,8 @@ fn metrics_of_a_folder_say_how_many_bytes_would_cross() {
     assert!(text(&done.stdout).contains(bytes), "{}", text(&done.stdout));
     assert!(text(&done.stdout).contains("Of its bytes: 8.0 kB moved"), "{}", text(&done.stdout));
     let stays = "\nClients of what changes moved 1.0 kB more to endpoints that they dialled directly, by their \
-                 own addresses: no policy changes that.\n";
+                 own addresses: topo-lb.io/direct: refuse refuses those that a strict policy passes over.\n\
+                 ";
     assert!(text(&done.stdout).contains(stays), "{}", text(&done.stdout));
     assert!(text(&done.stdout).contains("Assumed: the bytes of a node's clients follow"));
     assert_eq!(text(&done.stderr), "");
@@ -191,6 +192,7 @@ fn wrong_flags_end_with_2_and_say_what_is_right() {
     for (flags, sentence) in [
         (&["--from", "-"][..], "topo-lb plan --set default/web=topology-keys:"),
         (&["--from", "-", "--advise"], "--prometheus URL, or --metrics"),
+        (&["--since", "3d"], "--prometheus URL"),
         (
             &["--from", "-", "--advise", "--metrics", "x", "--price", "zone=-1"],
             "zone=0.01,region=0.02",

@@ -31,4 +31,5 @@ mod speed;
 mod updates;
 mod weights;
 mod what_if;
+mod what_if_moved;
 mod without_room;

@@ -398,7 +398,7 @@ pub(crate) fn cluster(bytes: &[u8]) -> (Cluster, &'static str) {
     (Cluster { nodes, services: vec![service], slices, ..cluster }, this_node)
 }
 
-/// The same, of which no object says `handle`, `refusal` or `direct`.
+/// The same, of which no object says `handle` or `refusal`.
 pub(crate) fn cluster_of_ours(bytes: &[u8]) -> Cluster {
     let (mut cluster, _) = cluster(bytes);
     let policies = cluster.policies.iter_mut().map(|it| &mut it.policy);
@@ -406,7 +406,7 @@ pub(crate) fn cluster_of_ours(bytes: &[u8]) -> Cluster {
     let policies = policies.chain(cluster.namespaces.iter_mut().map(|it| &mut it.policy));
     for policy in policies.chain(cluster.services.iter_mut().map(|it| &mut it.policy)) {
         let policy = Arc::make_mut(policy);
-        (policy.handle, policy.refusal, policy.direct) = (None, None, None);
+        (policy.handle, policy.refusal) = (None, None);
     }
     cluster
 }

@@ -263,8 +263,28 @@ fn expect_a_plan_with_bytes(cluster: &Cluster, binary: &Binary) -> Result<()> {
     let count = |name: &str| bytes[name].as_f64().with_context(|| format!("{name}: {report:#}"));
     let (moved, crossed) = (count("moved")?, count("crossed")?);
     ensure!(moved > crossed && crossed > 0.0, "{bytes}");
+    let cost = &report["cost"]["money"];
+    ensure!(cost["before"].as_f64() > Some(0.0), "{report:#}");
     // No agent runs on these.
     ensure!(said.contains("no metrics of these nodes in the last 1h: beside"), "{said}");
+    expect_what_was_saved(cluster, binary)
+}
+
+/// `topo-lb plan --since`, of a time before which nothing was there.
+fn expect_what_was_saved(cluster: &Cluster, binary: &Binary) -> Result<()> {
+    let mut since = binary.command(&["plan", "-o", "json", "--since", "1h"]);
+    since.args(["--prometheus", &Prometheus::url()]);
+    cluster.beyond(&mut since)?;
+    let done = since.output()?;
+    let said = String::from_utf8_lossy(&done.stderr);
+    ensure!(done.status.success(), "{said}");
+    ensure!(said.contains("no metrics from before 1h ago: try a shorter --since"), "{said}");
+    let report: Value = serde_json::from_slice(&done.stdout)?;
+    let services = report["services"].as_array().context("no Services")?;
+    let web = services.iter().find(|it| it["name"] == "web").context("no web")?;
+    ensure!(web["saved"].is_null(), "{report:#}");
+    let moved = |when: &str| web["bytes"][when]["all"].as_f64();
+    ensure!(moved("before") == Some(0.0) && moved("after") > Some(0.0), "{report:#}");
     Ok(())
 }
 

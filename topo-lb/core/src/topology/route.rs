@@ -71,6 +71,12 @@ pub struct Part {
 }
 
 impl Route {
+    /// Whether it is the one that refuses clients that dial endpoints directly.
+    #[must_use]
+    pub fn refuses_direct_dials(&self) -> bool {
+        self.frontends.first().is_some_and(|(kind, _)| *kind == FrontendKind::Endpoint)
+    }
+
     /// Groups of endpoints, and the share of new connections that each group gets, of 1. The endpoints
     /// of a group get equally many.
     pub fn shares(&self) -> Vec<(&[Chosen], f64)> {

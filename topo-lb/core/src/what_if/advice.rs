@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use rayon::prelude::*;
 use serde::Serialize;
 
+use super::cost::{has_regions, money};
 use super::{ASSUMPTION, BYTES_ASSUMPTION, Both, Bytes, Figures, Prices, Proxied, compare, months};
 use crate::cluster::{ServiceId, State};
 use crate::explain::shown_id;
@@ -160,13 +161,6 @@ pub fn advise(state: &State, asked: &Asked<'_>) -> Advice {
     advice(state, tried, asked)
 }
 
-/// Whether Nodes are in different regions, so that bytes may cost what they cost between them.
-fn has_regions(state: &State) -> bool {
-    let mut regions = state.nodes().filter_map(|(_, labels)| labels.get(REGION));
-    let first = regions.next();
-    regions.any(|other| Some(other) != first)
-}
-
 /// What the change of each Service from `before` to `after` does; `None` if no bytes of it are known.
 fn outcomes(
     before: &Proxied,
@@ -207,17 +201,6 @@ fn outcomes(
         })
     };
     ids.par_iter().map(outcome).collect()
-}
-
-/// What bytes cost: those that left their zone, in the parts that are expected; and those that will.
-fn money(bytes: &Bytes, out_of_region: Both<f64>, prices: &Prices) -> Both<f64> {
-    let expected = bytes.crossing;
-    let crossed = bytes.crossed.unwrap_or(expected.before);
-    let of_a_byte = match expected.before > 0.0 {
-        true => prices.of(expected.before, out_of_region.before) / expected.before,
-        false => prices.of(1.0, 0.0),
-    };
-    Both { before: crossed * of_a_byte, after: prices.of(expected.after, out_of_region.after) }
 }
 
 impl Tried {

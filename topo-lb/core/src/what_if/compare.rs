@@ -64,6 +64,7 @@ pub fn compare<'a>(
         bytes_assumption,
         bytes_over: figures.and_then(|figures| figures.over.clone()),
         bytes_direct: figures.map(|figures| figures.direct(&changed)),
+        cost: None,
         label,
         services,
         totals: sums.totals(),
@@ -170,7 +171,10 @@ fn service_port<'a>(
     let served = Both { before: served(&pair.before), after: served(&pair.after) };
     let groups = groups(pair, after);
     let endpoints = endpoints(pair);
+    let of = |load: &Option<Load<'_>>| load.as_ref().map_or(0, |load| load.refused_direct);
+    let refused_direct = Both { before: of(&pair.before), after: of(&pair.after) };
     let changes = served.before != served.after
+        || refused_direct.before != refused_direct.after
         || groups.iter().any(group_changes)
         || endpoints.iter().any(|one| one.load.before != one.load.after);
     let usable = |load: &Option<Load<'_>>| load.as_ref().map_or(0, |load| load.usable);
@@ -183,6 +187,7 @@ fn service_port<'a>(
         changes,
         served,
         groups,
+        refused_direct,
         endpoints,
         usable: Both { before: usable(&pair.before), after: usable(&pair.after) },
         bytes: None,

@@ -23,6 +23,8 @@ pub(super) struct Load<'a> {
     pub(super) endpoints: BTreeMap<SocketAddr, Endpoint<'a>>,
     /// How many endpoints a policy can choose from.
     pub(super) usable: usize,
+    /// How many nodes refuse clients that dial endpoints directly which the policy passes over.
+    pub(super) refused_direct: usize,
     /// Nodes that this Service treats alike, and what becomes of the connections of each.
     alike: Vec<(Vec<&'a str>, Share)>,
 }
@@ -134,6 +136,7 @@ pub(super) fn of<'a>(
                 groups: BTreeMap::new(),
                 endpoints: sites.map(endpoint).collect(),
                 usable: choice.usable,
+                refused_direct: 0,
                 alike: Vec::new(),
             });
             let is_counted = decision.port.protocol == Protocol::Tcp;
@@ -149,7 +152,10 @@ pub(super) fn of<'a>(
                 service.ports.get(route.place) == Some(load.port)
                     && route.frontends.iter().all(|(_, it)| Family::of(it.address) == load.family)
             };
-            if let Some(at) = loads.iter().position(is_own) {
+            let Some(at) = loads.iter().position(is_own) else { continue };
+            if route.refuses_direct_dials() {
+                loads[at].refused_direct += alike.len();
+            } else {
                 loads[at].add(value, &alike, weights[at].sum(&alike), &route);
             }
         }

@@ -7,19 +7,23 @@
 //! | `proxied` | a cluster in which kube-proxy serves what topo-lb leaves to it |
 //! | `load` | what nodes get from a Service port, and what its endpoints get from them |
 //! | `compare` | the same before and after |
-//! | `advice`, `price` | which policies save most money |
+//! | `advice` | which policies save most money |
+//! | `cost`, `price` | what bytes cost |
 //! | `figures` | what agents have counted of Service ports |
 //! | `moved` | how many of those bytes would leave their zone |
+//! | `since` | what has changed since a moment, as agents counted it |
 //! | `table` | the report as text |
 
 mod advice;
 mod compare;
+mod cost;
 mod figures;
 mod load;
 mod moved;
 mod price;
 mod proxied;
 mod setting;
+mod since;
 mod table;
 
 use std::net::IpAddr;
@@ -33,10 +37,12 @@ use crate::explain::{Policy, Port};
 
 pub use advice::{Advice, Advised, Asked, Left, advise, table as advice_table};
 pub use compare::compare;
+pub use cost::{Cost, cost};
 pub use figures::{Figures, Moved, is_near};
 pub use price::{Prices, PricesError, months};
 pub use proxied::Proxied;
 pub use setting::{Setting, SettingError, apply};
+pub use since::{Distance, Followed, Measured, Outcome, Since, since, table as since_table};
 pub use table::table;
 
 /// How clients are counted. Nothing in manifests says how many connections a node opens.
@@ -95,10 +101,13 @@ pub struct Report<'a> {
     /// The time that the bytes are of, such as `1d`; `None`: since the agents' counters began.
     #[serde(skip_serializing_if = "Option::is_none", rename = "bytesOver")]
     pub bytes_over: Option<Arc<str>>,
-    /// Bytes of clients of what changes that dialled endpoints by their own addresses, and so stay as they
-    /// are: no policy of a Service moves them. `None` without figures.
+    /// Bytes of clients of what changes that dialled endpoints by their own addresses, and so stay where
+    /// they are, or are refused ([`ServicePort::refused_direct`]). `None` without figures.
     #[serde(skip_serializing_if = "Option::is_none", rename = "bytesDirect")]
     pub bytes_direct: Option<f64>,
+    /// What the bytes of clients of what changes cost; `None` if nobody asked, or none are known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Cost>,
     /// The Node label that groups nodes.
     pub label: &'a str,
     /// Service ports that change, and those asked for; by namespace, name, port, protocol, family.
@@ -124,6 +133,10 @@ pub struct ServicePort<'a> {
     pub served: Both<Option<Served>>,
     /// The nodes, by their value of the label; those without the label first.
     pub groups: Vec<Group<'a>>,
+    /// How many nodes refuse clients that dial by address the endpoints that the policy passes over
+    /// (`topo-lb.io/direct: refuse`).
+    #[serde(rename = "refusedDirect")]
+    pub refused_direct: Both<usize>,
     /// Every endpoint that some node uses, before or after, by address and port.
     pub endpoints: Vec<Endpoint<'a>>,
     /// How many endpoints there are to choose from.

@@ -1,5 +1,6 @@
 //! What bytes cost that leave their zone.
 
+use std::fmt;
 use std::str::FromStr;
 
 use serde::Serialize;
@@ -52,6 +53,13 @@ impl FromStr for Prices {
         }
         let zone = zone.ok_or_else(|| PricesError(text.to_owned()))?;
         Ok(Self { zone, region: region.unwrap_or(zone) })
+    }
+}
+
+impl fmt::Display for Prices {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { zone, region } = self;
+        write!(formatter, "A GB costs ${zone} out of the zone, ${region} out of the region")
     }
 }
 

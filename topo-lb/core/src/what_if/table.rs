@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use comfy_table::{Cell, Color};
 
 use super::compare::group_changes;
-use super::{Both, Bytes, Endpoint, Group, Report, Served, ServicePort, Totals};
+use super::{Both, Bytes, Cost, Endpoint, Group, Report, Served, ServicePort, Totals};
 use crate::explain::{empty, policy_text, port_text, shown, some};
 use crate::magnitude;
 use crate::topology::label::ZONE;
@@ -26,6 +26,9 @@ pub fn table(report: &Report<'_>, colour: bool) -> String {
         text.push('\n');
     }
     text += &total(&report.totals, report.label);
+    if let Some(cost) = &report.cost {
+        text += &money(cost);
+    }
     text += &direct(report.bytes_direct.unwrap_or_default(), "Clients of what changes");
     for assumption in [Some(report.assumption), report.bytes_assumption].into_iter().flatten() {
         let _ = writeln!(text, "Assumed: {assumption}.");
@@ -85,12 +88,21 @@ fn one(port: &ServicePort<'_>, label: &str, colour: bool) -> String {
     if !again.is_empty() {
         let _ = writeln!(text, "  served    {}: {}", nodes(again.len()), some(again, NODES));
     }
+    let Both { before: old, after: new } = port.refused_direct;
+    if old != new {
+        let _ = writeln!(
+            text,
+            "  direct    dials of passed-over endpoints are refused on {old} → {}",
+            nodes(new)
+        );
+    }
     if let Some(bytes) = &port.bytes {
         let _ = writeln!(text, "  bytes     {}", moved(bytes, label));
     }
     let tables = groups(&changed, port.groups.len(), label, colour)
         + &endpoints(&port.endpoints, label, colour);
     text += match &*tables {
+        "" if old != new => "",
         "" => "  No client and no endpoint is affected.\n",
         tables => tables,
     };
@@ -115,6 +127,17 @@ fn moved(bytes: &Bytes, label: &str) -> String {
     text
 }
 
+fn money(Cost { money, months, prices }: &Cost) -> String {
+    let time = if months.is_some() { "a month" } else { "in the counted time" };
+    let [before, after] = [money.before, money.after].map(|it| it * months.unwrap_or(1.0));
+    let effect = match after - before {
+        0.0 => "the same".to_owned(),
+        more if more > 0.0 => format!("${more:.2} more"),
+        less => format!("${:.2} less", -less),
+    };
+    format!("Bytes of what changes cost ${before:.2} → ${after:.2} {time}, {effect}. {prices}.\n")
+}
+
 /// What stays as it is, whatever the policies are; `who` dialled it directly.
 pub(super) fn direct(bytes: f64, who: &str) -> String {
     if bytes == 0.0 {
@@ -123,7 +146,7 @@ pub(super) fn direct(bytes: f64, who: &str) -> String {
     let bytes = magnitude::bytes(bytes);
     format!(
         "{who} moved {bytes} more to endpoints that they dialled directly, by their own addresses: \
-         no policy changes that.\n"
+         topo-lb.io/direct: refuse refuses those that a strict policy passes over.\n"
     )
 }
 

@@ -7,8 +7,8 @@ use http::StatusCode;
 use serde::Deserialize;
 
 use super::{PrometheusError, RENAMED};
+use topo_lb_common::backend::Locality;
 use topo_lb_core::cluster::ServiceId;
-use topo_lb_core::what_if::is_near;
 
 /// Most characters that are quoted of a server's message.
 const QUOTED: usize = 300;
@@ -27,7 +27,8 @@ pub(super) struct Sample {
     pub(super) node: Option<Arc<str>>,
     pub(super) service: Option<ServiceId>,
     pub(super) port: Option<Arc<str>>,
-    pub(super) is_near: Option<bool>,
+    /// `None` for an unknown one, too: an agent of another version may have more.
+    pub(super) locality: Option<Locality>,
     pub(super) value: f64,
 }
 
@@ -118,7 +119,8 @@ fn sample(Element { metric, value: (_, value) }: Element) -> Option<Sample> {
         node: label("node").cloned(),
         service,
         port: label("port").cloned(),
-        is_near: label("locality").and_then(|locality| is_near(locality)),
+        locality: label("locality")
+            .and_then(|name| Locality::ALL.into_iter().find(|it| it.name() == &**name)),
         value: value.parse().ok()?,
     })
 }
@@ -149,7 +151,7 @@ mod tests {
             node: Some("n1".into()),
             service: Some(service),
             port: Some("http".into()),
-            is_near: Some(true),
+            locality: Some(Locality::Zone),
             value: 12.5,
         };
         assert_eq!(sample, wanted);
@@ -165,7 +167,7 @@ mod tests {
     #[test]
     fn labels_that_are_missing_or_unknown_are_none() {
         let wanted =
-            Sample { node: None, service: None, port: None, is_near: None, value: f64::INFINITY };
+            Sample { node: None, service: None, port: None, locality: None, value: f64::INFINITY };
         assert_eq!(one(r#"{"node":"","namespace":"a","locality":"moon"}"#, "+Inf"), wanted);
     }
 

@@ -1,9 +1,11 @@
 //! What a Prometheus knows of agents: the bytes of the last while, by its HTTP API, for `plan`. Only reads.
 //!
-//! `answer` understands its answers: pure. `error` says why there is none.
+//! `answer` understands its answers: pure. `error` says why there is none. `since` asks for the bytes of before a
+//! moment, and of since then.
 
 mod answer;
 mod error;
+mod since;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -25,7 +27,7 @@ pub use error::PrometheusError;
 use topo_lb_core::cluster::State;
 use topo_lb_core::explain::some;
 use topo_lb_core::metrics::declared;
-use topo_lb_core::what_if::{Figures, Moved};
+use topo_lb_core::what_if::{Figures, Moved, is_near};
 
 /// How much one answer may take.
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +63,21 @@ impl FromStr for Over {
             }
             _ => Err("write it as a number and one of s, m, h, d, w: 90m, 1d"),
         }
+    }
+}
+
+impl Over {
+    /// As Prometheus writes it.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Twice this time.
+    fn twice(&self) -> String {
+        // Parsed: a number, and one letter.
+        let (number, unit) = self.0.split_at(self.0.len() - 1);
+        format!("{}{unit}", 2 * number.parse::<u32>().unwrap_or_default())
     }
 }
 
@@ -236,8 +253,8 @@ impl Asked<'_> {
 
 /// What a sample says of a Service port; `None` if it says nothing of one.
 fn moved(sample: Sample, is_direct: bool) -> Option<Moved> {
-    let Sample { node, service, port, is_near, value } = sample;
-    let (service, port, is_near) = (service?, port?, is_near?);
+    let Sample { node, service, port, locality, value } = sample;
+    let (service, port, is_near) = (service?, port?, is_near(locality?.name())?);
     Some(Moved { node, service, port, is_near, is_direct, bytes: value })
 }
 

@@ -5,8 +5,11 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::thread;
 
-use super::*;
+use topo_lb_common::backend::Locality;
+use topo_lb_core::what_if::Measured;
 use topo_lb_kube::source::file;
+
+use super::*;
 
 /// A server that answers each request, line and headers, with what `answer` says: status and body.
 fn serve(answer: impl Fn(&str) -> (u16, String) + Send + 'static) -> String {
@@ -209,4 +212,49 @@ fn a_time_is_a_number_and_a_unit() {
     {
         assert!(text.parse::<Over>().is_err(), "{text}");
     }
+}
+
+#[tokio::test]
+async fn since_a_moment_is_compared_with_as_long_before() {
+    let answer = |request: &str| {
+        let is_of = |text: &str| {
+            let encoded: String = text.bytes().map(|byte| format!("%{byte:02X}")).collect();
+            request.contains(&encoded)
+        };
+        let web = |locality: &str| {
+            format!(r#""namespace":"shop","service":"web","locality":"{locality}""#)
+        };
+        if is_of("topo_lb_counting_all[90m] offset 90m") {
+            vector(&[N2])
+        } else if is_of("topo_lb_ready offset 180m") {
+            vector(&[N1])
+        } else if is_of("topo_lb_ready[90m]") {
+            vector(&[N1, N2])
+        } else if is_of("tier=\"direct\"") {
+            vector(&[])
+        } else if is_of("sent_bytes") && is_of("[90m] offset 90m") {
+            vector(&[(&web("region"), "7"), (&web("moon"), "1")])
+        } else if is_of("sent_bytes") {
+            vector(&[(&web("node"), "5")])
+        } else {
+            assert!(is_of("received_bytes"), "{request}");
+            vector(&[])
+        }
+    };
+    let (bytes, doubts) = at(serve(answer)).since().await.unwrap();
+    let measured = |locality, bytes| Measured {
+        service: topo_lb_core::cluster::ServiceId { namespace: "shop".into(), name: "web".into() },
+        locality,
+        is_direct: false,
+        bytes,
+    };
+    assert_eq!(bytes.before, [measured(Locality::Region, 7.0)]);
+    assert_eq!(bytes.after, [measured(Locality::Node, 5.0)]);
+    let [late, partly] = &doubts[..] else { panic!("{doubts:?}") };
+    assert!(late.starts_with("it has no metrics of 180m ago of these nodes"), "{late}");
+    assert!(late.ends_with(": n2"), "{late}");
+    assert!(
+        partly.contains("not all agents counted everything (--count all) in the 90m"),
+        "{partly}"
+    );
 }

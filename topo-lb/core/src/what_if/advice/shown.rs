@@ -53,12 +53,11 @@ pub fn table(advice: &Advice, colour: bool) -> String {
     let Both { before, after } = advice.money;
     let _ = writeln!(
         text,
-        "{time}: {} → {}, saves {}. A GB costs ${} out of the zone, ${} out of the region.",
+        "{time}: {} → {}, saves {}. {}.",
         money(before),
         money(after),
         money(before - after),
-        advice.prices.zone,
-        advice.prices.region,
+        advice.prices,
     );
     if !advice.left.is_empty() {
         text += "Left as they are:\n";

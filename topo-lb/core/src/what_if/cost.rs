@@ -1,0 +1,69 @@
+//! What the bytes of a change cost: those that leave their zone, and those of them that leave their region.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+use super::{Both, Bytes, Figures, Prices, Proxied, ServicePort, compare, months};
+use crate::cluster::State;
+use crate::topology::label::{REGION, ZONE};
+
+/// The cost of what changes. Its JSON is a fixed interface.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Cost {
+    /// Money of the counted time.
+    pub money: Both<f64>,
+    /// How many times that time is in a month of 30 days; `None` if it is not known.
+    pub months: Option<f64>,
+    /// What a GB costs.
+    pub prices: Prices,
+}
+
+/// What the bytes of clients of what changes cost; `None` if no bytes of it are known.
+#[must_use]
+pub fn cost(before: &Proxied, after: &Proxied, figures: &Figures, prices: Prices) -> Option<Cost> {
+    let by_zone = compare(before, after, ZONE, &BTreeSet::new(), Some(figures));
+    by_zone.totals.bytes?;
+    let key = |port: &ServicePort<'_>| (port.service(), port.port.port, port.port.protocol);
+    // Metrics do not say the address family: each port has its bytes once.
+    let crossing = |ports: &[ServicePort<'_>]| -> BTreeMap<_, Bytes> {
+        ports.iter().filter_map(|port| Some((key(port), port.bytes?))).collect()
+    };
+    let changed = crossing(&by_zone.services);
+    let has_regions = has_regions(&before.state) || has_regions(&after.state);
+    let by_region = has_regions.then(|| {
+        // What is the same for regions may still change for zones.
+        let asked = changed.keys().map(|(service, ..)| service.clone()).collect();
+        crossing(&compare(before, after, REGION, &asked, Some(figures)).services)
+    });
+    let by_region = by_region.unwrap_or_default();
+    let money = changed.iter().fold(Both::default(), |sum, (key, bytes)| {
+        let out_of_region = by_region.get(key).map(|it| it.crossing).unwrap_or_default();
+        let Both { before, after } = money(bytes, out_of_region, &prices);
+        Both { before: sum.before + before, after: sum.after + after }
+    });
+    Some(Cost { money, months: figures.over.as_deref().and_then(months), prices })
+}
+
+/// Whether Nodes are in different regions, so that bytes may cost what they cost between them.
+pub(super) fn has_regions(state: &State) -> bool {
+    let mut regions = state.nodes().filter_map(|(_, labels)| labels.get(REGION));
+    let first = regions.next();
+    regions.any(|other| Some(other) != first)
+}
+
+/// What bytes cost: those that left their zone, in the parts that are expected; and those that will. What goes on as
+/// before costs what it did.
+pub(super) fn money(bytes: &Bytes, out_of_region: Both<f64>, prices: &Prices) -> Both<f64> {
+    let expected = bytes.crossing;
+    let crossed = bytes.crossed.unwrap_or(expected.before);
+    let of_a_byte = match expected.before > 0.0 {
+        true => prices.of(expected.before, out_of_region.before) / expected.before,
+        false => prices.of(1.0, 0.0),
+    };
+    let before = crossed * of_a_byte;
+    let is_same = expected.before == expected.after && out_of_region.before == out_of_region.after;
+    let after = if is_same { before } else { prices.of(expected.after, out_of_region.after) };
+    Both { before, after }
+}

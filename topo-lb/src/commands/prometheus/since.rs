@@ -1,0 +1,98 @@
+//! What agents counted before a moment, and since then.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use topo_lb_core::explain::some;
+use topo_lb_core::metrics::declared;
+use topo_lb_core::what_if::{Both, Measured};
+
+use super::answer::Sample;
+use super::{
+    Asked, BYTES, DIRECT, LIMITS, NAMED, Nodes, Over, PRESENT, Prometheus, PrometheusError, RENAMED,
+};
+
+/// 1 where an agent counts what it does not translate, too.
+const COUNTS_ALL: &str = declared::COUNTING_ALL.name;
+
+impl Prometheus {
+    /// The bytes of the last `over`, and of as long before; and sentences on what is missing of them.
+    ///
+    /// # Errors
+    /// It does not answer, or has nothing of topo-lb.
+    pub async fn since(&self) -> Result<(Both<Vec<Measured>>, Vec<String>), PrometheusError> {
+        let mut asked =
+            Asked { client: self.client()?, of: self, limits: LIMITS, doubts: Vec::new() };
+        let over = &self.over.0;
+        let (before, twice) = (format!(" offset {over}"), self.over.twice());
+        let present =
+            |offset: &str| format!("count by (node) (count_over_time({PRESENT}[{over}]{offset}))");
+        let now = asked.nodes(&present("")).await?;
+        if now.is_empty() {
+            let (url, over) = (self.url.clone(), over.to_string());
+            return Err(PrometheusError::NoMetrics { url, over });
+        }
+        let earlier = asked.nodes(&present(&before)).await?;
+        let first = asked.nodes(&format!("count by (node) ({PRESENT} offset {twice})")).await?;
+        let counts = format!("min by (node) (min_over_time({COUNTS_ALL}[{over}]{before})) == 0");
+        let partly = asked.nodes(&counts).await?;
+        let bytes =
+            Both { before: asked.measured(&before).await?, after: asked.measured("").await? };
+        let mut doubts = asked.doubts;
+        doubts.extend(missing(&self.over, &now, &earlier, &first));
+        if !partly.is_empty() {
+            doubts.push(format!(
+                "not all agents counted everything (--count all) in the {over} before: bytes of Services that had \
+                 no policy then are missing there"
+            ));
+        }
+        Ok((bytes, doubts))
+    }
+}
+
+impl Asked<'_> {
+    /// The bytes of the time that ends `offset` ago.
+    async fn measured(&mut self, offset: &str) -> Result<Vec<Measured>, PrometheusError> {
+        let over = &self.of.over.0;
+        let mut all = Vec::new();
+        for (metric, is_direct) in BYTES.iter().flat_map(|it| [(it, false), (it, true)]) {
+            let tier = if is_direct { "=" } else { "!=" };
+            let query = format!(
+                "sum by (namespace, service, locality, {RENAMED}namespace, {RENAMED}service) \
+                 (increase({metric}{{tier{tier}\"{DIRECT}\"}}[{over}]{offset}))"
+            );
+            let measured = |Sample { service, locality, value, .. }| {
+                Some(Measured { service: service?, locality: locality?, is_direct, bytes: value })
+            };
+            all.extend(self.samples(&query).await?.into_iter().filter_map(measured));
+        }
+        Ok(all)
+    }
+}
+
+/// Sentences on nodes whose metrics are of a part of either time: now, earlier, and at the earlier one's begin.
+fn missing(over: &Over, now: &Nodes, earlier: &Nodes, first: &Nodes) -> Vec<String> {
+    let (over, twice) = (&over.0, over.twice());
+    if earlier.is_empty() {
+        return vec![format!("it has no metrics from before {over} ago: try a shorter --since")];
+    }
+    if [now, earlier, first].iter().any(|nodes| nodes.contains(&None)) {
+        return vec![
+            "its metrics do not say of which node they are: set the label node in the scrape job. Whether all \
+             nodes were there all the time is not known"
+                .to_owned(),
+        ];
+    }
+    let without = |of: &Nodes, others: &Nodes| -> Option<String> {
+        let all = of.difference(others).flatten().map(Arc::as_ref).collect::<BTreeSet<&str>>();
+        (!all.is_empty()).then(|| some(all, NAMED))
+    };
+    let late = without(now, first).map(|names| {
+        format!(
+            "it has no metrics of {twice} ago of these nodes, so the time before lacks bytes of them: {names}"
+        )
+    });
+    let gone = without(earlier, now)
+        .map(|names| format!("it has no metrics of these nodes in the last {over}: {names}"));
+    late.into_iter().chain(gone).collect()
+}
