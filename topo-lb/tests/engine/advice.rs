@@ -173,7 +173,7 @@ fn planned(state: &State, advice: &Advice, figures: &Figures) -> f64 {
 
 #[test]
 fn a_larger_bound_saves_no_less_and_plan_says_the_same() {
-    let config = Config { cases: 150, failure_persistence: None, ..Config::default() };
+    let config = Config { cases: 400, failure_persistence: None, ..Config::default() };
     let advised = Cell::new(0);
     let result = TestRunner::new(config).run(&random::tapes(280), |tape| {
         let (cluster, _) = random::cluster(&tape);

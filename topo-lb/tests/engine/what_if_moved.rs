@@ -7,11 +7,11 @@ use std::net::SocketAddr;
 use proptest::test_runner::{Config, TestRunner};
 use topo_lb_common::backend::Locality;
 use topo_lb_common::selection::SPILL_ONE;
-use topo_lb_core::cluster::{Family, Frontend, Port, State};
+use topo_lb_core::cluster::{Family, Frontend, Port, REGION, Service, State};
 use topo_lb_core::topology::{self, Scope, Verdict};
-use topo_lb_core::what_if::{self, Both, Figures, Moved, Report, ServicePort};
+use topo_lb_core::what_if::{self, Both, Figures, Moved, Prices, Report, ServicePort};
 
-use crate::made::{Cluster, H, Z, endpoint, id, keyed, service, slice};
+use crate::made::{Asking as _, Cluster, H, Z, endpoint, id, keyed, node, service, slice};
 use crate::random;
 use crate::what_if::{asked, loads, proxied, with};
 
@@ -212,6 +212,41 @@ fn a_node_is_as_many_clients_as_it_moves_bytes() {
     let report = what_if::compare(&before, &after, Z, &asked, Some(&figures));
     assert_eq!(loads(&report.services[0]), [(2.0, 3.0, Some(1.5)), (2.0, 1.0, Some(0.5))]);
     assert_eq!(report.services[0].busiest(), Both { before: Some(1.0), after: Some(1.5) });
+}
+
+#[test]
+fn a_change_costs_what_leaves_zone_and_region_and_what_stays_the_same_costs_the_same() {
+    let prices = Prices { zone: 0.01, region: 0.02 };
+    let gb = |is_near, count| moved(Some("a1"), "http", is_near, count * 1e9);
+    // Half of what a1 moves is expected to leave its zone; three quarters of it did.
+    let figures = Figures::over("15d".into(), [gb(true, 100.0), gb(false, 300.0)]);
+    let in_regions = |service: Service, regions: bool| {
+        let labels = |name, zone, region| {
+            let region = regions.then_some((REGION, region));
+            [(H, name), (Z, zone)].into_iter().chain(region).collect::<Vec<_>>()
+        };
+        let nodes = [("a1", "a", "r1"), ("b1", "b", "r2")];
+        let nodes = nodes.map(|(name, zone, region)| node(name, &labels(name, zone, region)));
+        let endpoints = vec![endpoint("10.0.0.1", "a1"), endpoint("10.0.0.2", "b1")];
+        proxied(&Cluster::of(nodes.into(), service, endpoints))
+    };
+    let strict = || keyed(Z);
+    let refusing = || keyed(Z).asking(|policy| policy.direct = Some("refuse".into()));
+    for (before, after, regions, money) in [
+        (service(), strict(), false, (3.0, 0.0)),
+        (service(), strict(), true, (6.0, 0.0)),
+        // All is measured, and what is expected of a strict policy is none of it.
+        (strict(), refusing(), true, (3.0, 3.0)),
+        (strict(), service(), true, (3.0, 4.0)),
+    ] {
+        let (before, after) = (in_regions(before, regions), in_regions(after, regions));
+        let cost = what_if::cost(&before, &after, &figures, prices).expect("bytes are known");
+        assert_eq!(cost.months, Some(2.0));
+        assert_near(cost.money.before, money.0);
+        assert_near(cost.money.after, money.1);
+    }
+    let same = in_regions(service(), true);
+    assert_eq!(what_if::cost(&same, &same, &figures, prices), None, "nothing changes");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use topo_lb_tests::browser::Browser;
 use topo_lb_tests::folder::Folder;
 use topo_lb_tests::served::View;
 use topo_lb_tests::view_page::COUNTED;
-use topo_lb_tests::wait::{PATIENCE, until_is};
+use topo_lb_tests::wait::{PATIENCE, until, until_is};
 
 use super::{no_complaints, pick, shop, text};
 
@@ -273,14 +273,15 @@ fn what_is_seen_can_be_saved_and_linked_to() -> Result<()> {
         );
     }
     other.run("document.getElementById('save-map').click()")?;
-    let read = || {
+    let map = || {
         let files = fs::read_dir(folder.path())?.map(|file| Ok(file?.path()));
         let files = files.collect::<Result<Vec<_>>>()?.into_iter();
-        let mut whole = files.filter(|it| it.extension().is_some_and(|end| end == "png"));
-        Ok(whole.next().map(fs::read).transpose()?.unwrap_or_default())
+        let mut maps = files.filter(|it| it.extension().is_some_and(|end| end == "png"));
+        let map = maps.next().map(fs::read).transpose()?.unwrap_or_default();
+        let is_whole = map.starts_with(b"\x89PNG\r\n") && map.windows(4).any(|it| it == b"IEND");
+        Ok(if is_whole { Ok(()) } else { Err(format!("{} bytes", map.len())) })
     };
-    let map = until_is("a picture", PATIENCE, read, |map| !map.is_empty())?;
-    ensure!(map.starts_with(b"\x89PNG\r\n"), "{} bytes", map.len());
+    until("a picture", PATIENCE, map)?;
     let missing = other.run(MISSING_COLOURS)?;
     ensure!(missing == json!([]), "the saved picture lacks {missing}");
     let formula = other

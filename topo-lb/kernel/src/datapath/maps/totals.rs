@@ -60,10 +60,10 @@ impl TotalsMap {
         Ok(())
     }
 
-    /// Removes the entries of Service ports with these indexes, by their keys: a pass over the map would
-    /// take a system call for each entry of all Service ports.
+    /// Removes the entries of Service ports with these indexes.
     pub(crate) fn clear(&mut self, indexes: &BTreeSet<u32>) -> Result<(), StoreError> {
-        for key in indexes.iter().flat_map(|index| keys(*index)) {
+        let there = self.0.keys().map(|key| key.map(|Raw(key)| key));
+        for key in to_remove(indexes, there).map_err(failed(maps::TOTALS, "read"))? {
             absent_is_fine(self.0.remove(&Raw(key))).map_err(failed(maps::TOTALS, "remove"))?;
         }
         Ok(())
@@ -75,7 +75,35 @@ impl TotalsMap {
     }
 }
 
-/// Every key that a Service port can have: 68, a locality and a tier each.
+/// Service ports for which each key is removed, whether it is there or not.
+const FEW: usize = 16;
+
+/// The keys to remove for these Service ports, of which some may not be there: with as few system calls as can be had, of
+/// which each key of the map takes one, and each removal another one. After the start of an agent, the map is empty,
+/// and all are new; later a few Service ports change beside many that have entries.
+fn to_remove<E>(
+    indexes: &BTreeSet<u32>,
+    there: impl Iterator<Item = Result<TotalsKey, E>>,
+) -> Result<Vec<TotalsKey>, E> {
+    let all = || indexes.iter().flat_map(|index| keys(*index)).collect();
+    if indexes.len() <= FEW {
+        return Ok(all());
+    }
+    let (mut found, most) = (Vec::new(), indexes.len() * KEYS);
+    for (place, key) in there.enumerate() {
+        let key = key?;
+        if place == most {
+            return Ok(all());
+        }
+        found.extend(indexes.contains(&key.service).then_some(key));
+    }
+    Ok(found)
+}
+
+/// Keys that a Service port can have: a locality and a tier each.
+const KEYS: usize = Locality::ALL.len() * (MAX_KEYS + 1);
+
+/// Each of these [`KEYS`].
 fn keys(index: u32) -> impl Iterator<Item = TotalsKey> {
     let tiers = || (0..MAX_KEYS as u8).chain([NO_TIER]);
     let key = move |locality| tiers().map(move |tier| TotalsKey::new(index, locality, tier));
@@ -116,12 +144,42 @@ mod tests {
     #[test]
     fn a_service_port_has_few_keys_however_many_others_there_are() {
         let all: BTreeSet<TotalsKey> = keys(7).collect();
-        assert_eq!(all.len(), Locality::ALL.len() * (MAX_KEYS + 1));
+        assert_eq!(all.len(), KEYS);
         assert!(all.iter().all(|key| key.service == 7));
         for locality in Locality::ALL {
             for tier in [0, MAX_KEYS as u8 - 1, NO_TIER] {
                 assert!(all.contains(&TotalsKey::new(7, locality, tier)), "{locality:?} {tier}");
             }
         }
+    }
+
+    #[test]
+    fn many_new_service_ports_cost_what_the_map_has_and_few_what_they_can_have() {
+        use std::cell::Cell;
+        use std::convert::Infallible;
+
+        let entries = |of: std::ops::Range<u32>| {
+            of.map(|index| Ok::<_, Infallible>(TotalsKey::new(index, Locality::Zone, 0)))
+        };
+        let asked = Cell::new(0);
+        let removed = |indexes: std::ops::Range<u32>, there: std::ops::Range<u32>| {
+            asked.set(0);
+            let there = entries(there).inspect(|_| asked.set(asked.get() + 1));
+            let Ok(all) = to_remove(&indexes.collect(), there);
+            (asked.get(), all)
+        };
+        // An agent starts with empty maps.
+        assert_eq!(removed(0..10_000, 0..0), (0, Vec::new()));
+        // A thousand come and go beside nine thousand with connections; of the old ones ten had some.
+        let (asked, all) = removed(0..1_000, 990..10_000);
+        let found: Vec<_> =
+            entries(990..1_000).map(|key| key.unwrap_or_else(|it| match it {})).collect();
+        assert_eq!((asked, all), (9_010, found));
+        // More entries than there are keys to remove: no more of them are read.
+        let (asked, all) = removed(0..17, 0..10_000);
+        assert_eq!((asked, all.len()), (17 * KEYS + 1, 17 * KEYS));
+        // One changes.
+        let (asked, all) = removed(0..1, 0..10_000);
+        assert_eq!((asked, all.len()), (0, KEYS));
     }
 }
