@@ -28,7 +28,7 @@ fn price(browser: &mut Browser, zone: f64, region: f64) -> Result<()> {
 /// The colours of what the cards show that are not in the map's part of the saved picture.
 const MISSING_COLOURS: &str = r"(async () => {
   const { picture } = await import('/picture.js');
-  const map = await createImageBitmap(await picture(0));
+  const map = await createImageBitmap(await picture({ service: '', cluster: { label: '' }, now: { at: 0 } }));
   const context = new OffscreenCanvas(map.width, map.height).getContext('2d');
   context.drawImage(map, 0, 0);
   const room = document.getElementById('drawing');

@@ -5,11 +5,13 @@ mod candidate;
 mod shown;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use rayon::prelude::*;
 use serde::Serialize;
 
 use super::cost::{has_regions, money};
+use super::load::{self, Load};
 use super::{ASSUMPTION, BYTES_ASSUMPTION, Both, Bytes, Figures, Prices, Proxied, compare, months};
 use crate::cluster::{ServiceId, State};
 use crate::explain::shown_id;
@@ -127,13 +129,20 @@ struct Outcome {
 pub fn advise(state: &State, asked: &Asked<'_>) -> Advice {
     let before = Proxied::of(state.clone(), asked.scope);
     let nodes = NodesByLabel::of(&before.state);
-    let has_regions = has_regions(state);
+    let labels: &[&str] = if has_regions(state) { &[ZONE, REGION] } else { &[ZONE] };
     let mut tried: BTreeMap<&ServiceId, Tried> = state
         .services()
         .filter(|id| asked.figures.has(id))
         .map(|id| (id, Tried { kept: Kept::of(state, id), ..Tried::default() }))
         .collect();
-    for candidate in Candidate::all(has_regions) {
+    let figures = Some(asked.figures);
+    // Before each change it is the same.
+    let loads = |id: &&ServiceId| -> Vec<_> {
+        labels.iter().map(|label| load::of(&before, &nodes, label, id, figures)).collect()
+    };
+    let ids: Vec<&ServiceId> = tried.keys().copied().collect();
+    let old: BTreeMap<_, _> = ids.par_iter().map(|id| (*id, loads(id))).collect();
+    for candidate in Candidate::all(labels.len() > 1) {
         let mut after = state.clone();
         let ids: Vec<&ServiceId> = tried
             .iter()
@@ -142,7 +151,7 @@ pub fn advise(state: &State, asked: &Asked<'_>) -> Advice {
             // A rule may forbid it, such as that weights exclude spill.
             .filter(|id| super::apply(&mut after, &candidate.settings(state, id)).is_ok())
             .collect();
-        let outcomes = outcomes(&before, &nodes, after, &ids, has_regions, asked);
+        let outcomes = outcomes(&old, after, &ids, labels, asked);
         for (id, outcome) in ids.into_iter().zip(outcomes) {
             if let (Some(one), Some(outcome)) = (tried.get_mut(id), outcome) {
                 one.meet(candidate, outcome, asked.max_load);
@@ -152,7 +161,7 @@ pub fn advise(state: &State, asked: &Asked<'_>) -> Advice {
     // What those cost that were not tried.
     let ids: Vec<&ServiceId> =
         tried.iter().filter(|(_, one)| one.now.is_none()).map(|(id, _)| *id).collect();
-    let same = outcomes(&before, &nodes, state.clone(), &ids, has_regions, asked);
+    let same = outcomes(&old, state.clone(), &ids, labels, asked);
     for (id, outcome) in ids.into_iter().zip(same) {
         if let Some(one) = tried.get_mut(id) {
             one.now = outcome;
@@ -161,22 +170,27 @@ pub fn advise(state: &State, asked: &Asked<'_>) -> Advice {
     advice(state, tried, asked)
 }
 
-/// What the change of each Service from `before` to `after` does; `None` if no bytes of it are known.
+/// The loads of Services before a change, for each label.
+type Loads<'a> = BTreeMap<&'a ServiceId, Vec<Vec<Arc<Load<'a>>>>>;
+
+/// What the change of each Service from its `old` loads to `after` does; `None` if no bytes of it are known.
 fn outcomes(
-    before: &Proxied,
-    nodes: &NodesByLabel<'_>,
+    old: &Loads<'_>,
     after: State,
     ids: &[&ServiceId],
-    has_regions: bool,
+    labels: &[&str],
     asked: &Asked<'_>,
 ) -> Vec<Option<Outcome>> {
     let after = Proxied::of(after, asked.scope);
     let new_nodes = NodesByLabel::of(&after.state);
     let figures = Some(asked.figures);
     let outcome = |id: &&ServiceId| {
-        let by =
-            |label| compare::service([before, &after], [nodes, &new_nodes], label, id, figures);
-        let (by_zone, by_region) = (by(ZONE), has_regions.then(|| by(REGION)));
+        let by = |(place, label): (usize, &&str)| {
+            let new = load::of(&after, &new_nodes, label, id, figures);
+            compare::by_loads([&old.get(id)?[place], &new], &after.state, label, id, figures).into()
+        };
+        let mut ports = labels.iter().enumerate().map(by);
+        let (by_zone, by_region): (Vec<_>, _) = (ports.next()??, ports.next().flatten());
         let bytes = |ports: &[compare::Compared<'_>]| {
             let mut known = ports.iter().filter_map(|(port, _)| port.bytes);
             let first = known.next()?;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::SocketAddr;
 use std::ops::AddAssign;
+use std::sync::Arc;
 
 use rayon::prelude::*;
 
@@ -81,9 +82,20 @@ pub(super) fn service<'a>(
 ) -> Vec<Compared<'a>> {
     let old = load::of(before, old_nodes, label, id, figures);
     let new = load::of(after, new_nodes, label, id, figures);
+    by_loads([&old, &new], &after.state, label, id, figures)
+}
+
+/// The same, with the loads before and after.
+pub(super) fn by_loads<'a>(
+    [old, new]: [&[Arc<Load<'a>>]; 2],
+    after: &State,
+    label: &str,
+    id: &ServiceId,
+    figures: Option<&Figures>,
+) -> Vec<Compared<'a>> {
     let mut all: Vec<_> = pairs(old, new)
         .into_iter()
-        .map(|(dialled, pair)| (service_port(id, dialled, &pair, &after.state), pair))
+        .map(|(dialled, pair)| (service_port(id, dialled, &pair, after), pair))
         .collect();
     if let Some(figures) = figures {
         add_bytes(&mut all, id, figures, label == ZONE);
@@ -108,21 +120,21 @@ fn ports(state: &State, id: &ServiceId) -> usize {
     service.ports.len() * families.len()
 }
 
-pub(super) type Pair<'a> = Both<Option<Load<'a>>>;
+pub(super) type Pair<'a> = Both<Option<Arc<Load<'a>>>>;
 
 /// A Service port, and what it was made of.
 pub(super) type Compared<'a> = (ServicePort<'a>, Pair<'a>);
 
-fn pairs<'a>(before: Vec<Load<'a>>, after: Vec<Load<'a>>) -> BTreeMap<Dialled, Pair<'a>> {
+fn pairs<'a>(before: &[Arc<Load<'a>>], after: &[Arc<Load<'a>>]) -> BTreeMap<Dialled, Pair<'a>> {
     let dialled = |load: &Load<'_>| (load.port.port, load.port.protocol.into(), load.family);
     let mut pairs: BTreeMap<Dialled, Pair<'a>> = BTreeMap::new();
     for load in before {
-        let key = dialled(&load);
-        pairs.entry(key).or_default().before = Some(load);
+        let key = dialled(load);
+        pairs.entry(key).or_default().before = Some(Arc::clone(load));
     }
     for load in after {
-        let key = dialled(&load);
-        pairs.entry(key).or_default().after = Some(load);
+        let key = dialled(load);
+        pairs.entry(key).or_default().after = Some(Arc::clone(load));
     }
     pairs
 }
@@ -167,17 +179,17 @@ fn service_port<'a>(
 ) -> ServicePort<'a> {
     let newest = pair.after.as_ref().or(pair.before.as_ref());
     let name = newest.map(|load| load.port.name.to_string());
-    let served = |load: &Option<Load<'_>>| load.as_ref().map(|load| load.served.clone());
+    let served = |load: &Option<Arc<Load<'_>>>| load.as_ref().map(|load| load.served.clone());
     let served = Both { before: served(&pair.before), after: served(&pair.after) };
     let groups = groups(pair, after);
     let endpoints = endpoints(pair);
-    let of = |load: &Option<Load<'_>>| load.as_ref().map_or(0, |load| load.refused_direct);
+    let of = |load: &Option<Arc<Load<'_>>>| load.as_ref().map_or(0, |load| load.refused_direct);
     let refused_direct = Both { before: of(&pair.before), after: of(&pair.after) };
     let changes = served.before != served.after
         || refused_direct.before != refused_direct.after
         || groups.iter().any(group_changes)
         || endpoints.iter().any(|one| one.load.before != one.load.after);
-    let usable = |load: &Option<Load<'_>>| load.as_ref().map_or(0, |load| load.usable);
+    let usable = |load: &Option<Arc<Load<'_>>>| load.as_ref().map_or(0, |load| load.usable);
     let (port, protocol, family) = dialled;
     ServicePort {
         namespace: id.namespace.to_string(),
@@ -207,7 +219,7 @@ pub(super) fn group_changes(group: &Group<'_>) -> bool {
 
 fn groups<'a>(pair: &Pair<'a>, after: &State) -> Vec<Group<'a>> {
     let Both { before: old, after: new } = pair;
-    let refused = |load: &Option<Load<'a>>| -> HashSet<&'a str> {
+    let refused = |load: &Option<Arc<Load<'a>>>| -> HashSet<&'a str> {
         let groups = load.iter().flat_map(|load| load.groups.values());
         groups.flat_map(|group| group.refused.iter().copied()).collect()
     };
@@ -240,7 +252,7 @@ fn groups<'a>(pair: &Pair<'a>, after: &State) -> Vec<Group<'a>> {
 
 fn endpoints<'a>(pair: &Pair<'a>) -> Vec<Endpoint<'a>> {
     let mut all: BTreeMap<SocketAddr, Endpoint<'a>> = BTreeMap::new();
-    let mut take = |load: &Option<Load<'a>>, keep: fn(&mut Both<f64>) -> &mut f64| {
+    let mut take = |load: &Option<Arc<Load<'a>>>, keep: fn(&mut Both<f64>) -> &mut f64| {
         for (address, own) in load.iter().flat_map(|load| &load.endpoints) {
             let endpoint = all.entry(*address).or_insert_with(|| Endpoint {
                 address: address.ip(),
@@ -281,7 +293,7 @@ impl Sums {
         if !port.changes {
             return unchanged;
         }
-        let groups = |load: &Option<Load<'_>>| -> (usize, f64) {
+        let groups = |load: &Option<Arc<Load<'_>>>| -> (usize, f64) {
             let groups = load.iter().flat_map(|load| load.groups.values());
             groups.fold((0, 0.0), |(clients, staying), group| {
                 (clients + group.clients(), staying + group.staying)

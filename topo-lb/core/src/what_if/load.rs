@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use topo_lb_common::backend::Locality;
 
@@ -95,13 +96,22 @@ impl<'a> Weights<'a> {
 
     fn sum(&self, nodes: &[&str]) -> f64 {
         let Some(of_a_byte) = self.of_a_byte else { return nodes.len() as f64 };
-        let own = |node: &&str| {
-            let place = self.known.binary_search_by_key(node, |(name, _)| name);
-            place.map_or(0.0, |at| self.known[at].1)
-        };
-        let bytes: f64 = nodes.iter().map(own).sum();
+        let bytes: f64 = joined(nodes, &self.known).sum();
         (bytes + self.spread * nodes.len() as f64) * of_a_byte
     }
+}
+
+/// The values of those of `nodes` that are in `known`; both are sorted by name (`NodesByLabel::alike`). There are many
+/// nodes, and few of them are known, or the other way round: no name is compared more often than it must be.
+fn joined(nodes: &[&str], known: &[(&str, f64)]) -> impl Iterator<Item = f64> {
+    let from = nodes.first().map_or(0, |first| known.partition_point(|(name, _)| name < first));
+    let mut rest = &known[from..];
+    nodes.iter().map_while(move |node| {
+        let skipped = rest.iter().take_while(|(name, _)| name < node).count();
+        rest = &rest[skipped..];
+        let (name, value) = rest.first()?;
+        Some(if name == node { *value } else { 0.0 })
+    })
 }
 
 /// The ports of a Service, in each of its families. Empty if it is not there or has no ClusterIP. `figures`:
@@ -112,7 +122,7 @@ pub(super) fn of<'a>(
     label: &str,
     id: &ServiceId,
     figures: Option<&Figures>,
-) -> Vec<Load<'a>> {
+) -> Vec<Arc<Load<'a>>> {
     let Proxied { state, by_kube_proxy } = cluster;
     let decisions = decide(state, "", Scope::All, id);
     let Some(Decision { service, .. }) = decisions.first() else { return Vec::new() };
@@ -164,15 +174,16 @@ pub(super) fn of<'a>(
         load.endpoints.retain(|_, endpoint| endpoint.is_used);
         load.groups.values_mut().for_each(|group| group.refused.sort_unstable());
     }
-    loads
+    loads.into_iter().map(Arc::new).collect()
 }
 
 impl<'a> Load<'a> {
-    /// What becomes of the connections of a node; `None` if it is not there.
-    pub(super) fn share(&self, node: &str) -> Option<Share> {
-        let mut alike = self.alike.iter();
-        // Sorted by name: `NodesByLabel::alike`.
-        alike.find(|(nodes, _)| nodes.binary_search(&node).is_ok()).map(|(_, share)| *share)
+    /// What becomes of the bytes of these nodes, sorted by name: how many of them there are, for each share.
+    pub(super) fn shares<'l>(
+        &'l self,
+        bytes: &'l [(&str, f64)],
+    ) -> impl Iterator<Item = (f64, Share)> + 'l {
+        self.alike.iter().map(|(nodes, share)| (joined(nodes, bytes).sum(), *share))
     }
 
     /// What becomes of all nodes' connections.

@@ -1,13 +1,16 @@
 //! How many of the bytes that clients of a Service port moved would leave their zone, before the change
 //! and after it.
 
+use std::sync::Arc;
+
 use super::figures::ByNode;
 use super::load::Load;
 use super::{Both, Bytes};
 
 /// The bytes of a Service port with these figures, whose `measured` crossing is known if nodes are grouped by zone.
-pub(super) fn bytes(figures: &ByNode, pair: &Both<Option<Load<'_>>>, by_zone: bool) -> Bytes {
-    let [before, after] = [&pair.before, &pair.after].map(|load| expected(figures, load.as_ref()));
+pub(super) fn bytes(figures: &ByNode, pair: &Both<Option<Arc<Load<'_>>>>, by_zone: bool) -> Bytes {
+    let [before, after] =
+        [&pair.before, &pair.after].map(|load| expected(figures, load.as_deref()));
     Bytes {
         moved: figures.values().map(|counted| counted.all()).sum(),
         crossed: by_zone.then(|| figures.values().map(|counted| counted.far).sum()),
@@ -19,17 +22,19 @@ pub(super) fn bytes(figures: &ByNode, pair: &Both<Option<Load<'_>>>, by_zone: bo
 /// The bytes that leave their group, and those of clients that get no endpoint. A node's bytes follow its
 /// connections; those of a node that is not there follow the connections of all.
 fn expected(figures: &ByNode, load: Option<&Load<'_>>) -> (f64, f64) {
-    let (mut crossing, mut stopped) = (0.0, 0.0);
-    for (node, counted) in figures {
-        let all = counted.all();
-        let Some(load) = load else {
-            stopped += all;
-            continue;
-        };
-        let share = node.as_deref().and_then(|node| load.share(node));
-        let share = share.unwrap_or_else(|| load.mean());
-        crossing += all * share.crossing;
-        stopped += all * share.stopped;
+    let total: f64 = figures.values().map(|counted| counted.all()).sum();
+    let Some(load) = load else { return (0.0, total) };
+    // Sorted, as the figures are.
+    let named = figures.iter().filter_map(|(node, own)| Some((node.as_deref()?, own.all())));
+    let named: Vec<_> = named.collect();
+    let (mut crossing, mut stopped, mut rest) = (0.0, 0.0, total);
+    for (bytes, share) in load.shares(&named) {
+        crossing += bytes * share.crossing;
+        stopped += bytes * share.stopped;
+        rest -= bytes;
     }
-    (crossing, stopped)
+    // What floating-point numbers lose is no bytes.
+    let rest = if rest > total * 1e-12 { rest } else { 0.0 };
+    let mean = load.mean();
+    (crossing + rest * mean.crossing, stopped + rest * mean.stopped)
 }

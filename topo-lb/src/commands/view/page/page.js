@@ -291,7 +291,7 @@ $("save-services").addEventListener("click", () => { if (view.now) save(table(se
 $("save-map").addEventListener("click", async () => {
   if (!view.now || !view.cluster?.groups.length) return;
   const { at } = view.now;
-  try { save(await picture(at), "map", "png", at); } catch { $("status").textContent = "The browser cannot make a picture of this map."; }
+  try { save(await picture(view), "map", "png", at); } catch { $("status").textContent = "The browser cannot make a picture of this map."; }
 });
 addEventListener("resize", draw);
 new ResizeObserver(draw).observe($("scroll"));

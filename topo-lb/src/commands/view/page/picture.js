@@ -1,13 +1,13 @@
 // The map as a PNG, with the sums above it and the colours below.
 
 const SCALE = 2;
-const HEAD = 58, FOOT = 34, EDGE = 16;
+const HEAD = 58, FOOT = 54, EDGE = 16;
 // An image has no style sheet: what the page's says of an element becomes its attributes.
 const STYLES = ["display", "fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "stroke-linejoin", "paint-order",
   "font-family", "font-size", "font-weight", "text-anchor"];
 
 // As it is now: nothing is read from the page after the map is copied.
-export async function picture(at) {
+export async function picture({ service, cluster: { label }, now: { at } }) {
   const drawing = document.getElementById("drawing");
   const [width, height] = [drawing.clientWidth, drawing.clientHeight];
   const sums = [...document.querySelectorAll("#sums > div")].map((sum) => ["dt", "dd"].map((name) => sum.querySelector(name).textContent));
@@ -39,7 +39,7 @@ export async function picture(at) {
     x = write(name, x + 15, base, 11, "--quiet") + 14;
   }
   const when = `${new Date(at * 1000).toISOString().slice(0, 16).replace("T", " ")} UTC`;
-  write(when, x, base, 11, "--quiet");
+  write([when, service || "all Services", label && `by ${label}`].filter(Boolean).join(" · "), EDGE, base + 20, 11, "--quiet");
   return new Promise((resolve) => { canvas.toBlob(resolve, "image/png"); });
 }
 
