@@ -39,7 +39,7 @@ pub struct PlanArgs {
         long,
         value_name = "TIME",
         env = "TOPO_LB_SINCE",
-        conflicts_with_all = ["from", "set", "advise", "metrics", "over", "by", "services", "scope",
+        conflicts_with_all = ["from", "to", "max_load", "manifests", "set", "advise", "metrics", "over", "by", "services", "scope",
             "kubeconfig", "api_server"]
     )]
     pub since: Option<Over>,

@@ -193,6 +193,7 @@ fn wrong_flags_end_with_2_and_say_what_is_right() {
         (&["--from", "-"][..], "topo-lb plan --set default/web=topology-keys:"),
         (&["--from", "-", "--advise"], "--prometheus URL, or --metrics"),
         (&["--since", "3d"], "--prometheus URL"),
+        (&["--since", "3d", "--prometheus", "http://x", "--to", "x"], "cannot be used with"),
         (
             &["--from", "-", "--advise", "--metrics", "x", "--price", "zone=-1"],
             "zone=0.01,region=0.02",

@@ -245,6 +245,17 @@ fn a_change_costs_what_leaves_zone_and_region_and_what_stays_the_same_costs_the_
         assert_near(cost.money.before, money.0);
         assert_near(cost.money.after, money.1);
     }
+    // All endpoints are on one node, so the keys change nothing, but for what floating-point numbers lose.
+    let nodes = [("a1", "a", "r1"), ("a2", "a", "r1"), ("b1", "b", "r2")]
+        .map(|(name, zone, region)| node(name, &[(H, name), (Z, zone), (REGION, region)]));
+    let endpoints: Vec<_> = (1..=3).map(|host| endpoint(&format!("10.0.0.{host}"), "a1")).collect();
+    let [one, other] = [service(), keyed(&format!("{Z},*"))]
+        .map(|it| proxied(&Cluster::of(nodes.clone().into(), it, endpoints.clone())));
+    let all = [("a2", true, 7.0), ("a2", false, 0.1), ("b1", false, 900.0), ("b1", true, 3.3)];
+    let all = all.map(|(node, is_near, count)| moved(Some(node), "http", is_near, count * 1e9));
+    let figures = Figures::since_start(all, Vec::new());
+    let cost = what_if::cost(&one, &other, &figures, prices).expect("bytes are known").money;
+    assert_eq!(cost.before, cost.after);
     let same = in_regions(service(), true);
     assert_eq!(what_if::cost(&same, &same, &figures, prices), None, "nothing changes");
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rayon::prelude::*;
 use serde::Serialize;
 
-use super::cost::{has_regions, money};
+use super::cost::{has_regions, of_ports};
 use super::load::{self, Load};
 use super::{ASSUMPTION, BYTES_ASSUMPTION, Both, Bytes, Figures, Prices, Proxied, compare, months};
 use crate::cluster::{ServiceId, State};
@@ -200,7 +200,11 @@ fn outcomes(
             }))
         };
         let bytes_by_zone = bytes(&by_zone)?;
-        let out_of_region = by_region.and_then(|ports| bytes(&ports)).map(|it| it.crossing);
+        let money = of_ports(
+            by_zone.iter().map(|(port, _)| port),
+            by_region.iter().flatten().map(|(port, _)| port),
+            &asked.prices,
+        );
         let ports = by_zone.iter().map(|(port, _)| port);
         let load = |of: fn(Both<Option<f64>>) -> Option<f64>| {
             let loads = ports.clone().filter_map(|port| of(port.busiest()));
@@ -209,7 +213,7 @@ fn outcomes(
         let groups = ports.clone().flat_map(|port| &port.groups);
         Some(Outcome {
             bytes: bytes_by_zone,
-            money: money(&bytes_by_zone, out_of_region.unwrap_or_default(), &asked.prices),
+            money,
             load: Both { before: load(|it| it.before), after: load(|it| it.after) },
             refused: groups.map(|group| group.newly_refused.len()).sum(),
         })

@@ -25,25 +25,35 @@ pub struct Cost {
 pub fn cost(before: &Proxied, after: &Proxied, figures: &Figures, prices: Prices) -> Option<Cost> {
     let by_zone = compare(before, after, ZONE, &BTreeSet::new(), Some(figures));
     by_zone.totals.bytes?;
-    let key = |port: &ServicePort<'_>| (port.service(), port.port.port, port.port.protocol);
-    // Metrics do not say the address family: each port has its bytes once.
-    let crossing = |ports: &[ServicePort<'_>]| -> BTreeMap<_, Bytes> {
-        ports.iter().filter_map(|port| Some((key(port), port.bytes?))).collect()
-    };
-    let changed = crossing(&by_zone.services);
     let has_regions = has_regions(&before.state) || has_regions(&after.state);
     let by_region = has_regions.then(|| {
         // What is the same for regions may still change for zones.
-        let asked = changed.keys().map(|(service, ..)| service.clone()).collect();
-        crossing(&compare(before, after, REGION, &asked, Some(figures)).services)
+        let asked = by_zone.services.iter().map(ServicePort::service).collect();
+        compare(before, after, REGION, &asked, Some(figures))
     });
-    let by_region = by_region.unwrap_or_default();
-    let money = changed.iter().fold(Both::default(), |sum, (key, bytes)| {
-        let out_of_region = by_region.get(key).map(|it| it.crossing).unwrap_or_default();
-        let Both { before, after } = money(bytes, out_of_region, &prices);
-        Both { before: sum.before + before, after: sum.after + after }
-    });
+    let by_region = by_region.iter().flat_map(|report| &report.services);
+    let money = of_ports(by_zone.services.iter(), by_region, &prices);
     Some(Cost { money, months: figures.over.as_deref().and_then(months), prices })
+}
+
+/// What the bytes of ports cost, given what leaves their zone and, if nodes are in several regions, their region.
+pub(super) fn of_ports<'p, 'a: 'p>(
+    by_zone: impl Iterator<Item = &'p ServicePort<'a>>,
+    by_region: impl Iterator<Item = &'p ServicePort<'a>>,
+    prices: &Prices,
+) -> Both<f64> {
+    let key = |port: &ServicePort<'_>| (port.service(), port.port.port, port.port.protocol);
+    // Metrics do not say the address family: each port has its bytes once.
+    let by_region: BTreeMap<_, Both<f64>> =
+        by_region.filter_map(|port| Some((key(port), port.bytes?.crossing))).collect();
+    by_zone.filter_map(|port| Some((key(port), port.bytes?))).fold(
+        Both::default(),
+        |sum, (key, bytes)| {
+            let out_of_region = by_region.get(&key).copied().unwrap_or_default();
+            let Both { before, after } = money(&bytes, out_of_region, prices);
+            Both { before: sum.before + before, after: sum.after + after }
+        },
+    )
 }
 
 /// Whether Nodes are in different regions, so that bytes may cost what they cost between them.
@@ -55,15 +65,20 @@ pub(super) fn has_regions(state: &State) -> bool {
 
 /// What bytes cost: those that left their zone, in the parts that are expected; and those that will. What goes on as
 /// before costs what it did.
-pub(super) fn money(bytes: &Bytes, out_of_region: Both<f64>, prices: &Prices) -> Both<f64> {
+fn money(bytes: &Bytes, out_of_region: Both<f64>, prices: &Prices) -> Both<f64> {
     let expected = bytes.crossing;
+    // Loads are sums of shares: what differs by less is what floating-point numbers lose.
+    let least = bytes.moved * 1e-9;
+    let is_same = |it: Both<f64>| (it.before - it.after).abs() <= least;
     let crossed = bytes.crossed.unwrap_or(expected.before);
-    let of_a_byte = match expected.before > 0.0 {
+    let of_a_byte = match expected.before > least {
         true => prices.of(expected.before, out_of_region.before) / expected.before,
         false => prices.of(1.0, 0.0),
     };
     let before = crossed * of_a_byte;
-    let is_same = expected.before == expected.after && out_of_region.before == out_of_region.after;
-    let after = if is_same { before } else { prices.of(expected.after, out_of_region.after) };
+    let after = match [expected, out_of_region, bytes.stopped].into_iter().all(is_same) {
+        true => before,
+        false => prices.of(expected.after, out_of_region.after),
+    };
     Both { before, after }
 }

@@ -130,7 +130,8 @@ fn moved(bytes: &Bytes, label: &str) -> String {
 fn money(Cost { money, months, prices }: &Cost) -> String {
     let time = if months.is_some() { "a month" } else { "in the counted time" };
     let [before, after] = [money.before, money.after].map(|it| it * months.unwrap_or(1.0));
-    let effect = match after - before {
+    // In cents, as it is shown.
+    let effect = match ((after - before) * 100.0).round() / 100.0 {
         0.0 => "the same".to_owned(),
         more if more > 0.0 => format!("${more:.2} more"),
         less => format!("${:.2} less", -less),

@@ -213,7 +213,7 @@ fn help<'a>(view: &View) -> Paragraph<'a> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use std::time::Instant;
 
     use ratatui::Terminal;
@@ -225,29 +225,6 @@ pub(super) mod tests {
     use super::super::traffic::{Rate, TierRate};
     use super::super::view::Key;
     use super::*;
-
-    pub(in crate::commands::top) fn rows() -> Vec<Row> {
-        let rate = Rate {
-            connections: [120.0, 3.25, 0.0, 40.0],
-            refused: 2.0,
-            bytes: [0.0, 0.0, 0.0, 1_234_567.0],
-            ..Rate::default()
-        };
-        let nodes = BTreeMap::from([("worker-1".into(), rate.clone())]);
-        let of_tier = |ended, failed, bytes| TierRate { ended, failed, bytes };
-        let tiers = [
-            (Tier::Key(0), of_tier(118.0, 0.0, 2e6)),
-            (Tier::Key(12), of_tier(0.0, 1.5, 0.0)),
-            (Tier::None, of_tier(3.0, 0.0, 7.0)),
-            (Tier::Left, of_tier(2.0, 0.0, 3e3)),
-            (Tier::Direct, of_tier(1.0, 0.0, 0.0)),
-        ];
-        let tiers = tiers.into();
-        vec![
-            Row { service: "default/web".into(), rate, nodes, tiers },
-            Row { service: "default/idle\u{1b}[2J".into(), ..Row::default() },
-        ]
-    }
 
     fn screen(view: &View, status: &Status) -> String {
         screen_of(120, view, status)
@@ -264,7 +241,7 @@ pub(super) mod tests {
     #[test]
     fn the_screen_shows_services_nodes_troubles_and_keys() {
         let mut view = View::default();
-        view.update(rows());
+        view.update(Row::examples());
         let troubles = BTreeMap::from([("worker-2".into(), "no answer within 5 s".to_owned())]);
         let status = Status { asked: 1, troubles, ..Status::default() };
         assert!(view.press(Key::Enter));
@@ -294,7 +271,7 @@ dialled directly                     1.0         -         -
     #[test]
     fn the_screen_shows_round_trips_and_this_node_s_endpoints_of_the_open_service() {
         let mut view = View::default();
-        view.update(rows());
+        view.update(Row::examples());
         assert!(view.press(Key::Enter));
         let row = |endpoint: &str, locality, share_percent| EndpointRow {
             service: "default/web:http".into(),
@@ -380,7 +357,7 @@ dialled directly                     1.0         -         -
     #[test]
     fn endpoints_of_a_narrow_screen_are_whole() {
         let mut view = View::default();
-        view.update(rows());
+        view.update(Row::examples());
         assert!(view.press(Key::Enter));
         let endpoint = "[fd00:10:244:1::1234]:8080";
         let row = EndpointRow {
@@ -431,7 +408,7 @@ dialled directly                     1.0         -         -
     #[test]
     fn a_small_screen_does_not_panic() {
         let mut view = View::default();
-        view.update(rows());
+        view.update(Row::examples());
         view.is_open = true;
         for (width, height) in [(1, 1), (10, 3), (40, 5)] {
             let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a screen");

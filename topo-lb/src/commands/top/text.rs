@@ -32,7 +32,6 @@ pub(super) fn text(rows: &[&Row], sort: Column, room: Option<usize>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::draw::tests::rows;
     use super::super::traffic::TierRate;
     use super::*;
     use topo_lb_core::metrics::Tier;
@@ -41,7 +40,7 @@ mod tests {
     fn a_table_of_no_services_is_a_sentence() {
         let text = |rows: &[&Row], room| text(rows, Column::Connections, room);
         assert_eq!(text(&[], None), "No Service that is counted has had a connection.");
-        let rows = rows();
+        let rows = Row::examples();
         let rows: Vec<_> = rows.iter().collect();
         let whole = text(&rows, None);
         assert!(whole.lines().nth(1).is_some_and(|line| line.contains("1.2 MB")), "{whole}");

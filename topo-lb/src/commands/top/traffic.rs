@@ -218,6 +218,33 @@ fn rate(then: Option<&Totals>, now: &Totals, seconds: f64) -> (Rate, ByTier) {
 }
 
 #[cfg(test)]
+impl Row {
+    /// Two Services: one with traffic of each kind, and one that a terminal must not obey.
+    pub(super) fn examples() -> Vec<Self> {
+        let rate = Rate {
+            connections: [120.0, 3.25, 0.0, 40.0],
+            refused: 2.0,
+            bytes: [0.0, 0.0, 0.0, 1_234_567.0],
+            ..Rate::default()
+        };
+        let nodes = BTreeMap::from([("worker-1".into(), rate.clone())]);
+        let of_tier = |ended, failed, bytes| TierRate { ended, failed, bytes };
+        let tiers = [
+            (Tier::Key(0), of_tier(118.0, 0.0, 2e6)),
+            (Tier::Key(12), of_tier(0.0, 1.5, 0.0)),
+            (Tier::None, of_tier(3.0, 0.0, 7.0)),
+            (Tier::Left, of_tier(2.0, 0.0, 3e3)),
+            (Tier::Direct, of_tier(1.0, 0.0, 0.0)),
+        ];
+        let tiers = tiers.into();
+        vec![
+            Self { service: "default/web".into(), rate, nodes, tiers },
+            Self { service: "default/idle\u{1b}[2J".into(), ..Self::default() },
+        ]
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use std::time::{Duration, Instant};
 

@@ -60,7 +60,8 @@ pub fn table(since: &Since, colour: bool) -> String {
 }
 
 fn money(money: f64) -> String {
-    if money < 0.0 { format!("-${:.2}", -money) } else { format!("${money:.2}") }
+    // Less than half a cent is nothing.
+    if money <= -0.005 { format!("-${:.2}", -money) } else { format!("${:.2}", money.abs()) }
 }
 
 #[cfg(test)]

@@ -78,8 +78,8 @@ impl TotalsMap {
 /// Service ports for which each key is removed, whether it is there or not.
 const FEW: usize = 16;
 
-/// The keys to remove for these Service ports, of which some may not be there: with as few system calls as can be had, of
-/// which each key of the map takes one, and each removal another one. After the start of an agent, the map is empty,
+/// The keys to remove for these Service ports, of which some may not be there. Each key of the map that is read takes a
+/// system call, and each removal another one, so for many Service ports the map is read first. After the start of an agent, the map is empty,
 /// and all are new; later a few Service ports change beside many that have entries.
 fn to_remove<E>(
     indexes: &BTreeSet<u32>,
