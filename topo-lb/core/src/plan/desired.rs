@@ -11,7 +11,7 @@ use super::apportionment::{self, Rows};
 use super::entry::Entry;
 use crate::cluster::{Clients, Created, Family, Frontend, FrontendKind, Protocol, ServiceId};
 use crate::topology::claim::Claim;
-use crate::topology::exposed::FrontendOfKind;
+use crate::topology::exposed::{FrontendOfKind, are_direct};
 use crate::topology::size::Excess;
 use crate::topology::{Chosen, Route, Verdict};
 
@@ -98,7 +98,7 @@ impl Target {
 
     /// Whether it refuses clients that dial endpoints directly, and nothing else.
     pub fn is_direct(&self) -> bool {
-        self.frontends.first().is_some_and(|(kind, _)| *kind == FrontendKind::Endpoint)
+        are_direct(&self.frontends)
     }
 
     /// What clients dial, whoever gets it.

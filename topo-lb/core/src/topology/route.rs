@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use topo_lb_common::selection::SPILL_ONE;
 
 use super::evaluation::{CandidateStatus, Evaluation};
-use super::exposed::{ByClients, Exposing, FrontendOfKind};
+use super::exposed::{ByClients, Exposing, FrontendOfKind, are_direct};
 use super::label::Here;
 use super::policy::{self, Policy};
 use super::rules::Rules;
@@ -74,7 +74,7 @@ impl Route {
     /// Whether it is the one that refuses clients that dial endpoints directly.
     #[must_use]
     pub fn refuses_direct_dials(&self) -> bool {
-        self.frontends.first().is_some_and(|(kind, _)| *kind == FrontendKind::Endpoint)
+        are_direct(&self.frontends)
     }
 
     /// Groups of endpoints, and the share of new connections that each group gets, of 1. The endpoints

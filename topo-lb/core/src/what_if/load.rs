@@ -101,8 +101,8 @@ impl<'a> Weights<'a> {
     }
 }
 
-/// The values of those of `nodes` that are in `known`; both are sorted by name (`NodesByLabel::alike`). There are many
-/// nodes, and few of them are known, or the other way round: no name is compared more often than it must be.
+/// The values of those of `nodes` that are in `known`, in one pass over both, which are sorted by name
+/// (`NodesByLabel::alike`).
 fn joined(nodes: &[&str], known: &[(&str, f64)]) -> impl Iterator<Item = f64> {
     let from = nodes.first().map_or(0, |first| known.partition_point(|(name, _)| name < first));
     let mut rest = &known[from..];

@@ -228,6 +228,8 @@ async fn since_a_moment_is_compared_with_as_long_before() {
             vector(&[N2])
         } else if is_of("topo_lb_ready offset 180m") {
             vector(&[N1])
+        } else if is_of("topo_lb_ready[90m] offset 90m") {
+            vector(&[N1, (r#""node":"n3""#, "1")])
         } else if is_of("topo_lb_ready[90m]") {
             vector(&[N1, N2])
         } else if is_of("tier=\"direct\"") {
@@ -250,9 +252,10 @@ async fn since_a_moment_is_compared_with_as_long_before() {
     };
     assert_eq!(bytes.before, [measured(Locality::Region, 7.0)]);
     assert_eq!(bytes.after, [measured(Locality::Node, 5.0)]);
-    let [late, partly] = &doubts[..] else { panic!("{doubts:?}") };
+    let [late, gone, partly] = &doubts[..] else { panic!("{doubts:?}") };
     assert!(late.starts_with("it has no metrics of 180m ago of these nodes"), "{late}");
     assert!(late.ends_with(": n2"), "{late}");
+    assert_eq!(gone, "it has no metrics of these nodes in the last 90m: n3");
     assert!(
         partly.contains("not all agents counted everything (--count all) in the 90m"),
         "{partly}"

@@ -79,8 +79,8 @@ impl TotalsMap {
 const FEW: usize = 16;
 
 /// The keys to remove for these Service ports, of which some may not be there. Each key of the map that is read takes a
-/// system call, and each removal another one, so for many Service ports the map is read first. After the start of an agent, the map is empty,
-/// and all are new; later a few Service ports change beside many that have entries.
+/// system call, and each removal another one, so for many Service ports the map is read first, up to as many keys as they
+/// can have. When an agent starts with new maps, there are none; later a few Service ports change beside many that have some.
 fn to_remove<E>(
     indexes: &BTreeSet<u32>,
     there: impl Iterator<Item = Result<TotalsKey, E>>,
