@@ -14,6 +14,8 @@ pub struct Difference {
     pub what: &'static str,
     /// Why, for docs.
     pub reason: &'static str,
+    /// Whether kube-proxy's outcomes are drawn at random, so that by chance none may differ.
+    pub(super) is_random: bool,
     /// topo-lb's outcome, from those of all cells before this difference; `None` where it does not apply.
     apply: fn(&Cell, &Outcome, &Table) -> Option<Outcome>,
 }
@@ -23,6 +25,7 @@ pub const ALL: [Difference; 10] = [
     Difference {
         what: "If all endpoints terminate, those that still serve are dialled.",
         reason: "kube-proxy does the same since Kubernetes 1.26 (KEP-1669); 1.20 refuses.",
+        is_random: false,
         apply: |cell, _, table| {
             let is_so = cell.service.endpoints == Endpoints::Terminating;
             is_so.then(|| table.with(cell, Endpoints::Both))
@@ -32,6 +35,7 @@ pub const ALL: [Difference; 10] = [
         what: "With `externalTrafficPolicy: Local`, a node whose only endpoint terminates dials it.",
         reason: "kube-proxy does the same since Kubernetes 1.26 (KEP-1669), so that a rollout loses no \
                  connection until the load balancer has noticed; 1.20 drops.",
+        is_random: false,
         apply: |cell, _, table| {
             let is_so = cell.service.policy == Policy::Local
                 && cell.service.endpoints == Endpoints::Draining
@@ -46,6 +50,7 @@ pub const ALL: [Difference; 10] = [
         reason: "kube-proxy does the same for external IPs since Kubernetes 1.21 \
                  (kubernetes/kubernetes#96296); 1.20 leaves the packets of a node's processes alone \
                  (`! --src-type LOCAL`). Its refusals apply to packets that come in.",
+        is_random: false,
         apply: |cell, outcome, table| {
             let is_external = matches!(cell.target, Target::LoadBalancer | Target::ExternalIp);
             let is_so = matches!(cell.caller, Caller::Host | Caller::HostPod)
@@ -58,6 +63,7 @@ pub const ALL: [Difference; 10] = [
     Difference {
         what: "A datagram to a Service without an endpoint is refused with ECONNREFUSED.",
         reason: "kube-proxy's REJECT in the chain OUTPUT gives a process of the node EPERM.",
+        is_random: false,
         apply: |cell, outcome, _| {
             let is_so = outcome.0 == FORBIDDEN && !cell.is_limited();
             is_so.then(|| REFUSED.to_owned().into())
@@ -69,6 +75,7 @@ pub const ALL: [Difference; 10] = [
         reason: "The hooks of sockets do not know the source address that a connection will have, so they \
                  leave the decision to the load balancer. In this lab there is none, and nobody answers. \
                  kube-proxy checks the ranges on the node.",
+        is_random: false,
         apply: |cell, _, _| {
             let is_so = cell.is_limited() && cell.caller != Caller::Outside;
             is_so.then(|| UNANSWERED.to_owned().into())
@@ -77,6 +84,7 @@ pub const ALL: [Difference; 10] = [
     Difference {
         what: "A client outside of `loadBalancerSourceRanges` gets no answer, whatever the endpoints.",
         reason: "kube-proxy refuses if there is no endpoint, and so tells a client that is denied.",
+        is_random: false,
         apply: |cell, outcome, _| {
             let is_so = cell.is_limited()
                 && cell.service.variant == Variant::Denied
@@ -90,6 +98,7 @@ pub const ALL: [Difference; 10] = [
         reason: "A node knows which pods are its own; those of others are outside. kube-proxy 1.20 gives \
                  all pods (`--cluster-cidr`) all endpoints, but without masquerade, so that answers \
                  from other nodes never reach them.",
+        is_random: false,
         apply: |cell, outcome, _| {
             let node = cell.uplink()?;
             let is_pod =
@@ -108,6 +117,7 @@ pub const ALL: [Difference; 10] = [
                at the ClusterIP, and another at all other addresses.",
         reason: "kube-proxy notes at each endpoint who has used it: what a client uses at other \
                  addresses changes what it gets at the ClusterIP.",
+        is_random: true,
         apply: |cell, _, table| {
             let is_so = cell.service.policy == Policy::Local
                 && cell.service.variant == Variant::Affinity
@@ -120,6 +130,7 @@ pub const ALL: [Difference; 10] = [
         what: "At `::1` there are no node ports.",
         reason: "The kernel routes nothing from `::1` to other addresses. kube-proxy translates it for a \
                  server on the same node with the node's network, and loses all else.",
+        is_random: false,
         apply: |cell, _, _| {
             let is_so = cell.target == Target::NodePortLoopback && cell.family == Family::V6;
             is_so.then(|| REFUSED.to_owned().into())
@@ -131,6 +142,7 @@ pub const ALL: [Difference; 10] = [
         reason: "Sockets of nodes and pods are connected to the endpoint itself, and what comes in \
                  from outside to an endpoint of the same node needs no masquerade: its answers pass the \
                  same node anyway.",
+        is_random: false,
         apply: |cell, outcome, _| {
             let see = |word: &str| match word.split_once(':') {
                 Some((server, _)) if cell.uplink().is_none_or(|node| node == node_of(server)) => {
