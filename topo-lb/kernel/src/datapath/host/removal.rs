@@ -11,7 +11,7 @@ use aya_obj::generated::bpf_cmd::{
 use super::syscall::bpf;
 
 /// `include/uapi/linux/bpf.h`: writes only if the key does not exist.
-const BPF_NOEXIST: u64 = 1;
+pub const BPF_NOEXIST: u64 = 1;
 /// `include/linux/errno.h`: the kernel's answer to a command that the type of the map lacks.
 const ENOTSUPP: i32 = 524;
 

@@ -10,9 +10,10 @@ use topo_lb_common::maps;
 use tracing::warn;
 
 use super::connections::now;
-use super::pinned::{BPF_NOEXIST, Raw, absent_is_fine, added};
+use super::pinned::{Raw, absent_is_fine, added};
 use crate::datapath::error::causes;
 use crate::datapath::host::grace;
+use crate::datapath::host::removal::BPF_NOEXIST;
 
 /// How long connections stay half-open if the agent crashes while it replaces programs, in units of
 /// [`Quota::half_open_until`], beside the time to copy the tables.

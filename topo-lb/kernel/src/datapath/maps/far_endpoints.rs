@@ -9,7 +9,8 @@ use topo_lb_common::far_endpoints::{FarEndpoint, Moved};
 use topo_lb_common::maps;
 
 use super::error::{OpenError, ReadError, StoreError};
-use super::pinned::{BPF_NOEXIST, Hash, Raw, absent_is_fine, added, entries, failed, open};
+use super::pinned::{Hash, Raw, absent_is_fine, added, entries, failed, open};
+use crate::datapath::host::removal::BPF_NOEXIST;
 
 /// The pinned map.
 pub(crate) struct FarEndpointsMap(Hash<FarEndpoint, Moved>);

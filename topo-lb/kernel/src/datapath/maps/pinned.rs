@@ -124,9 +124,6 @@ pub(crate) fn absent_is_fine(result: Result<(), MapError>) -> Result<(), MapErro
     }
 }
 
-/// `include/uapi/linux/bpf.h`: writes only if the key does not exist.
-pub(super) const BPF_NOEXIST: u64 = 1;
-
 /// An existing key and a full map are no errors.
 pub(super) fn added(outcome: Result<(), MapError>) -> Result<(), MapError> {
     match outcome {

@@ -26,9 +26,10 @@ use super::carried::{self, CarriedConnections};
 use super::counters::place;
 use super::layout::{self, LAYOUT};
 use super::mapped::Mapped;
-use super::pinned::{BPF_NOEXIST, Raw, added};
+use super::pinned::{Raw, added};
 use super::spec::{MapSpec, cpus};
 use crate::datapath::error::{LoadError, causes};
+use crate::datapath::host::removal::BPF_NOEXIST;
 
 /// The new set's directory, below the pin directory.
 const DIRECTORY: &str = "renewal";

@@ -13,7 +13,8 @@ use topo_lb_common::totals::{OTHERS, Totals, TotalsKey};
 
 use super::encode;
 use super::error::{OpenError, ReadError, StoreError};
-use super::pinned::{BPF_NOEXIST, Hash, Raw, absent_is_fine, added, entries, failed, found, open};
+use super::pinned::{Hash, Raw, absent_is_fine, added, entries, failed, found, open};
+use crate::datapath::host::removal::BPF_NOEXIST;
 use topo_lb_core::metrics::Tier;
 use topo_lb_core::topology::validation::MAX_KEYS;
 
