@@ -17,7 +17,7 @@ pub struct TraceArgs {
     #[arg(long, value_name = "POD", env = "TOPO_LB_POD")]
     pub pod: Option<String>,
     /// End after so many connections. Default: at Ctrl-C
-    #[arg(long, value_name = "N", env = "TOPO_LB_COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", env = "TOPO_LB_TRACE_COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
     /// Room for connections until the next look, in KiB, a power of two: ten times a second so many are shown as fit, nine of
     /// each KiB. The others are counted as lost
