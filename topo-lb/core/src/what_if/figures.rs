@@ -81,6 +81,28 @@ impl Figures {
         figures
     }
 
+    /// The sums of both, of the same time.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        for (service, ports) in other.services {
+            let own = self.services.entry(service).or_default();
+            for (port, nodes) in ports {
+                let own = own.entry(port).or_default();
+                for (node, more) in nodes {
+                    let counted = own.entry(node).or_default();
+                    counted.near += more.near;
+                    counted.far += more.far;
+                }
+            }
+        }
+        for (service, bytes) in other.direct {
+            *self.direct.entry(service).or_default() += bytes;
+        }
+        self.cut.extend(other.cut);
+        self.impossible.extend(other.impossible);
+        self
+    }
+
     fn count(&mut self, Moved { node, service, port, is_near, is_direct, bytes }: Moved) {
         if !(0.0..=MOST_BYTES).contains(&bytes) {
             self.impossible.insert(service);

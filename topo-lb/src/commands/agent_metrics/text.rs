@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use prometheus_parse::{Sample, Scrape, Value};
+use rayon::prelude::*;
 use topo_lb_core::cluster::ServiceId;
 use topo_lb_core::explain::shown;
 use topo_lb_core::metrics::declared::{PREFIX, TCP_RECEIVED_BYTES, TCP_SENT_BYTES};
@@ -11,6 +12,9 @@ use topo_lb_core::what_if::{Figures, Moved, is_near};
 
 /// The label `tier` of what clients dialled by the endpoints' own addresses.
 pub(crate) const DIRECT: &str = "direct";
+
+/// The metrics that count bytes.
+const COUNTED: [&str; 2] = [TCP_SENT_BYTES.name, TCP_RECEIVED_BYTES.name];
 
 /// How an agent's metrics end, as OpenMetrics has it.
 const END: &str = "# EOF";
@@ -36,34 +40,42 @@ pub struct NoMetrics(String, String);
 /// # Errors
 /// A text is not that of an agent's metrics, or two are of one node.
 pub fn figures(all: &[Scraped]) -> Result<Figures, NoMetrics> {
-    let breaks_off = |it: &&Scraped| !it.text.trim_end().ends_with(END);
-    let cut = all.iter().filter(breaks_off).map(|it| it.place.clone()).collect();
-    // A thousand agents have millions of samples, so each is summed as it is read.
-    let mut figures = Figures::since_start([], cut);
     let mut places = BTreeMap::new();
-    for Scraped { node, place, text } in all {
-        let wrong = |why: String| NoMetrics(place.clone(), why);
+    for Scraped { node, place, .. } in all {
         if let Some(node) = node
             && let Some(other) = places.insert(node, place)
         {
-            return Err(wrong(format!(
-                "it is of the node {}, and so is {other}: give one of them",
-                shown(node)
-            )));
+            let name = shown(node);
+            let why = format!("it is of the node {name}, and so is {other}: give one of them");
+            return Err(NoMetrics(place.clone(), why));
         }
-        let scrape = Scrape::parse(text.lines().map(|line| Ok(line.to_owned())))
-            .map_err(|_| wrong("this is no text of metrics".to_owned()))?;
-        if !scrape.samples.iter().any(|sample| sample.metric.starts_with(PREFIX)) {
-            return Err(wrong("it has no metric of topo-lb: is it of an agent?".to_owned()));
-        }
-        figures.extend(scrape.samples.iter().filter_map(|sample| moved(node, sample)));
     }
-    Ok(figures)
+    let breaks_off = |it: &&Scraped| !it.text.trim_end().ends_with(END);
+    let cut = all.iter().filter(breaks_off).map(|it| it.place.clone()).collect();
+    // A thousand agents have millions of samples, so each is summed as it is read.
+    let sums = all.par_iter().try_fold(Figures::default, |mut figures, text| {
+        figures.extend(read(text)?);
+        Ok(figures)
+    });
+    let sums = sums.try_reduce(Figures::default, |one, other| Ok(one.and(other)))?;
+    Ok(sums.and(Figures::since_start([], cut)))
+}
+
+fn read(Scraped { node, place, text }: &Scraped) -> Result<impl Iterator<Item = Moved>, NoMetrics> {
+    let wrong = |why: &str| NoMetrics(place.clone(), why.to_owned());
+    if !text.lines().any(|line| line.starts_with(PREFIX)) {
+        return Err(wrong("it has no metric of topo-lb: is it of an agent?"));
+    }
+    // The parser takes most of the time, and most lines are of other metrics.
+    let is_read = |line: &&str| COUNTED.iter().any(|name| line.starts_with(name));
+    let lines = text.lines().filter(is_read).map(|line| Ok(line.to_owned()));
+    let scrape = Scrape::parse(lines).map_err(|_| wrong("this is no text of metrics"))?;
+    Ok(scrape.samples.into_iter().filter_map(|sample| moved(node, &sample)))
 }
 
 /// What a sample says; `None` for samples of other metrics.
 fn moved(node: &Option<Arc<str>>, sample: &Sample) -> Option<Moved> {
-    if ![TCP_SENT_BYTES.name, TCP_RECEIVED_BYTES.name].contains(&sample.metric.as_str()) {
+    if !COUNTED.contains(&sample.metric.as_str()) {
         return None;
     }
     let label = |name| sample.labels.get(name);
