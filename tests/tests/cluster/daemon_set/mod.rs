@@ -1,6 +1,7 @@
 //! topo-lb on a real cluster: kubelets, containerd, real pods, with kube-proxy and without it.
 
 mod answers;
+mod bill;
 mod changes;
 mod deployments;
 mod load;
@@ -25,6 +26,7 @@ use answers::{
     ANYWHERE, POOLS, SERVICE, answers, asking, client_of, count, is_from_anywhere, only_from,
     pods_stay_in_their_pool, shell_on,
 };
+use bill::the_bill_is_what_pods_move;
 use changes::{
     a_node_without_kubelet_keeps_its_connections, a_node_works_and_mends_itself_alone,
     a_pool_without_pods_is_refused, killed_pods_are_replaced_without_wrong_answers,
@@ -71,6 +73,7 @@ fn connections_of_real_pods_stay_in_their_pool_through_changes() -> Result<()> {
             ("rolling update to all components", each_component_runs_on_a_kubelet),
             ("headless name", a_headless_name_has_the_own_pool_alone),
             ("view and top", the_page_and_top_show_what_pods_do),
+            ("bill", the_bill_is_what_pods_move),
             ("upgrade", an_upgrade_and_its_way_back_fail_no_connection),
             ("kubelet killed", a_node_without_kubelet_keeps_its_connections),
             ("agent hangs, and the API server is away", a_node_works_and_mends_itself_alone),
