@@ -11,6 +11,7 @@ use topo_lb_tests::scene::{
     ALL, ECHO4, FOLLOWS, HERE, KEYS, Scene, WEB4, ZONE, at, mapped, prepared,
 };
 use topo_lb_tests::traffic::Via;
+use topo_lb_tests::wait::until;
 
 const DIRECT: &str = "topo-lb.io/direct";
 const ANNOTATED: &str = "0a1b2c3d-0000-4000-8000-000000000011";
@@ -209,6 +210,36 @@ fn what_is_open_stays_and_what_is_new_follows_the_pod_and_the_service() -> Resul
         scene.agent.set("--steer-namespaces", "nobody,shop");
         scene.agent.resume()?;
         expect_steered(scene, client, &["b", "c", "d"], &["a"])
+    })
+}
+
+#[test]
+fn a_steered_connection_counts_once_and_for_the_endpoint_that_it_got() -> Result<()> {
+    steering(|scene| {
+        let mut steered = place(scene, ANNOTATED)?;
+        scene.agent.set("--count", "all");
+        scene.agent.resume()?;
+        let far = scene.cluster.pod("d")?.address4();
+        steered.client.wait_for(Via::Http, far, &["a"], FOLLOWS)?;
+        let moved = |scene: &Scene<'_>| -> Result<String> { Ok(scene.agent.get("/metrics")?.body) };
+        let sum = |body: &str, series: &str| -> f64 {
+            let of_series = body.lines().filter(|line| line.starts_with(series));
+            of_series.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum()
+        };
+        let of_web = "{namespace=\"default\",service=\"web\",port=\"http\",locality=\"node\"";
+        until("each connection to end once", FOLLOWS, || {
+            let body = moved(scene)?;
+            let dialled = sum(&body, &format!("topo_lb_connections_total{of_web}"));
+            let ended = sum(&body, &format!("topo_lb_tcp_ended_connections_total{of_web}"));
+            let is_so = dialled > 0.0 && dialled == ended && !body.contains("tier=\"direct\"");
+            Ok(if is_so { Ok(()) } else { Err(format!("{dialled} dialled, {ended} ended")) })
+        })?;
+        scene.client.wait_for(Via::Http, far, &["d"], FOLLOWS)?;
+        until("others to count as direct", FOLLOWS, || {
+            let is_so = moved(scene)?.contains("tier=\"direct\"");
+            Ok(if is_so { Ok(()) } else { Err("nothing is direct") })
+        })
+        .map(drop)
     })
 }
 

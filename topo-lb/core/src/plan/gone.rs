@@ -5,13 +5,14 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use super::finished::Plan;
 use super::indexes::service_of;
 use super::installed::Installed;
 use super::step::Step;
-use crate::cluster::{Family, Frontend, ServiceId};
+use crate::cluster::{Clients, Family, Frontend, ServiceId};
 
 /// An endpoint that no longer serves connections to these frontends, not even existing ones.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,10 +43,17 @@ pub fn gone(
     for (index, endpoints) in removed {
         let Some(service) = installed.indexes().name(index) else { continue };
         let Some(id) = service_of(service) else { continue };
-        let frontends: Vec<_> = installed
-            .frontends_of(index)
-            .map(|frontend| (*frontend, serving(&id, frontend)))
-            .collect();
+        let mut steered = BTreeMap::new();
+        let serving = |frontend: &Frontend| Rc::new(serving(&id, frontend));
+        let mut of = |frontend: &Frontend| match frontend.clients {
+            // There may be a thousand, for which the same endpoints serve.
+            Clients::Steered => {
+                Rc::clone(steered.entry(frontend.family()).or_insert_with(|| serving(frontend)))
+            }
+            Clients::Anywhere | Clients::Outside => serving(frontend),
+        };
+        let frontends: Vec<_> =
+            installed.frontends_of(index).map(|frontend| (*frontend, of(frontend))).collect();
         all.extend(endpoints.into_iter().filter_map(|endpoint| {
             let left: Vec<_> = frontends
                 .iter()
@@ -69,7 +77,7 @@ mod tests {
     use super::*;
     use crate::cluster::service::PolicySources;
     use crate::cluster::{
-        Change, Clients, Endpoint, Placement, Port, Protocol, Service, Slice, SliceId, Update,
+        Change, Endpoint, Placement, Port, Protocol, Service, Slice, SliceId, Update,
     };
     use crate::plan::Capacity;
     use crate::reconcile::Reconciler;

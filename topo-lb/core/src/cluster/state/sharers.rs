@@ -31,9 +31,11 @@ impl Moved {
 
 /// Whether two versions of a slice give the same addresses to the same ports.
 fn are_alike(old: &Endpoints, new: &Endpoints) -> bool {
-    let of = |slice: &Endpoints| (slice.headless, slice.ports.clone(), slice.service.clone());
     let each = |one: &Endpoint| (one.address, one.has_hostname);
-    of(old) == of(new) && old.endpoints.iter().map(each).eq(new.endpoints.iter().map(each))
+    old.service == new.service
+        && old.ports == new.ports
+        && old.headless == new.headless
+        && old.endpoints.iter().map(each).eq(new.endpoints.iter().map(each))
 }
 
 impl State {
