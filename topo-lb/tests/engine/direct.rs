@@ -233,7 +233,7 @@ fn a_member_of_a_stateful_set_that_is_dialled_by_its_name_is_left_alone() {
     cluster.services.push(governing);
     cluster.slices.push(slice);
     assert_eq!(far(&cluster), ["1", "3"]);
-    let text = "; not for 1 that other Service ports have, or with a hostname";
+    let text = "; 1 more is left alone, which another Service port has, or has a hostname";
     assert_eq!(refused(&cluster).1, Some(steered(2) + text));
     assert!(exposed(&cluster)[0].contains("hostname"));
 }

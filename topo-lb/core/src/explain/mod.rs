@@ -387,9 +387,10 @@ fn direct(decision: &Decision<'_>) -> Option<String> {
     };
     Some(match left {
         0 => steered,
-        left => {
-            format!("{steered}; not for {left} that other Service ports have, or with a hostname")
-        }
+        1 => steered + "; 1 more is left alone, which another Service port has, or has a hostname",
+        more => format!(
+            "{steered}; {more} more are left alone, which other Service ports have, or have a hostname"
+        ),
     })
 }
 

@@ -62,7 +62,7 @@ pub struct DirectDials {
     /// * what has no node, as the API server's endpoints: it may be near;
     /// * what is copied from an Endpoints object: before Kubernetes 1.22, tenants could write any address there
     ///   (CVE-2021-25740);
-    /// * for steered Pods, what others have, too, or what has a name of its own ([`shared`]), and all of a Service
+    /// * for steered Pods, what others have, too, or what has a name of its own (file `shared`), and all of a Service
     ///   with session affinity.
     pub endpoints: Vec<SocketAddr>,
     /// How many are not among them for the last reason.
