@@ -45,11 +45,11 @@ fn place(scene: &Scene<'_>, uid: &str) -> Result<Placed> {
     Ok(Placed { client, _pod: pod, _kubepods: kubepods })
 }
 
+/// How a client dials an address.
+type Way = (Via, SocketAddr);
+
 /// All ways to dial a pod by its own address: over TCP, and over UDP.
-fn directly(
-    scene: &Scene<'_>,
-    pod: &str,
-) -> Result<([(Via, SocketAddr); 3], [(Via, SocketAddr); 4])> {
+fn directly(scene: &Scene<'_>, pod: &str) -> Result<([Way; 3], [Way; 4])> {
     let pod = scene.cluster.pod(pod)?;
     let (four, six) = (pod.address4(), pod.address6());
     let mapped = SocketAddr::new(mapped(&pod.ipv4.to_string())?.ip(), four.port());
@@ -60,7 +60,7 @@ fn directly(
 }
 
 /// Whether `pods` answer a client that dials `pod` in each of these ways, with the address that it dialled.
-fn expect(client: &mut Client, ways: &[(Via, SocketAddr)], pods: &[&str]) -> Result<()> {
+fn expect(client: &mut Client, ways: &[Way], pods: &[&str]) -> Result<()> {
     for &(via, to) in ways {
         client.wait_for(via, to, pods, FOLLOWS)?;
         client.expect(via, to, pods)?;
@@ -221,14 +221,14 @@ fn a_steered_connection_counts_once_and_for_the_endpoint_that_it_got() -> Result
         scene.agent.resume()?;
         let far = scene.cluster.pod("d")?.address4();
         steered.client.wait_for(Via::Http, far, &["a"], FOLLOWS)?;
-        let moved = |scene: &Scene<'_>| -> Result<String> { Ok(scene.agent.get("/metrics")?.body) };
+        let page = |scene: &Scene<'_>| Ok::<_, anyhow::Error>(scene.agent.get("/metrics")?.body);
         let sum = |body: &str, series: &str| -> f64 {
             let of_series = body.lines().filter(|line| line.starts_with(series));
             of_series.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum()
         };
         let of_web = "{namespace=\"default\",service=\"web\",port=\"http\",locality=\"node\"";
         until("each connection to end once", FOLLOWS, || {
-            let body = moved(scene)?;
+            let body = page(scene)?;
             let dialled = sum(&body, &format!("topo_lb_connections_total{of_web}"));
             let ended = sum(&body, &format!("topo_lb_tcp_ended_connections_total{of_web}"));
             let is_so = dialled > 0.0 && dialled == ended && !body.contains("tier=\"direct\"");
@@ -236,7 +236,7 @@ fn a_steered_connection_counts_once_and_for_the_endpoint_that_it_got() -> Result
         })?;
         scene.client.wait_for(Via::Http, far, &["d"], FOLLOWS)?;
         until("others to count as direct", FOLLOWS, || {
-            let is_so = moved(scene)?.contains("tier=\"direct\"");
+            let is_so = page(scene)?.contains("tier=\"direct\"");
             Ok(if is_so { Ok(()) } else { Err("nothing is direct") })
         })
         .map(drop)
