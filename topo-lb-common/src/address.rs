@@ -27,6 +27,10 @@ pub const fn service_protocol(raw: u32) -> Option<u8> {
 /// without it is for clients of this node, and for those outside unless there is one of their own.
 pub const OUTSIDE: u8 = 64;
 
+/// Added to [`Frontend::protocol`] of a frontend that only steered Pods use: an endpoint, for which they get
+/// another one. Nobody else looks for it.
+pub const STEERED: u8 = 32;
+
 layout! {
     /// A frontend: the key of `services4` and `services6`.
     #[repr(C, align(4))]
@@ -35,7 +39,8 @@ layout! {
         pub address: A,
         /// Host order, 1–65535.
         pub port: u16,
-        /// [`TCP`], [`UDP`] or [`SCTP`]; for clients outside of this node plus [`OUTSIDE`].
+        /// [`TCP`], [`UDP`] or [`SCTP`]; for clients outside of this node plus [`OUTSIDE`], for steered Pods plus
+        /// [`STEERED`].
         pub protocol: u8,
         /// Zero.
         pub reserved: u8,
@@ -47,11 +52,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frontend_for_the_outside_has_the_number_of_no_protocol() {
-        for protocol in [TCP, UDP, SCTP] {
-            assert_eq!(protocol & OUTSIDE, 0);
-            assert_eq!(service_protocol((protocol | OUTSIDE).into()), None);
+    fn a_frontend_for_some_clients_has_the_number_of_no_protocol() {
+        for (protocol, clients) in
+            [TCP, UDP, SCTP].into_iter().flat_map(|it| [(it, OUTSIDE), (it, STEERED)])
+        {
+            assert_eq!(protocol & clients, 0);
+            assert_eq!(service_protocol((protocol | clients).into()), None);
         }
+        assert_eq!(OUTSIDE & STEERED, 0);
     }
 
     #[test]

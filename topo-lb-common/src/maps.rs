@@ -55,7 +55,7 @@ pub const TRACE_LOST: &str = "trace_lost";
 pub const NAMES: &str = "names";
 /// Unprogrammed Services: those that lack room in the maps above; for people.
 pub const UNPROGRAMMED: &str = "unprogrammed";
-/// Cgroups of excluded Pods.
+/// Cgroups of excluded and of steered Pods.
 pub const EXCLUDED: &str = "excluded";
 /// The levels of the cgroup hierarchy that have such a cgroup.
 pub const EXCLUSION: &str = "exclusion";
@@ -241,7 +241,7 @@ pub const OWN: u32 = 8_192;
 pub const MOST_DEVICES: u32 = 4_096;
 /// Most entries of `unprogrammed`; each takes memory only while it exists.
 pub const MOST_UNPROGRAMMED: u32 = 16_384;
-/// Most Pods that can be excluded on a node; each takes memory only while it is excluded.
+/// Most Pods that can be excluded or steered on a node; each takes memory only while it is.
 pub const MOST_EXCLUDED: u32 = 4_096;
 /// Most entries of `sources4` and of `sources6`; each takes memory only while it exists.
 pub const MOST_SOURCES: u32 = 65_536;

@@ -94,6 +94,7 @@ fn the_chart_is_what_kustomize_makes() -> Result<()> {
             overlay_with("cleanup", &["cgroup-unified"])?,
         ),
         (chart(&["exclude.annotatedPods=true"])?, overlay_with("opt-in", &["exclude-pods"])?),
+        (chart(&["steer.annotatedPods=true"])?, overlay_with("opt-in", &["steer-pods"])?),
         (chart(&["dns.enabled=true"])?, overlay_with("opt-in", &["dns"])?),
         (chart(&["policies.install=true"])?, overlay_with("opt-in", &["policies"])?),
         (

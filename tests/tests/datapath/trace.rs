@@ -240,6 +240,46 @@ fn what_a_process_dials_is_told_with_its_pod_its_endpoint_and_its_tier() -> Resu
 }
 
 #[test]
+fn what_a_steered_pod_dials_by_address_is_told_as_the_services() -> Result<()> {
+    idle(|scene| {
+        let annotations = json!({ "topo-lb.io/steer": "true" });
+        scene.manifests.put(json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": { "name": "client-0", "namespace": "default", "uid": UID, "annotations": annotations },
+        }));
+        scene.manifests.remove("Service", "echo");
+        scene.change(|manifests| {
+            manifests.annotate("web", KEYS, Some("kubernetes.io/hostname,*"))?;
+            manifests.annotate("web", "topo-lb.io/direct", Some("steer"))
+        })?;
+        scene.agent.set("--steer-annotated-pods", "");
+        let mut placed = place(scene)?;
+        scene.agent.resume()?;
+        let far = scene.cluster.pod("d")?.address4();
+        for via in [Via::Http, Via::Udp] {
+            placed.client.wait_for(via, far, &["a"], FOLLOWS)?;
+        }
+        let tracer = Tracer::start(scene, &[])?;
+        let near = scene.cluster.pod("a")?.ipv4.to_string();
+        for (via, port, protocol, hook) in
+            [(Via::Http, "http", "TCP", "connect"), (Via::Udp, "udp", "UDP", "send")]
+        {
+            placed.client.call(via, far, 1)?;
+            let row = tracer.take(1)?.remove(0);
+            let (service, frontend) = (format!("default/web:{port}"), format!("{far}/{protocol}"));
+            let wanted = json!({ "service": service, "frontend": frontend, "hook": hook,
+                "locality": "node", "tier": 0, "outcome": "routed" });
+            has(&row, &wanted)?;
+            ensure!(endpoint(&row) == Some(&*near), "{row}");
+        }
+        // Nobody else is told of what is no frontend of its own.
+        scene.client.call(Via::Http, far, 1)?;
+        placed.client.call(Via::Http, at(EMPTY4)?, 1)?;
+        has(&tracer.take(1)?.remove(0), &json!({ "outcome": "refused" }))
+    })
+}
+
+#[test]
 fn a_flow_of_datagrams_is_told_once_and_again_with_another_endpoint() -> Result<()> {
     play(|scene| {
         let tracer = Tracer::start(scene, &[])?;

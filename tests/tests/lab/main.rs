@@ -25,6 +25,7 @@ mod restarts;
 mod self_test;
 mod sockets;
 mod startup;
+mod steering;
 mod stress;
 mod surroundings;
 mod tc_beside;

@@ -287,7 +287,7 @@ pub(crate) static SEED: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
 pub(crate) static TCP_PEER_IS_SERVICE: Global<u8> = Global::new(1);
 
-/// Whether Pods can be excluded. If zero, it costs connections nothing.
+/// Whether Pods can be excluded or steered. If zero, it costs connections nothing.
 #[unsafe(no_mangle)]
 pub(crate) static HAS_EXCLUSIONS: Global<u8> = Global::new(0);
 

@@ -2,7 +2,7 @@
 
 use core::ptr::NonNull;
 
-use topo_lb_common::address::{Frontend, OUTSIDE};
+use topo_lb_common::address::{Frontend, OUTSIDE, STEERED};
 
 use crate::base::family::{Family, FrontendOf, RecordFields};
 use crate::base::maps::TORN;
@@ -43,14 +43,9 @@ pub(crate) fn find_noting<F: Family>(
 ) -> Found<F> {
     let outside = Frontend { protocol: frontend.protocol | OUTSIDE, ..*frontend };
     for _ in 0..ATTEMPTS {
-        // To replace an element, the kernel adds the new one at the head of its chain, and then
-        // removes the old one further down (`htab_map_update_elem`). A look-up that is between both
-        // at that moment finds neither. Only addresses inside `range` that are no frontend pay for
-        // the second look-up.
-        let look_up = |key| F::services().get_ptr(key).or_else(|| F::services().get_ptr(key));
-        let own = if is_outside { look_up(&outside) } else { None };
+        let own = if is_outside { look_up::<F>(&outside) } else { None };
         let key = if own.is_some() { &outside } else { frontend };
-        let Some(index) = own.or_else(|| look_up(frontend)) else {
+        let Some(index) = own.or_else(|| look_up::<F>(frontend)) else {
             return Found::Absent;
         };
         // SAFETY: one aligned word.
@@ -65,6 +60,23 @@ pub(crate) fn find_noting<F: Family>(
     }
     count_torn();
     Found::Torn
+}
+
+/// What a steered process dials: the frontend for steered Pods alone, if there is one.
+#[inline(always)]
+pub(crate) fn for_steered<F: Family>(frontend: FrontendOf<F>) -> FrontendOf<F> {
+    let steered = Frontend { protocol: frontend.protocol | STEERED, ..frontend };
+    if look_up::<F>(&steered).is_some() { steered } else { frontend }
+}
+
+/// The index of a frontend's record.
+///
+/// To replace an element, the kernel adds the new one at the head of its chain, and then removes the old one
+/// further down (`htab_map_update_elem`). A look-up that is between both at that moment finds neither. Only
+/// addresses inside `range` that are no frontend pay for the second look-up.
+#[inline(always)]
+fn look_up<F: Family>(key: &FrontendOf<F>) -> Option<*const u32> {
+    F::services().get_ptr(key).or_else(|| F::services().get_ptr(key))
 }
 
 /// Whether a record is this frontend's.

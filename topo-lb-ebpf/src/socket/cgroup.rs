@@ -6,8 +6,9 @@ use aya_ebpf::EbpfContext;
 use aya_ebpf::bindings::bpf_sock_addr;
 use aya_ebpf::helpers::{bpf_get_netns_cookie, bpf_set_retval};
 use aya_ebpf::programs::SockAddrContext;
-use topo_lb_common::address::{TCP, UDP};
+use topo_lb_common::address::{STEERED, TCP, UDP};
 use topo_lb_common::backend::Locality;
+use topo_lb_common::exclusion::Treatment;
 use topo_lb_common::trace::{Hook, Outcome};
 
 use crate::base::family::{Family, FrontendOf, V4};
@@ -17,6 +18,7 @@ use crate::base::maps::{
 use crate::base::words::words;
 use crate::decide::affinity::keep;
 use crate::decide::frontend_filter::may_be_frontend;
+use crate::decide::records;
 use crate::decide::resolve::{Resolution, Resolved, resolve};
 use crate::socket::flow::Sent;
 use crate::socket::place::{Place, field};
@@ -39,10 +41,9 @@ pub(crate) fn connect<P: TellSocket>(ctx: &SockAddrContext) -> i32 {
         return PROCEED;
     };
     let (address, port) = (P::address(ctx), place::port(ctx));
-    if !is_for_us::<P>(ctx, address, port) {
+    let Some(frontend) = frontend::<P>(ctx, address, port, protocol) else {
         return miss::<P>(ctx, protocol);
-    }
-    let frontend = P::Family::frontend(address, port, protocol);
+    };
     let resolved = resolve::<P::Family>(&frontend, false, |fresh| keep(netns(ctx), fresh));
     let Some(outcome) = outcome::<P>(ctx, address, &resolved) else {
         return miss::<P>(ctx, protocol);
@@ -79,16 +80,24 @@ fn outcome<P: Place>(
     })
 }
 
-/// Whether an address and a port can be a frontend, and the calling process is served.
+/// The frontend that the calling process dials; `None` if address and port can be none, or the process is not
+/// served.
 #[inline(always)]
-fn is_for_us<P: Place>(
+fn frontend<P: Place>(
     ctx: &SockAddrContext,
     address: <P::Family as Family>::Address,
     port: u16,
-) -> bool {
-    may_be_frontend::<P::Family>(address, port)
-        && !is_unserved_loopback::<P>(ctx, address)
-        && !exclusion::applies()
+    protocol: u8,
+) -> Option<FrontendOf<P::Family>> {
+    if !may_be_frontend::<P::Family>(address, port) || is_unserved_loopback::<P>(ctx, address) {
+        return None;
+    }
+    let frontend = P::Family::frontend(address, port, protocol);
+    match exclusion::treatment() {
+        None => Some(frontend),
+        Some(Treatment::Steered) => Some(records::for_steered::<P::Family>(frontend)),
+        Some(Treatment::Excluded) => None,
+    }
 }
 
 /// Whether a loopback address has no node ports: that of a Pod's network namespace, and ::1.
@@ -139,10 +148,16 @@ fn miss<P: Place>(ctx: &SockAddrContext, protocol: u8) -> i32 {
 #[inline(always)]
 pub(crate) fn sendmsg<P: TellSocket>(ctx: &SockAddrContext) -> i32 {
     let (address, port) = (P::address(ctx), place::port(ctx));
-    if place::protocol(ctx) != Some(UDP) || !is_for_us::<P>(ctx, address, port) {
+    if place::protocol(ctx) != Some(UDP) {
         return PROCEED;
     }
-    let frontend = P::Family::frontend(address, port, UDP);
+    let Some(frontend) = frontend::<P>(ctx, address, port, UDP) else { return PROCEED };
+    // A socket that was connected before its process was steered hears only this endpoint.
+    if frontend.protocol & STEERED != 0
+        && connected::peer::<P::Family>(ctx) == Some((address, port))
+    {
+        return PROCEED;
+    }
     if let Some(peer) = connected::peer_of::<P::Family>(ctx, &frontend) {
         // SAFETY: a field of the socket's storage.
         let peer = unsafe { words(peer.as_ptr()) };

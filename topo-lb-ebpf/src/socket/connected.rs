@@ -4,10 +4,11 @@ use core::ptr::NonNull;
 
 use aya_ebpf::bindings::BPF_SK_STORAGE_GET_F_CREATE;
 use aya_ebpf::programs::SockAddrContext;
+use topo_lb_common::address::STEERED;
 use topo_lb_common::connected::{Connected, Seen};
 
 use crate::base::family::{ConnectedOf, Family, FrontendOf};
-use crate::base::words::{are_same, words};
+use crate::base::words::words;
 use crate::decide::resolve::Resolved;
 use crate::socket::storage::{owner, peer_port, socket, storage};
 
@@ -61,22 +62,29 @@ pub(crate) fn dialled<F: Family>(
 
 /// The endpoint of the context's socket, if it is connected to `frontend`. A connected socket
 /// receives only that endpoint's datagrams, so what it sends to the frontend by address goes there,
-/// too.
+/// too, whether its process is still steered or not.
 #[inline(always)]
 pub(crate) fn peer_of<F: Family>(
     ctx: &SockAddrContext,
     frontend: &FrontendOf<F>,
 ) -> Option<NonNull<F::Endpoint>> {
-    let port = peer_port(ctx)?;
-    // SAFETY: the context's socket.
-    let address = unsafe { F::peer(socket(ctx).cast_const()) };
+    let connected_to = peer::<F>(ctx)?;
     let (dialled, endpoint) = parts::<F>(stored::<F>(ctx)?);
     // SAFETY: fields of the socket's storage.
-    let peer = unsafe { words(endpoint.as_ptr()) };
+    let (dialled, peer) = unsafe { (words(dialled.as_ptr()), words(endpoint.as_ptr())) };
+    let is_dialled = F::words(dialled.address) == F::words(frontend.address)
+        && dialled.port == frontend.port
+        && (dialled.protocol ^ frontend.protocol) & !STEERED == 0;
     // A socket that was disconnected or connected elsewhere keeps what it dialled before.
-    let is_peer = F::endpoint_parts(&peer) == (address, port);
-    // SAFETY: as above.
-    (is_peer && unsafe { are_same(dialled.as_ptr(), frontend) }).then_some(endpoint)
+    (is_dialled && F::endpoint_parts(&peer) == connected_to).then_some(endpoint)
+}
+
+/// Address and port (host order) that the context's socket is connected to.
+#[inline(always)]
+pub(crate) fn peer<F: Family>(ctx: &SockAddrContext) -> Option<(F::Address, u16)> {
+    let port = peer_port(ctx)?;
+    // SAFETY: the context's socket.
+    Some((unsafe { F::peer(socket(ctx).cast_const()) }, port))
 }
 
 /// The two fields of a socket's storage, in place.

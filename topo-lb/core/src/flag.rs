@@ -40,6 +40,8 @@ flags! {
     PROBE_SOCKET "--probe-socket"
     SCOPE "--scope"
     STATE_DIR "--state-dir"
+    STEER_ANNOTATED_PODS "--steer-annotated-pods"
+    STEER_NAMESPACES "--steer-namespaces"
     TCP_PEER "--tcp-peer"
     TC_DEVICES "--tc-devices"
     TOLERATE_PROGRAMS "--tolerate-programs"

@@ -13,7 +13,7 @@ use super::{
 use topo_lb_agent::app::{Config, Source};
 use topo_lb_agent::serve::Listen;
 use topo_lb_agent::{admin, health};
-use topo_lb_core::exclusion::{Namespace, Rules};
+use topo_lb_core::exclusion::{Namespace, Rules, Selection};
 use topo_lb_core::plan::{Capacity, WhenFull};
 use topo_lb_core::topology::Scope;
 use topo_lb_kernel::datapath::Options;
@@ -67,6 +67,18 @@ pub struct AgentArgs {
     /// Exclude Pods with the annotation `topo-lb.io/exclude: "true"`
     #[arg(long, env = "TOPO_LB_EXCLUDE_ANNOTATED_PODS")]
     pub exclude_annotated_pods: bool,
+    /// Steer all Pods of these namespaces: where they dial a far endpoint of a Service with `topo-lb.io/direct:
+    /// steer` by its address, they get one that the Service's policy chooses. Separated by commas
+    #[arg(
+        long,
+        value_name = "NAMESPACES",
+        env = "TOPO_LB_STEER_NAMESPACES",
+        value_delimiter = ','
+    )]
+    pub steer_namespaces: Vec<Namespace>,
+    /// Steer Pods with the annotation `topo-lb.io/steer: "true"`
+    #[arg(long, env = "TOPO_LB_STEER_ANNOTATED_PODS")]
+    pub steer_annotated_pods: bool,
     /// Translate nothing: only count what would be done, beside what happens
     #[arg(long, env = "TOPO_LB_OBSERVE")]
     pub observe: bool,
@@ -172,7 +184,10 @@ impl AgentArgs {
             anyhow::Ok(AllFrontends { masquerade_mark, host_netns })
         });
         let all_frontends = all_frontends.transpose()?;
-        let exclusions = Rules::new(self.exclude_namespaces, self.exclude_annotated_pods);
+        let exclusions = Rules {
+            excluded: Selection::new(self.exclude_namespaces, self.exclude_annotated_pods),
+            steered: Selection::new(self.steer_namespaces, self.steer_annotated_pods),
+        };
         Ok(Config {
             exposing,
             replacement,

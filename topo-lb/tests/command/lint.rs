@@ -49,6 +49,29 @@ fn an_annotation_of_pods_that_says_neither_is_found() {
 }
 
 #[test]
+fn steering_by_an_annotation_that_says_neither_or_beside_session_affinity_is_found() {
+    let pods = pod("p", "annotations: {topo-lb.io/steer: 'on', topo-lb.io/exclude: 'no'}");
+    let service = "---
+apiVersion: v1
+kind: Service
+metadata:
+  name: web
+  namespace: shop
+  annotations: {topo-lb.io/topology-keys: 'kubernetes.io/hostname,*', topo-lb.io/direct: steer}
+spec: {clusterIP: 10.96.0.1, sessionAffinity: ClientIP, ports: [{port: 80}]}
+";
+    let found = lint(&[], &format!("{NODE}{NAMESPACE}{pods}{service}"));
+    let shown = text(&found.stdout);
+    for wanted in [
+        "annotation topo-lb.io/steer of 1 of its Pods (p) is ignored: `on` is neither",
+        "annotation topo-lb.io/exclude of 1 of its Pods (p) is ignored: `no` is neither",
+        "topo-lb.io/direct: steer has no effect, as the Service has session affinity",
+    ] {
+        assert!(shown.contains(wanted), "{shown}");
+    }
+}
+
+#[test]
 fn what_is_below_the_level_is_counted() {
     let manifests = format!("{NODE}{NAMESPACE}{STRICT}");
     let found = lint(&["--level", "error"], &manifests);

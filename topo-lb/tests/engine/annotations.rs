@@ -14,7 +14,10 @@ fn an_annotation_counts_where_the_table_says_and_nowhere_else() {
             let said = match parse(object).expect("an object") {
                 Object::Service(service) => one.said(&service.policy).is_some(),
                 Object::Namespace(namespace, _) => one.said(&namespace.policy).is_some(),
-                Object::Client(_, pod) => pod.is_some_and(|pod| pod.exclude.is_some()),
+                Object::Client(_, pod) => pod.is_some_and(|pod| match one {
+                    Annotation::Exclude => pod.exclude.is_some(),
+                    _ => pod.steer.is_some(),
+                }),
                 other => panic!("{other:?}"),
             };
             // A Pod has nothing else to say.
@@ -24,6 +27,7 @@ fn an_annotation_counts_where_the_table_says_and_nowhere_else() {
         }
         let mut policy = PolicySources::default();
         one.say(&mut policy, Some("x".into()));
-        assert_eq!(one.said(&policy).is_some(), one != Annotation::Exclude, "{one}");
+        let is_of_services = one.counts_on().contains(&On::Service);
+        assert_eq!(one.said(&policy).is_some(), is_of_services, "{one}");
     }
 }

@@ -31,7 +31,7 @@ pub(crate) struct Answer {
     pub(crate) strict: bool,
     /// After how many failures an endpoint is ejected.
     pub(crate) failures: u8,
-    /// Endpoints that clients of this node may not dial.
+    /// Endpoints that clients of this node may not dial, or are steered away from.
     pub(crate) direct: BTreeSet<SocketAddr>,
 }
 
@@ -245,6 +245,10 @@ pub(crate) fn answer(view: View<'_>, port: &Port, v6: bool, who: Who) -> Answer 
         parts.retain(|(members, weight)| !members.is_empty() && *weight > 0.0);
         direct.retain(|at| !parts.iter().any(|(members, _)| members.contains(at)));
     }
+    if said.direct == "steer" {
+        let sticky = service.affinity_seconds.is_some();
+        direct.retain(|at| !sticky && stands_for(cluster, service, port, *at));
+    }
     let sum: f64 = parts.iter().map(|(_, weight)| weight).sum();
     // What is a tier to ejection: parts by values of a label are one, by keys the first and all others.
     let mut tiers: Vec<BTreeSet<SocketAddr>> =
@@ -310,6 +314,39 @@ pub(crate) fn answer(view: View<'_>, port: &Port, v6: bool, who: Who) -> Answer 
         failures: if port.protocol == Protocol::Tcp { said.failures } else { 0 },
         direct,
     }
+}
+
+/// Whether an endpoint stands for this port and nothing else of its namespace.
+fn stands_for(cluster: &Cluster, service: &Service, port: &Port, at: SocketAddr) -> bool {
+    for other in &cluster.services {
+        if other.id.namespace != service.id.namespace {
+            continue;
+        }
+        for slice in cluster.slices.iter().filter(|one| one.service.as_ref() == Some(&other.id)) {
+            let mine: Vec<_> =
+                slice.endpoints.iter().filter(|one| one.address == at.ip()).collect();
+            if mine.iter().any(|one| one.has_hostname) {
+                return false;
+            }
+            let proxied =
+                !other.cluster_ips.is_empty() && (!slice.headless || other.skipped.is_some());
+            for own in &slice.ports {
+                let same =
+                    own.port == at.port() && protocol(own.protocol) == protocol(port.protocol);
+                let mut another = proxied
+                    && other.ports.iter().any(|one| {
+                        one.name == own.name && protocol(one.protocol) == protocol(own.protocol)
+                    });
+                if other.id == service.id && own.name == port.name {
+                    another = false;
+                }
+                if same && another && !mine.is_empty() {
+                    return false;
+                }
+            }
+        }
+    }
+    true
 }
 
 /// Addresses that answer for the name of a headless Service together, with their share in parts of a million.

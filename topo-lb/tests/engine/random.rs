@@ -269,8 +269,9 @@ fn apart(tape: &mut Tape<'_>, policy: &mut PolicySources, percent: usize) {
     if tape.chance(percent) {
         policy.refusal = Some(choose(tape, &["intended", " intended "], &["meant", ""]));
     }
-    if tape.chance(percent) {
-        policy.direct = Some(choose(tape, &["refuse", " refuse ", "allow"], &["count", ""]));
+    if tape.chance(2 * percent) {
+        let texts = ["refuse", "steer", " refuse ", "allow", " steer "];
+        policy.direct = Some(choose(tape, &texts, &["count", ""]));
     }
     if tape.chance(percent / 2) {
         policy.handle = Some(choose(tape, &["false", "true", " false "], &["no", ""]));
@@ -330,7 +331,8 @@ fn endpoint(tape: &mut Tape<'_>, v6: bool) -> Endpoint {
     };
     let node = (!tape.chance(10)).then(|| tape.one(&NODES).into());
     let place = Placement { node, labels, ..Placement::default() };
-    Endpoint { ready, serving, terminating, ..Endpoint::new(address, place) }
+    let has_hostname = tape.chance(4);
+    Endpoint { ready, serving, terminating, has_hostname, ..Endpoint::new(address, place) }
 }
 
 /// `v6` is the probability of an IPv6 slice, in percent.
@@ -396,6 +398,19 @@ pub(crate) fn cluster(bytes: &[u8]) -> (Cluster, &'static str) {
     let slices =
         slices[..=tape.below(3)].iter().map(|name| slice(tape, name, &["svc"], v6)).collect();
     (Cluster { nodes, services: vec![service], slices, ..cluster }, this_node)
+}
+
+/// Adds Services of the same namespace, of which some have endpoints of `svc`, too; from the tape of [`cluster`].
+pub(crate) fn neighbours(bytes: &[u8], cluster: &mut Cluster) {
+    let every_third: Vec<u8> = bytes.iter().step_by(3).copied().collect();
+    let tape = &mut Tape::of(&every_third);
+    for name in ["other", "third"] {
+        if tape.chance(30) {
+            cluster.services.push(service(tape, name));
+            let slices = (0..=tape.below(2)).map(|at| format!("{name}-{at}"));
+            cluster.slices.extend(slices.map(|slice_name| slice(tape, &slice_name, &[name], 30)));
+        }
+    }
 }
 
 /// The same, of which no object says `handle` or `refusal`.

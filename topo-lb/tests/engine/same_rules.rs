@@ -39,7 +39,8 @@ struct Seen {
     weightless: AtomicU32,
     left_alone: AtomicU32,
     intended: AtomicU32,
-    direct: AtomicU32,
+    /// Of endpoints that are dialled: refused, steered away from, and left although others are steered away from.
+    direct: [AtomicU32; 3],
     /// What clients outside get: by keys of their own; only what is on the node; no answer.
     outside: [AtomicU32; 3],
     failures: AtomicU32,
@@ -89,7 +90,7 @@ fn the_engine_agrees_with_a_naive_reading_of_the_rules() {
             ("an endpoint without a weight", std::slice::from_ref(&seen.weightless)),
             ("a Service that is left alone", std::slice::from_ref(&seen.left_alone)),
             ("an intended refusal", std::slice::from_ref(&seen.intended)),
-            ("endpoints that may not be dialled", std::slice::from_ref(&seen.direct)),
+            ("endpoints that are dialled", &seen.direct),
             ("clients outside", &seen.outside),
             ("a number of failures", std::slice::from_ref(&seen.failures)),
             ("endpoints that are ejected", &seen.ejected),
@@ -108,7 +109,8 @@ fn the_engine_agrees_with_a_naive_reading_of_the_rules() {
 }
 
 fn agree(tape: &[u8], seen: &Seen) {
-    let (cluster, this_node) = random::cluster(tape);
+    let (mut cluster, this_node) = random::cluster(tape);
+    random::neighbours(tape, &mut cluster);
     let (most, endpoints) = random::failing(tape, &cluster);
     let failing = Failing { most, endpoints };
     let mut state = cluster.state(this_node);
@@ -155,11 +157,20 @@ fn agree(tape: &[u8], seen: &Seen) {
             let (route, expected) = (routes.next().unwrap(), expect(Who::Inside));
             same(&route, &expected, v6);
             assert_eq!((choice.verdict, choice.tier()), (route.verdict, route.tier));
-            let passed_over = choice.direct.map(|it| it.passed_over);
-            assert_eq!(passed_over, said.direct.then_some(expected.direct.len()));
-            if said.direct && !expected.direct.is_empty() {
-                same_direct(&routes.next().unwrap(), &expected.direct);
-                count(&seen.direct);
+            let direct = choice.direct.as_ref();
+            let endpoints = direct.map(|it| it.endpoints.iter().copied().collect());
+            assert_eq!(endpoints, (said.direct != "allow").then(|| expected.direct.clone()));
+            if said.direct != "allow" && !expected.direct.is_empty() {
+                let route = routes.next().unwrap();
+                let is_steering = said.direct == "steer";
+                if is_steering {
+                    same(&route, &expected, v6);
+                }
+                same_direct(&route, is_steering, &expected.direct);
+                count(&seen.direct[usize::from(is_steering)]);
+            }
+            if direct.is_some_and(|it| it.left > 0) {
+                count(&seen.direct[2]);
             }
             selected.extend(expected.chosen.keys().chain(expected.wider.keys()).copied());
             sources.insert(expected.source);
@@ -225,11 +236,14 @@ fn same(route: &Route, expected: &naive::Answer, v6: bool) {
     assert!(route.frontends.iter().all(|(_, frontend)| frontend.address.is_ipv6() == v6));
 }
 
-/// A route that refuses these endpoints, and nothing else.
-fn same_direct(route: &Route, expected: &BTreeSet<SocketAddr>) {
-    assert_eq!((route.verdict, route.drops, route.strict), (Verdict::Refuse, false, true));
+/// A route that refuses these endpoints, or steers Pods away from them, and nothing else.
+fn same_direct(route: &Route, is_steering: bool, expected: &BTreeSet<SocketAddr>) {
+    let clients = if is_steering { Clients::Steered } else { Clients::Anywhere };
+    if !is_steering || route.verdict == Verdict::Refuse {
+        assert_eq!((route.verdict, route.drops, route.strict), (Verdict::Refuse, false, true));
+    }
     let frontend = |(kind, frontend): &(FrontendKind, Frontend)| {
-        assert_eq!((*kind, frontend.clients), (FrontendKind::Endpoint, Clients::Anywhere));
+        assert_eq!((*kind, frontend.clients), (FrontendKind::Endpoint, clients));
         SocketAddr::new(frontend.address, frontend.port)
     };
     let actual: Vec<_> = route.frontends.iter().map(frontend).collect();

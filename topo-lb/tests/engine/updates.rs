@@ -8,7 +8,7 @@ use topo_lb_core::cluster::{
 };
 use topo_lb_core::topology::{self, Route, Scope};
 
-use crate::made::{Cluster, Otherwise, Z, endpoint, id, keyed, node, service, slice};
+use crate::made::{Asking as _, Cluster, Otherwise, Z, endpoint, id, keyed, node, service, slice};
 use crate::random;
 
 fn all_routes(state: &State, this_node: &str) -> BTreeMap<ServiceId, Vec<Route>> {
@@ -194,4 +194,42 @@ fn slices_that_come_before_their_service_wait_for_it() {
     assert_eq!(touched(&mut state, Update::Service(Change::Deleted(id("svc")))), ["svc"]);
     assert_eq!(touched(&mut state, Update::Service(Change::Applied(service()))), ["svc"]);
     assert_eq!(topology::routes(&state, "n1", Scope::All, None, &id("svc")), routes);
+}
+
+/// A Service that has an endpoint in common with one that steers decides with it.
+#[test]
+fn what_a_service_shares_with_one_that_steers_touches_both() {
+    use topo_lb_core::cluster::Namespace;
+
+    let steers = |name: &str| Service {
+        id: id(name),
+        ..keyed(&format!("{Z},*")).asking(|policy| policy.direct = Some("steer".into()))
+    };
+    let at = |name: &str, endpoints| Slice { service: Some(id(name)), ..slice(name, endpoints) };
+    let apply = |slice| Update::Slice(Change::Applied(slice));
+    let two = || endpoint("10.0.0.2", "n2");
+    let before = (Update::Service(Change::Applied(steers("one"))), &["one"][..]);
+    each_touches([
+        before.clone(),
+        // The endpoint of `one` on n1, and then another one.
+        (apply(at("two", vec![endpoint("10.0.0.1", "n1")])), &["two"]),
+        (apply(at("two", vec![endpoint("10.0.0.1", "n1"), two()])), &["one", "two"]),
+        (apply(at("two", vec![endpoint("10.0.0.1", "n1").unready(), two()])), &["two"]),
+        (apply(at("two", vec![two()])), &["one", "two"]),
+        (apply(at("two", vec![two().unready()])), &["two"]),
+        (apply(at("two", vec![endpoint("10.0.0.1", "n2")])), &["one", "two"]),
+        (Update::Service(Change::Deleted(id("two"))), &["one", "two"]),
+        (Update::Service(Change::Applied(Service { id: id("two"), ..keyed(Z) })), &["one", "two"]),
+        (Update::Service(Change::Applied(Service { id: id("two"), ..service() })), &["two"]),
+        (Update::Service(Change::Applied(Service { id: id("one"), ..keyed(Z) })), &["one"]),
+        (apply(at("two", vec![two()])), &["two"]),
+    ]);
+    // Its Namespace says so, for all.
+    let policy = steers("one").policy;
+    let name = id("one").namespace;
+    let namespace = Namespace { name, policy, ..Namespace::default() };
+    each_touches([
+        (Update::Namespace(Change::Applied(namespace)), &["one", "svc", "two"]),
+        (apply(at("two", vec![two()])), &["one", "two"]),
+    ]);
 }

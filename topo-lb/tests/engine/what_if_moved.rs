@@ -8,6 +8,7 @@ use proptest::test_runner::{Config, TestRunner};
 use topo_lb_common::backend::Locality;
 use topo_lb_common::selection::SPILL_ONE;
 use topo_lb_core::cluster::{Family, Frontend, Port, REGION, Service, State};
+use topo_lb_core::topology::direct::Direct;
 use topo_lb_core::topology::{self, Scope, Verdict};
 use topo_lb_core::what_if::{self, Both, Figures, Moved, Prices, Report, ServicePort};
 
@@ -51,7 +52,7 @@ fn by_hand(
         for route in topology::routes(state, node, Scope::All, None, &id("svc")) {
             let is_own = |frontend: &Frontend| Family::of(frontend.address) == family;
             if route.place != place
-                || route.refuses_direct_dials()
+                || route.direct() != Direct::Allow
                 || !route.frontends.iter().all(|(_, it)| is_own(it))
             {
                 continue;
@@ -184,7 +185,7 @@ fn agrees(
     let refuses_direct = |(node, _): &(&str, _)| {
         topology::routes(state, node, Scope::All, None, &id("svc")).iter().any(|route| {
             let is_it = |it: &Frontend| Family::of(it.address) == family;
-            route.refuses_direct_dials()
+            route.direct() == Direct::Refuse
                 && route.place == place
                 && route.frontends.iter().all(|(_, it)| is_it(it))
         })

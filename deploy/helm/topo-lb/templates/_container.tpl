@@ -63,6 +63,14 @@ env:
   - name: TOPO_LB_EXCLUDE_ANNOTATED_PODS
     value: "true"
   {{- end }}
+  {{- with .Values.steer.namespaces }}
+  - name: TOPO_LB_STEER_NAMESPACES
+    value: {{ join "," . | quote }}
+  {{- end }}
+  {{- if .Values.steer.annotatedPods }}
+  - name: TOPO_LB_STEER_ANNOTATED_PODS
+    value: "true"
+  {{- end }}
   {{- if .Values.dns.enabled }}
   - name: TOPO_LB_DNS
     value: "true"

@@ -66,7 +66,7 @@ pub struct Config {
     pub exposing: Option<Exposing>,
     /// Clients outside are served; `None`: they are left to kube-proxy.
     pub replacement: Option<Replacement>,
-    /// Which Pods are excluded.
+    /// Which Pods are excluded, and which are steered.
     pub exclusions: Rules,
     /// What happens to Services that have no room in the maps.
     pub when_full: WhenFull,

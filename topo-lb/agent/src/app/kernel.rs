@@ -230,7 +230,9 @@ impl Kernel {
                 Meanwhile::KubeProxy => "left to kube-proxy are",
                 Meanwhile::Narrowed => "at most 6 of their endpoints (4 over IPv6) are used by",
                 Meanwhile::LastGood => "the last endpoints, which may be out of date, are kept by",
-                Meanwhile::DirectDials => "served, but not refused to direct dials, are",
+                Meanwhile::DirectDials => {
+                    "served, but direct dials are neither refused nor steered, are"
+                }
                 Meanwhile::Nobody => "served by nobody on this node are",
                 Meanwhile::Refused => "refused, as their policy is strict, are",
             };

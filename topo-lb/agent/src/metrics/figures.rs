@@ -92,7 +92,9 @@ pub struct Figures {
     pub unprogrammed: [AtomicU64; 5],
     /// Excluded Pods: their connections are left untouched.
     pub excluded_pods: AtomicU64,
-    /// Pods to exclude for which the map has no room.
+    /// Steered Pods.
+    pub steered_pods: AtomicU64,
+    /// Pods to exclude or to steer for which the map has no room.
     pub unexcluded_pods: AtomicU64,
     /// Kubernetes Events that the API server accepted.
     pub events_sent: AtomicU64,

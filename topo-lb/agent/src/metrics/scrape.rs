@@ -287,6 +287,7 @@ impl Scrape {
             (&declared::NO_ROOM_REFUSED_SERVICES, refused),
             (&declared::DIRECT_DIALS_SERVICES, direct),
             (&declared::EXCLUDED_PODS, &figures.excluded_pods),
+            (&declared::STEERED_PODS, &figures.steered_pods),
             (&declared::UNEXCLUDED_PODS, &figures.unexcluded_pods),
             (&declared::SOURCE_TROUBLES, &figures.troubles),
         ] {

@@ -25,6 +25,7 @@ pub enum Annotation {
     Mode,
     Ramp,
     Exclude,
+    Steer,
 }
 
 /// A kind of object on which annotations may count.
@@ -80,6 +81,7 @@ impl Annotation {
             Self::Mode => "topo-lb.io/mode",
             Self::Ramp => "topo-lb.io/ramp",
             Self::Exclude => "topo-lb.io/exclude",
+            Self::Steer => "topo-lb.io/steer",
         }
     }
 
@@ -94,7 +96,7 @@ impl Annotation {
     pub const fn counts_on(self) -> &'static [On] {
         match self {
             Self::OpenYurt | Self::Dns => &[On::Service],
-            Self::Exclude => &[On::Pod],
+            Self::Exclude | Self::Steer => &[On::Pod],
             _ => &[On::Service, On::Namespace],
         }
     }
@@ -116,7 +118,7 @@ impl Annotation {
             Self::Dns => &policy.dns,
             Self::Mode => &policy.mode,
             Self::Ramp => &policy.ramp,
-            Self::Exclude => &None,
+            Self::Exclude | Self::Steer => &None,
         };
         text.as_deref()
     }
@@ -137,7 +139,7 @@ impl Annotation {
             Self::Dns => &mut policy.dns,
             Self::Mode => &mut policy.mode,
             Self::Ramp => &mut policy.ramp,
-            Self::Exclude => return,
+            Self::Exclude | Self::Steer => return,
         };
         *text = value;
     }
@@ -189,9 +191,9 @@ impl fmt::Display for Annotation {
     }
 }
 
-/// Whether this value of [`Annotation::Exclude`] excludes the Pod; `None` if it is neither `true` nor `false`.
+/// Whether this value of a Pod's annotation says that it holds; `None` if it is neither `true` nor `false`.
 #[must_use]
-pub fn excludes(value: &str) -> Option<bool> {
+pub fn is_true(value: &str) -> Option<bool> {
     match value.trim() {
         "true" => Some(true),
         "false" => Some(false),

@@ -1,6 +1,6 @@
 //! Facts about clients from Namespaces and Pods, for `lint` only.
 
-use super::annotation::{Annotation, excludes};
+use super::annotation::{Annotation, is_true};
 use super::mesh::{Meshed, Pairs};
 
 /// Facts from one Namespace or Pod.
@@ -8,15 +8,17 @@ use super::mesh::{Meshed, Pairs};
 pub struct Client {
     /// Set if it is in a mesh and not excluded.
     pub meshed: Option<Meshed>,
-    /// Set if its exclusion annotation is invalid.
-    pub unclear: Option<Unclear>,
+    /// Its annotations that are invalid.
+    pub unclear: Vec<Unclear>,
 }
 
-/// A Pod with an annotation `topo-lb.io/exclude` that is neither `true` nor `false`.
+/// A Pod with an annotation that is neither `true` nor `false`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Unclear {
     /// Its namespace.
     pub namespace: String,
+    /// The annotation.
+    pub annotation: Annotation,
     /// The annotation's value.
     pub value: String,
     /// Its name.
@@ -28,7 +30,7 @@ pub struct Unclear {
 pub struct Clients {
     /// Clients in a mesh.
     pub meshed: Vec<Meshed>,
-    /// Pods with an invalid annotation.
+    /// Invalid annotations of Pods.
     pub unclear: Vec<Unclear>,
 }
 
@@ -44,17 +46,18 @@ impl Client {
     /// The namespace, or that Pod in it, with these labels and annotations.
     #[must_use]
     pub fn new(namespace: &str, pod: Option<&str>, labels: &Pairs, annotations: &Pairs) -> Self {
-        let meshed = || Meshed::of(namespace, pod, labels, annotations);
-        let (Some(pod), Some(value)) = (pod, annotations.get(Annotation::Exclude.name())) else {
-            return Self { meshed: meshed(), unclear: None };
+        let said = |annotation: Annotation| pod.zip(annotations.get(annotation.name()));
+        let is_excluded = said(Annotation::Exclude).and_then(|(_, value)| is_true(value));
+        let meshed = match is_excluded {
+            Some(true) => None,
+            _ => Meshed::of(namespace, pod, labels, annotations),
         };
-        match excludes(value) {
-            Some(true) => Self::default(),
-            Some(false) => Self { meshed: meshed(), unclear: None },
-            None => {
-                let (namespace, pod, value) = (namespace.to_owned(), pod.to_owned(), value.clone());
-                Self { meshed: meshed(), unclear: Some(Unclear { namespace, value, pod }) }
-            }
-        }
+        let unclear = |annotation| {
+            let (pod, value) = said(annotation).filter(|(_, value)| is_true(value).is_none())?;
+            let (namespace, pod, value) = (namespace.to_owned(), pod.to_owned(), value.clone());
+            Some(Unclear { namespace, annotation, value, pod })
+        };
+        let unclear = [Annotation::Exclude, Annotation::Steer].into_iter().filter_map(unclear);
+        Self { meshed, unclear: unclear.collect() }
     }
 }

@@ -51,8 +51,8 @@ pub enum FrontendKind {
     /// An address of this node, and `spec.ports[].nodePort`.
     #[strum(serialize = "node port")]
     NodePort,
-    /// An endpoint that may not be dialled directly (`topo-lb.io/direct: refuse`). Last: an address that is
-    /// any Service's own never becomes one.
+    /// An endpoint, for clients that dial it directly (`topo-lb.io/direct`). Last: an address that is any
+    /// Service's own never becomes one.
     #[strum(serialize = "endpoint")]
     Endpoint,
 }
@@ -64,6 +64,13 @@ pub enum Clients {
     Anywhere,
     /// Clients outside of this node, where they get other endpoints than its own clients.
     Outside,
+    /// Steered Pods of this node: they get another endpoint in place of the one that they dial.
+    Steered,
+}
+
+impl Clients {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Anywhere, Self::Outside, Self::Steered];
 }
 
 /// What a client dials. `Display` gives `10.96.0.1:80/TCP`.
@@ -115,6 +122,7 @@ impl fmt::Display for Frontend {
         match self.clients {
             Clients::Anywhere => Ok(()),
             Clients::Outside => f.write_str(" from outside"),
+            Clients::Steered => f.write_str(" from steered Pods"),
         }
     }
 }

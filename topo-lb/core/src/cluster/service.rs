@@ -72,6 +72,9 @@ pub const TOO_LONG: &str = "\0 too long";
 /// The value of `topo-lb.io/spill` for a share that follows from the number of Nodes.
 pub const AUTO: &str = "auto";
 
+/// The value of `topo-lb.io/direct` by which steered Pods get another endpoint than they dial.
+pub const STEER: &str = "steer";
+
 /// The annotations and fields that may hold a topology policy, as written and not validated.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
@@ -135,6 +138,12 @@ impl PolicySources {
     #[must_use]
     pub fn counts_nodes(&self) -> bool {
         self.spill.as_deref().is_some_and(|text| text.trim() == AUTO)
+    }
+
+    /// Whether it asks that Pods be steered: `topo-lb.io/direct: steer`.
+    #[must_use]
+    pub fn steers(&self) -> bool {
+        self.direct.as_deref().is_some_and(|text| text.trim() == STEER)
     }
 }
 

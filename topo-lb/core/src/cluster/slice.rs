@@ -56,6 +56,8 @@ pub struct Endpoint {
     pub serving: bool,
     /// `conditions.terminating`; absent means false.
     pub terminating: bool,
+    /// Whether it has a `hostname`, which DNS knows beside the Service's name: a member of a StatefulSet.
+    pub has_hostname: bool,
     /// Node, labels and hints; `None` if the slice carries none of them.
     pub place: Option<Arc<Placement>>,
 }
@@ -65,7 +67,8 @@ impl Endpoint {
     #[must_use]
     pub fn new(address: IpAddr, place: Placement) -> Self {
         let place = (place != Placement::default()).then(|| Arc::new(place));
-        Self { address, ready: true, serving: true, terminating: false, place }
+        let (ready, serving, terminating, has_hostname) = (true, true, false, false);
+        Self { address, ready, serving, terminating, has_hostname, place }
     }
 
     /// `nodeName`.

@@ -1,11 +1,14 @@
 //! The last good objects, and which Services a change to one of them touches.
 
+mod sharers;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use self::sharers::Moved;
 use super::ejection::Ejections;
 use super::kept::{ById, Endpoints, Shared};
 use super::labels::{Labels, ZONE};
@@ -25,6 +28,8 @@ use super::update::Update;
 pub struct Changed {
     /// Their namespaces and names.
     pub services: BTreeSet<ServiceId>,
+    /// Empty once the update was applied.
+    moved: Moved,
 }
 
 /// The cluster's objects. Clones share them. Two states are equal if they hold the same objects, local
@@ -46,6 +51,8 @@ pub struct State {
     local: LocalAddresses,
     ejections: Ejections,
     shared: Shared,
+    /// How many Services say `topo-lb.io/direct: steer`.
+    steering: usize,
     /// How many updates changed something.
     revision: u64,
 }
@@ -124,6 +131,7 @@ impl State {
         if self.population.changes != population {
             changed.services.extend(self.asking(PolicySources::counts_nodes));
         }
+        self.touch_sharers(&mut changed);
         self.revision += u64::from(is_about_policies || !changed.services.is_empty());
         changed
     }
@@ -192,7 +200,7 @@ impl State {
     }
 
     /// The Services of a namespace, or of all if it is empty.
-    fn in_namespace<'a>(&'a self, namespace: &str) -> impl Iterator<Item = &'a Service> {
+    pub fn in_namespace<'a>(&'a self, namespace: &str) -> impl Iterator<Item = &'a Service> {
         let first = ServiceId { namespace: namespace.into(), name: Arc::default() };
         let name = Arc::clone(&first.namespace);
         let own = self.services.range(first..).map(|(_, service)| &**service);
@@ -296,24 +304,31 @@ impl State {
         if self.service(&service.id) == Some(&service) {
             return;
         }
-        let service = self.shared.service(service);
+        let service = Arc::new(self.shared.service(service));
         changed.services.insert(service.id.clone());
-        self.services.insert(service.id.clone(), Arc::new(service));
+        self.steering += usize::from(service.policy.steers());
+        let old = self.services.insert(service.id.clone(), Arc::clone(&service));
+        self.steering -= usize::from(old.as_ref().is_some_and(|old| old.policy.steers()));
+        self.note_service(old.as_deref(), Some(&service), changed);
     }
 
     fn drop_service(&mut self, id: &ServiceId, changed: &mut Changed) {
-        if let Some((id, _)) = self.services.remove_entry(id) {
+        if let Some((id, old)) = self.services.remove_entry(id) {
             changed.services.insert(id);
+            self.steering -= usize::from(old.policy.steers());
+            self.note_service(Some(&old), None, changed);
         }
     }
 
     fn put_slice(&mut self, slice: Slice, changed: &mut Changed) {
         let id = slice.id.clone();
         let new = self.shared.slice(slice);
-        if self.slices.get(&id).map(|slice| &*slice.0) == new.as_ref() {
+        let old = self.slices.get(&id).map(|slice| Arc::clone(&slice.0));
+        if old.as_deref() == new.as_ref() {
             return;
         }
-        self.drop_slice(&id, changed);
+        changed.moved.slice(old.as_deref(), new.as_ref());
+        self.take_slice(&id, changed);
         let Some(new) = new.map(Arc::new) else { return };
         self.touch(&new.service, changed);
         let siblings = self.of_service.entry(new.service.clone()).or_default();
@@ -323,7 +338,12 @@ impl State {
     }
 
     fn drop_slice(&mut self, id: &SliceId, changed: &mut Changed) {
-        let Some(ById(old)) = self.slices.take(id) else { return };
+        let old = self.take_slice(id, changed);
+        changed.moved.slice(old.as_deref(), None);
+    }
+
+    fn take_slice(&mut self, id: &SliceId, changed: &mut Changed) -> Option<Arc<Endpoints>> {
+        let ById(old) = self.slices.take(id)?;
         self.touch(&old.service, changed);
         if let Some(slices) = self.of_service.get_mut(&old.service) {
             slices.retain(|other| other.id != *id);
@@ -331,6 +351,7 @@ impl State {
                 self.of_service.remove(&old.service);
             }
         }
+        Some(old)
     }
 
     /// Returns the Node's name if its labels are new.

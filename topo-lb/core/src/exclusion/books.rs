@@ -1,9 +1,9 @@
-//! Computes the excluded cgroups from Pods and their cgroups. Pure.
+//! Computes the cgroups of Pods that are excluded or steered. Pure.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use topo_lb_common::exclusion::{Levels, MOST_LEVELS};
+use topo_lb_common::exclusion::{Excluded, Levels, MOST_LEVELS, Treatment};
 
 use super::{Pod, PodReport, Rules};
 
@@ -38,11 +38,11 @@ struct PodRecord {
 /// What the maps should hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// Cgroups of excluded Pods.
-    pub cgroups: BTreeMap<u64, u32>,
+    /// Cgroups of excluded and of steered Pods.
+    pub cgroups: BTreeMap<u64, Excluded>,
     /// The levels on which they are.
     pub levels: Levels,
-    /// Number of excluded Pods for which there is no room.
+    /// Number of such Pods for which there is no room.
     pub without_room: usize,
 }
 
@@ -76,14 +76,14 @@ impl Books {
         faults
     }
 
-    /// Stores a Pod. Returns what is wrong with its annotation, unless it was wrong before.
-    fn put(&mut self, pod: Pod) -> Option<String> {
+    /// Stores a Pod. Returns what is wrong with its annotations, and was not before.
+    fn put(&mut self, pod: Pod) -> Vec<String> {
         let uid = Arc::clone(&pod.uid);
-        let fault = self.rules.fault(&pod);
+        let mut faults = self.rules.faults(&pod);
         let before = self.pods.insert(uid, PodRecord { pod, is_gone: false });
-        fault.filter(|fault| {
-            before.and_then(|old| self.rules.fault(&old.pod)).as_ref() != Some(fault)
-        })
+        let known = before.map_or_else(Vec::new, |old| self.rules.faults(&old.pod));
+        faults.retain(|fault| !known.contains(fault));
+        faults
     }
 
     /// Takes in the existing cgroups.
@@ -92,36 +92,39 @@ impl Books {
         self.forget();
     }
 
-    /// A deleted Pod stays excluded while its cgroup exists.
+    /// A deleted Pod is treated as before while its cgroup exists.
     fn forget(&mut self) {
         self.pods.retain(|uid, known| !known.is_gone || self.folders.contains_key(uid));
     }
 
-    /// Whether any Pod is excluded.
+    /// Whether any Pod is excluded or steered.
     #[must_use]
-    pub fn excludes_any(&self) -> bool {
-        self.pods.values().any(|known| self.rules.exclude(&known.pod))
+    pub fn has_any(&self) -> bool {
+        self.pods.values().any(|known| self.rules.treatment(&known.pod).is_some())
     }
 
     /// What the maps should hold, of at most `room` Pods; those in `has`, which the maps hold now,
     /// come first. Before all Pods are known, a cgroup in `has` is taken for that of a Pod that the
-    /// last agent excluded.
+    /// last agent treated so.
     #[must_use]
-    pub fn wanted(&self, has: &BTreeSet<u64>, room: usize) -> Wanted {
-        let is_excluded = |uid: &Arc<str>, folder: &PodCgroup| match self.pods.get(uid) {
-            Some(known) => self.rules.exclude(&known.pod),
-            None => !self.is_listed && has.contains(&folder.cgroup),
+    pub fn wanted(&self, has: &BTreeMap<u64, Treatment>, room: usize) -> Wanted {
+        let treatment = |uid: &Arc<str>, folder: &PodCgroup| match self.pods.get(uid) {
+            Some(known) => self.rules.treatment(&known.pod),
+            None => has.get(&folder.cgroup).filter(|_| !self.is_listed).copied(),
         };
-        let folders = self.folders.iter().filter(|(uid, folder)| is_excluded(uid, folder));
-        let folders = folders.map(|(_, folder)| folder);
-        let (old, new): (Vec<&PodCgroup>, Vec<&PodCgroup>) =
-            folders.partition(|folder| has.contains(&folder.cgroup));
-        let cgroups: BTreeMap<u64, u32> =
-            old.iter().chain(&new).take(room).map(|folder| (folder.cgroup, folder.level)).collect();
-        let first = cgroups.values().min();
-        let last = cgroups.values().max();
+        let folders = self.folders.iter();
+        let folders = folders.filter_map(|(uid, folder)| Some((folder, treatment(uid, folder)?)));
+        let (old, new): (Vec<_>, Vec<_>) =
+            folders.partition(|(folder, _)| has.contains_key(&folder.cgroup));
+        let used: Vec<_> = old.iter().chain(&new).take(room).collect();
+        let value = |(folder, treatment): &(&PodCgroup, Treatment)| {
+            (folder.cgroup, Excluded::new(folder.level, *treatment))
+        };
+        let cgroups = used.iter().map(|one| value(one)).collect();
+        let first = used.iter().map(|(folder, _)| folder.level).min();
+        let last = used.iter().map(|(folder, _)| folder.level).max();
         let levels = match (first, last) {
-            (Some(&first), Some(&last)) => Levels {
+            (Some(first), Some(last)) => Levels {
                 first,
                 count: (last - first + 1).saturating_add(self.unseen).min(MOST_LEVELS),
             },
@@ -134,15 +137,20 @@ impl Books {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Selection;
     use super::*;
 
     fn pod(uid: &str, namespace: &str) -> Pod {
-        Pod { uid: uid.into(), namespace: namespace.into(), name: uid.into(), exclude: None }
+        let (exclude, steer) = (None, None);
+        Pod { uid: uid.into(), namespace: namespace.into(), name: uid.into(), exclude, steer }
     }
 
     fn books() -> Books {
-        Books::new(Rules::new(vec!["meshed".parse().unwrap()], true), 0)
+        let excluded = Selection::new(vec!["meshed".parse().unwrap()], true);
+        Books::new(Rules { excluded, steered: Selection::new(Vec::new(), true) }, 0)
     }
+
+    const NOTHING: &BTreeMap<u64, Treatment> = &BTreeMap::new();
 
     fn folders(all: &[(&str, u64, u32)]) -> BTreeMap<Arc<str>, PodCgroup> {
         let folder =
@@ -151,7 +159,11 @@ mod tests {
     }
 
     fn cgroups(books: &Books) -> Vec<u64> {
-        books.wanted(&BTreeSet::new(), 99).cgroups.into_keys().collect()
+        books.wanted(NOTHING, 99).cgroups.into_keys().collect()
+    }
+
+    fn excluded<const N: usize>(cgroups: [u64; N]) -> BTreeMap<u64, Treatment> {
+        cgroups.map(|cgroup| (cgroup, Treatment::Excluded)).into()
     }
 
     #[test]
@@ -186,7 +198,7 @@ mod tests {
     #[test]
     fn what_the_last_agent_excluded_stays_so_until_the_pods_are_listed() {
         let mut books = books();
-        let has = BTreeSet::from([7, 8, 99]);
+        let has = excluded([7, 8, 99]);
         books.see(folders(&[("a", 7, 2), ("b", 8, 3), ("c", 9, 3)]));
         let kept = |books: &Books| books.wanted(&has, 99).cgroups.into_keys().collect::<Vec<_>>();
         assert_eq!(kept(&books), [7, 8], "nobody has said which Pods there are");
@@ -209,16 +221,36 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_is_steered_until_it_is_excluded_and_an_agent_that_starts_keeps_both() {
+        let mut books = books();
+        books.see(folders(&[("a", 7, 2), ("b", 8, 2)]));
+        let steered = Pod { steer: Some("true".into()), ..pod("a", "shop") };
+        let both = Pod { exclude: Some("true".into()), ..steered.clone() };
+        let all = |books: &Books, has: &BTreeMap<u64, Treatment>| -> Vec<_> {
+            let wanted = books.wanted(has, 99).cgroups.into_iter();
+            wanted.map(|(cgroup, value)| (cgroup, value.treatment())).collect()
+        };
+        let has = [(7, Treatment::Steered), (8, Treatment::Excluded)].into();
+        assert_eq!(all(&books, &has), [(7, Treatment::Steered), (8, Treatment::Excluded)]);
+        for (pod, wanted) in [(steered, Treatment::Steered), (both, Treatment::Excluded)] {
+            books.take(PodReport::All(vec![pod]));
+            assert_eq!(all(&books, &has), [(7, wanted)]);
+        }
+        books.take(PodReport::All(vec![pod("a", "shop")]));
+        assert_eq!(all(&books, &has), []);
+    }
+
+    #[test]
     fn levels_span_what_is_excluded_and_no_more() {
         let mut books = books();
         books.see(folders(&[("a", 7, 2), ("b", 8, 3), ("c", 9, 9)]));
-        let none = books.wanted(&BTreeSet::new(), 99);
+        let none = books.wanted(NOTHING, 99);
         assert_eq!(none.levels, Levels { first: 0, count: 0 });
         books.take(PodReport::All(vec![pod("a", "meshed"), pod("b", "meshed"), pod("c", "other")]));
-        let both = books.wanted(&BTreeSet::new(), 99);
+        let both = books.wanted(NOTHING, 99);
         assert_eq!(both.levels, Levels { first: 2, count: 2 });
         books.unseen = 99;
-        let unseen = books.wanted(&BTreeSet::new(), 99);
+        let unseen = books.wanted(NOTHING, 99);
         assert_eq!(unseen.levels, Levels { first: 2, count: MOST_LEVELS });
     }
 
@@ -229,7 +261,7 @@ mod tests {
         let seen: Vec<_> = all.iter().zip(0..).map(|(uid, at)| (uid.as_str(), at, 2)).collect();
         books.see(folders(&seen));
         books.take(PodReport::All(all.iter().map(|uid| pod(uid, "meshed")).collect()));
-        let wanted = books.wanted(&BTreeSet::from([4, 5]), 3);
+        let wanted = books.wanted(&excluded([4, 5]), 3);
         assert_eq!(wanted.cgroups.keys().copied().collect::<Vec<_>>(), [0, 4, 5]);
         assert_eq!(wanted.without_room, 3);
     }

@@ -1,15 +1,15 @@
-//! Excluded clients: Pods of chosen namespaces, and Pods with an annotation.
+//! Clients that are treated in another way, excluded or steered: Pods of chosen namespaces, and Pods with an annotation.
 //!
 //! | file | idea |
 //! |---|---|
-//! | `rules` | which Pods are excluded |
-//! | `books` | computes the excluded cgroups from them and the cgroups of Pods |
+//! | `rules` | which Pods are excluded, and which are steered |
+//! | `books` | computes their cgroups from them and the cgroups of Pods |
 
 mod books;
 mod rules;
 
 pub use books::{Books, PodCgroup, Wanted};
-pub use rules::{Namespace, NamespaceError, Rules};
+pub use rules::{Namespace, NamespaceError, Rules, Selection};
 
 use std::sync::Arc;
 
@@ -24,6 +24,8 @@ pub struct Pod {
     pub name: Arc<str>,
     /// Annotation `topo-lb.io/exclude`.
     pub exclude: Option<Arc<str>>,
+    /// Annotation `topo-lb.io/steer`.
+    pub steer: Option<Arc<str>>,
 }
 
 /// A source's report about this node's Pods.

@@ -1,11 +1,14 @@
-//! Which Pods are excluded.
+//! Which Pods are excluded, and which are steered.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
+use std::sync::Arc;
+
+use topo_lb_common::exclusion::Treatment;
 
 use super::Pod;
 use crate::cluster::Annotation;
-use crate::cluster::annotation::excludes;
+use crate::cluster::annotation::is_true;
 
 /// The name of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,49 +36,80 @@ impl FromStr for Namespace {
     }
 }
 
-/// Which Pods are excluded.
+/// Some Pods.
 #[derive(Clone, Debug, Default)]
-pub struct Rules {
+pub struct Selection {
     /// All Pods of these namespaces; one that does not exist has none.
     pub namespaces: BTreeSet<String>,
-    /// Whether Pods with the annotation are excluded.
+    /// Whether Pods with the annotation are among them.
     pub annotated: bool,
 }
 
-impl Rules {
+impl Selection {
     /// From the flags.
     #[must_use]
     pub fn new(namespaces: Vec<Namespace>, annotated: bool) -> Self {
         Self { namespaces: namespaces.into_iter().map(|Namespace(name)| name).collect(), annotated }
     }
 
-    /// Whether no Pod can be excluded.
+    /// Whether no Pod can be among them.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.namespaces.is_empty() && !self.annotated
     }
 
-    /// Whether a Pod is excluded.
-    #[must_use]
-    pub fn exclude(&self, pod: &Pod) -> bool {
+    /// `said`: the Pod's annotation.
+    fn has(&self, pod: &Pod, said: Option<&str>) -> bool {
         self.namespaces.contains(&*pod.namespace)
-            || self.annotated && pod.exclude.as_deref().and_then(excludes) == Some(true)
+            || self.annotated && said.and_then(is_true) == Some(true)
+    }
+}
+
+/// How Pods are treated.
+#[derive(Clone, Debug, Default)]
+pub struct Rules {
+    /// Those that are excluded.
+    pub excluded: Selection,
+    /// Those that are steered, unless they are excluded.
+    pub steered: Selection,
+}
+
+impl Rules {
+    /// Whether all Pods are treated alike.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.excluded.is_empty() && self.steered.is_empty()
     }
 
-    /// What is wrong with a Pod's annotation, if anything.
+    /// How a Pod is treated; `None`: as all others.
     #[must_use]
-    pub fn fault(&self, pod: &Pod) -> Option<String> {
-        let text = pod.exclude.as_deref().filter(|_| self.annotated)?;
-        if excludes(text).is_some() {
-            return None;
+    pub fn treatment(&self, pod: &Pod) -> Option<Treatment> {
+        if self.excluded.has(pod, pod.exclude.as_deref()) {
+            Some(Treatment::Excluded)
+        } else {
+            self.steered.has(pod, pod.steer.as_deref()).then_some(Treatment::Steered)
         }
-        let shown: String = text.chars().take(80).flat_map(char::escape_debug).collect();
-        Some(format!(
-            "annotation {} of Pod {}/{} is ignored: `{shown}` is neither `true` nor `false`",
-            Annotation::Exclude.name(),
-            pod.namespace,
-            pod.name
-        ))
+    }
+
+    /// What is wrong with a Pod's annotations.
+    #[must_use]
+    pub fn faults(&self, pod: &Pod) -> Vec<String> {
+        let all = [
+            (&self.excluded, Annotation::Exclude, &pod.exclude),
+            (&self.steered, Annotation::Steer, &pod.steer),
+        ];
+        let fault = |(selection, annotation, said): (&Selection, Annotation, &Option<Arc<str>>)| {
+            let text = said.as_deref().filter(|_| selection.annotated)?;
+            if is_true(text).is_some() {
+                return None;
+            }
+            let shown: String = text.chars().take(80).flat_map(char::escape_debug).collect();
+            Some(format!(
+                "annotation {annotation} of Pod {}/{} is ignored: `{shown}` is neither `true` nor `false`",
+                pod.namespace, pod.name
+            ))
+        };
+        all.into_iter().filter_map(fault).collect()
     }
 }
 
@@ -89,42 +123,90 @@ mod tests {
             namespace: namespace.into(),
             name: "p".into(),
             exclude: exclude.map(Into::into),
+            steer: None,
         }
+    }
+
+    fn steering(namespace: &str, steer: Option<&str>) -> Pod {
+        Pod { steer: steer.map(Into::into), ..pod(namespace, None) }
+    }
+
+    fn selection(namespaces: &[&str], annotated: bool) -> Selection {
+        let namespaces = namespaces.iter().map(|name| name.parse().unwrap());
+        Selection::new(namespaces.collect(), annotated)
+    }
+
+    fn rules(excluded: Selection) -> Rules {
+        Rules { excluded, ..Rules::default() }
+    }
+
+    fn excludes(rules: &Rules, pod: &Pod) -> bool {
+        rules.treatment(pod) == Some(Treatment::Excluded)
     }
 
     #[test]
     fn a_pod_is_excluded_by_its_namespace_or_by_its_annotation() {
-        let rules = Rules::new(vec!["meshed".parse().unwrap()], true);
-        assert!(rules.exclude(&pod("meshed", None)));
-        assert!(rules.exclude(&pod("other", Some("true"))));
+        let rules = rules(selection(&["meshed"], true));
+        assert!(excludes(&rules, &pod("meshed", None)));
+        assert!(excludes(&rules, &pod("other", Some("true"))));
         for other in [None, Some("false"), Some("yes"), Some(""), Some("TRUE")] {
-            assert!(!rules.exclude(&pod("other", other)), "{other:?}");
+            assert_eq!(rules.treatment(&pod("other", other)), None, "{other:?}");
         }
+    }
+
+    #[test]
+    fn a_pod_is_steered_in_the_same_way_unless_it_is_excluded() {
+        let rules = Rules {
+            excluded: selection(&["meshed"], true),
+            steered: selection(&["meshed", "shop"], true),
+        };
+        for (pod, wanted) in [
+            (pod("shop", None), Some(Treatment::Steered)),
+            (pod("shop", Some("true")), Some(Treatment::Excluded)),
+            (pod("meshed", None), Some(Treatment::Excluded)),
+            (steering("other", Some(" true ")), Some(Treatment::Steered)),
+            (steering("other", Some("false")), None),
+            (steering("other", Some("yes")), None),
+            (steering("other", None), None),
+        ] {
+            assert_eq!(rules.treatment(&pod), wanted, "{pod:?}");
+        }
+        let rules = Rules { steered: selection(&["shop"], false), ..Rules::default() };
+        assert!(!rules.is_empty());
+        assert_eq!(rules.treatment(&steering("other", Some("true"))), None, "without its flag");
+        assert_eq!(rules.faults(&steering("other", Some("yes"))), Vec::<String>::new());
     }
 
     #[test]
     fn annotations_count_only_where_the_flag_says_so() {
-        let rules = Rules::new(vec!["meshed".parse().unwrap()], false);
-        assert!(!rules.exclude(&pod("other", Some("true"))));
-        assert_eq!(rules.fault(&pod("other", Some("yes"))), None);
+        let rules = rules(selection(&["meshed"], false));
+        assert_eq!(rules.treatment(&pod("other", Some("true"))), None);
+        assert_eq!(rules.faults(&pod("other", Some("yes"))), Vec::<String>::new());
     }
 
     #[test]
     fn an_annotation_that_says_neither_is_told_in_one_short_line() {
-        let rules = Rules::new(Vec::new(), true);
+        let rules = Rules { excluded: selection(&[], true), steered: selection(&[], true) };
         for text in ["yes", "", "\n\u{1b}[2J", &"x".repeat(1 << 20)] {
-            let fault = rules.fault(&pod("a", Some(text))).expect("a sentence");
-            assert!(fault.len() < 1_000 && !fault.contains(char::is_control), "{fault}");
+            for pod in [pod("a", Some(text)), steering("a", Some(text))] {
+                let faults = rules.faults(&pod);
+                assert_eq!(faults.len(), 1);
+                let fault = &faults[0];
+                assert!(fault.len() < 1_000 && !fault.contains(char::is_control), "{fault}");
+            }
         }
-        assert_eq!(rules.fault(&pod("a", Some("true"))), None);
+        assert_eq!(rules.faults(&pod("a", Some("true"))), Vec::<String>::new());
+        let both = Pod { steer: Some("no".into()), ..pod("a", Some("yes")) };
+        assert_eq!(rules.faults(&both).len(), 2);
     }
 
     #[test]
     fn ten_thousand_namespaces_that_nobody_has_cost_a_look_up_each() {
-        let names = (0..10_000).map(|at| format!("no-{at}").parse().unwrap()).collect();
-        let rules = Rules::new(names, false);
-        assert!(!rules.exclude(&pod("no-10000", None)));
-        assert!(rules.exclude(&pod("no-9999", None)));
+        let names: Vec<_> = (0..10_000).map(|at| format!("no-{at}")).collect();
+        let names: Vec<_> = names.iter().map(String::as_str).collect();
+        let rules = rules(selection(&names, false));
+        assert!(!excludes(&rules, &pod("no-10000", None)));
+        assert!(excludes(&rules, &pod("no-9999", None)));
     }
 
     #[test]

@@ -22,7 +22,7 @@ use crate::flag::DNS;
 use crate::plan::Lack;
 use crate::topology::cause::Cause;
 use crate::topology::claim;
-use crate::topology::direct::{self, DirectDials};
+use crate::topology::direct::{self, Direct, DirectDials};
 use crate::topology::label::{REGION, ZONE};
 use crate::topology::named;
 use crate::topology::{self, Decision, Origin, Scope, decide_for_some, decide_in_full, waits_for};
@@ -351,21 +351,46 @@ fn tiers(decision: &Decision<'_>) -> Vec<String> {
     lines.collect()
 }
 
-/// What `topo-lb.io/direct: refuse` means here.
+/// What `topo-lb.io/direct` means here.
 fn direct(decision: &Decision<'_>) -> Option<String> {
-    let of_family = |choice: &topology::decision::Choice<'_>| Some((choice.family, choice.direct?));
-    let all: Vec<_> = decision.choices.iter().filter_map(of_family).collect();
-    let too_many = all.iter().find(|(_, direct)| !direct.are_refused());
-    if let Some((family, DirectDials { passed_over })) = too_many {
+    let of_family =
+        |choice: &'_ topology::decision::Choice<'_>| Some((choice.family, choice.direct.clone()?));
+    let all: Vec<(_, DirectDials)> = decision.choices.iter().filter_map(of_family).collect();
+    let steers = all.first()?.1.direct == Direct::Steer;
+    let done = if steers { "steered" } else { "refused" };
+    if let Some((family, too_many)) = all.iter().find(|(_, direct)| !direct.holds()) {
         return Some(format!(
-            "not refused: {passed_over} {family} endpoints would be, and at most {} can be",
+            "not {done}: {} {family} endpoints would be, and at most {} can be",
+            too_many.endpoints.len(),
             direct::MOST
         ));
     }
-    (!all.is_empty()).then(|| match all.iter().map(|(_, direct)| direct.passed_over).sum() {
-        0_usize => "no endpoint is refused to clients that dial it by address".to_owned(),
-        1 => "1 endpoint is refused to clients that dial it by address".to_owned(),
-        some => format!("{some} endpoints are refused to clients that dial them by address"),
+    let sum = |of: fn(&DirectDials) -> usize| all.iter().map(|(_, direct)| of(direct)).sum();
+    let (count, left): (usize, usize) = (sum(|it| it.endpoints.len()), sum(|it| it.left));
+    if !steers {
+        return Some(match count {
+            0 => "no endpoint is refused to clients that dial it by address".to_owned(),
+            1 => "1 endpoint is refused to clients that dial it by address".to_owned(),
+            some => format!("{some} endpoints are refused to clients that dial them by address"),
+        });
+    }
+    if decision.service.affinity_seconds.is_some() {
+        return Some("nobody is steered, as the Service has session affinity".to_owned());
+    }
+    let steered = match count {
+        0 => "steered Pods reach every endpoint that they dial by address".to_owned(),
+        1 => "steered Pods that dial 1 endpoint by address get one that the policy chooses"
+            .to_owned(),
+        some => format!(
+            "steered Pods that dial {some} endpoints by address get those that the policy chooses"
+        ),
+    };
+    Some(match left {
+        0 => steered,
+        1 => steered + "; 1 more is left alone, which another Service port has, or has a hostname",
+        more => format!(
+            "{steered}; {more} more are left alone, which other Service ports have, or have a hostname"
+        ),
     })
 }
 

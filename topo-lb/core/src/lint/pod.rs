@@ -1,4 +1,4 @@
-//! Findings for Pods with an invalid exclusion annotation.
+//! Findings for Pods with an invalid annotation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,18 +10,18 @@ use crate::explain::{shown, some};
 /// Most Pods that a message names.
 pub(super) const PODS: usize = 3;
 
-/// A finding for each namespace and each value that is neither `true` nor `false`.
+/// A finding for each namespace, each annotation and each value that is neither `true` nor `false`.
 #[must_use]
 pub fn unclear(all: &[Unclear]) -> Vec<Finding> {
-    let mut by_value: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
+    let mut by_value: BTreeMap<(&str, Annotation, &str), BTreeSet<&str>> = BTreeMap::new();
     for one in all {
-        by_value.entry((&one.namespace, &one.value)).or_default().insert(&one.pod);
+        let Unclear { namespace, annotation, value, pod } = one;
+        by_value.entry((namespace, *annotation, value)).or_default().insert(pod);
     }
-    let findings = by_value.into_iter().map(|((namespace, value), pods)| {
+    let findings = by_value.into_iter().map(|((namespace, annotation, value), pods)| {
         let message = format!(
-            "annotation {} of {} of its Pods ({}) is ignored: `{}` is neither `true` nor \
+            "annotation {annotation} of {} of its Pods ({}) is ignored: `{}` is neither `true` nor \
              `false`",
-            Annotation::Exclude.name(),
             pods.len(),
             some(pods, PODS),
             shown(value),

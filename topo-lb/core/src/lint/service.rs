@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use super::{Finding, Rule, Severity, unmatched, unread, weights};
+use crate::cluster::service::STEER;
 use crate::cluster::{Annotation, Family, Port, Service, ServiceId, State};
 use crate::explain::shown;
 use crate::flag::KUBE_PROXY_REPLACEMENT;
 use crate::topology::cause::{Cause, HintsOff};
 use crate::topology::decision::{Choice, Status};
-use crate::topology::direct::{DirectDials, MOST};
+use crate::topology::direct::{Direct, MOST};
 use crate::topology::label::{DESIRED_NODEPOOL, HOSTNAME, NODEPOOL, ZONE};
 use crate::topology::named;
 use crate::topology::validation::ANY;
@@ -117,22 +118,39 @@ pub(super) fn look(
     }));
 }
 
-/// Endpoints that are too many to refuse direct dials of them, where the policy passes over all.
+/// Why `topo-lb.io/direct` has no effect: too many endpoints, where the policy passes over all; or session
+/// affinity, if the Service itself asks for both.
 fn direct_dials(decision: &Decision<'_>, sightings: &mut Sightings) {
-    let direct = decision.choices.iter().filter_map(|choice| choice.direct);
-    if let Some(DirectDials { passed_over }) = direct.into_iter().find(|it| !it.are_refused()) {
-        let message = format!(
-            "topo-lb.io/direct: refuse has no effect on nodes whose policy passes over more than {MOST} \
-             endpoints of a family, and it has {passed_over}"
-        );
-        everywhere(sightings, Some(port(decision.port)), Rule::Exposed, message);
-    }
+    let mut all = decision.choices.iter().filter_map(|choice| choice.direct.as_ref());
+    let Some(direct) = all.clone().next().map(|it| it.direct) else { return };
+    let value = if direct == Direct::Steer { STEER } else { "refuse" };
+    let message = match all.find(|it| !it.holds()) {
+        Some(too_many) => format!(
+            "topo-lb.io/direct: {value} has no effect on nodes whose policy passes over more than {MOST} \
+             endpoints of a family, and it has {}",
+            too_many.endpoints.len()
+        ),
+        None if steers_itself(decision) && decision.service.affinity_seconds.is_some() => {
+            "topo-lb.io/direct: steer has no effect, as the Service has session affinity: remove one of \
+             them"
+                .to_owned()
+        }
+        None => return,
+    };
+    everywhere(sightings, Some(port(decision.port)), Rule::Exposed, message);
+}
+
+/// Whether the Service itself asks that Pods be steered, and that is in force.
+fn steers_itself(decision: &Decision<'_>) -> bool {
+    let mut all = decision.choices.iter().filter_map(|choice| choice.direct.as_ref());
+    decision.service.policy.steers() && all.any(|it| it.direct == Direct::Steer)
 }
 
 /// Whether findings can differ between nodes.
 fn depends_on_node(decision: &Decision<'_>) -> bool {
     let keys = &decision.policy.keys;
     decision.service.internal_local
+        || steers_itself(decision)
         || match decision.policy.kind {
             PolicyKind::Keys => {
                 let tiers = decision.choices.iter().flat_map(|choice| &choice.tiers);
@@ -257,6 +275,12 @@ fn from_node(
         nodes.get_or_insert_default().extend(alike.iter().map(|&node| node.to_owned()));
     };
 
+    let left = choice.direct.as_ref().is_some_and(|it| it.left > 0);
+    if left && steers_itself(decision) && decision.service.affinity_seconds.is_none() {
+        let message = "topo-lb.io/direct: steer leaves endpoints alone that other Service ports have, too, or \
+                       that have a hostname";
+        saw(Rule::Exposed, Rule::Exposed.severity(), message.to_owned());
+    }
     if let Some(why) = refused(choice, &endpoint) {
         let this_node = alike.first().copied().unwrap_or_default();
         let is_idle = idle(state, decision, choice, this_node);

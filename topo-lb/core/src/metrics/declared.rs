@@ -198,8 +198,11 @@ metrics! {
     EXCLUDED_PODS: Gauge "topo_lb_excluded_pods" []
         "Pods of this node whose connections are left alone",
         "[Excluded Pods](operations.md#exclude-pods-service-meshes)";
+    STEERED_PODS: Gauge "topo_lb_steered_pods" []
+        "Pods of this node that get near endpoints in place of far ones that they dial by address",
+        "[`topo-lb.io/direct: steer`](topology.md#steer-direct-dials)";
     UNEXCLUDED_PODS: Gauge "topo_lb_unexcluded_pods" []
-        "Pods of this node that are to be left alone, and for which there is no room", "Should be zero";
+        "Pods of this node that are to be left alone or steered, and for which there is no room", "Should be zero";
     LEFT_OUT_SERVICES: Gauge "topo_lb_left_out_services" []
         "Services that have no room in the maps, and are left to kube-proxy, or served by nobody where there is none",
         "";
@@ -210,7 +213,7 @@ metrics! {
     NO_ROOM_REFUSED_SERVICES: Gauge "topo_lb_no_room_refused_services" []
         "Strict Services that are refused, as the maps are full", "`--when-full refuse-strict`";
     DIRECT_DIALS_SERVICES: Gauge "topo_lb_direct_dials_services" []
-        "Services whose endpoints may be dialled directly although they refuse that, as the maps are full",
+        "Services whose endpoints may be dialled directly although they refuse or steer that, as the maps are full",
         "[`topo-lb.io/direct`](topology.md#direct-dials-too-topo-lbiodirect)";
     KEPT_POLICIES: Gauge "topo_lb_kept_policies" [kind]
         "Policies that only agents have: the API server does not serve their kind any more, and they stay in force \

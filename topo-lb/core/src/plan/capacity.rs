@@ -138,7 +138,7 @@ pub enum Meanwhile {
     LastGood,
     /// They are refused: the policy is strict.
     Refused,
-    /// They go where the policy says, but clients that dial its endpoints directly are not refused.
+    /// They go where the policy says, but clients that dial its endpoints directly reach them.
     DirectDials,
     /// As with `KubeProxy`, but no kube-proxy is beside (`--kube-proxy-replacement`).
     Nobody,
@@ -169,7 +169,9 @@ impl Meanwhile {
             Self::Narrowed => "uses at most 6 of its endpoints (4 over IPv6)",
             Self::LastGood => "keeps its last endpoints, which may be out of date",
             Self::Refused => "is refused, as its policy is strict",
-            Self::DirectDials => "is served, but direct dials of its endpoints are not refused",
+            Self::DirectDials => {
+                "is served, but direct dials of its endpoints are neither refused nor steered"
+            }
             Self::Nobody => "is served by nobody on this node",
         }
     }

@@ -11,7 +11,8 @@ use super::apportionment::{self, Rows};
 use super::entry::Entry;
 use crate::cluster::{Clients, Created, Family, Frontend, FrontendKind, Protocol, ServiceId};
 use crate::topology::claim::Claim;
-use crate::topology::exposed::{FrontendOfKind, are_direct};
+use crate::topology::direct::{self, Direct};
+use crate::topology::exposed::FrontendOfKind;
 use crate::topology::size::Excess;
 use crate::topology::{Chosen, Route, Verdict};
 
@@ -52,6 +53,7 @@ impl Target {
             frontends.retain(|(_, frontend)| seen.insert(*frontend));
         }
         let is_weighted = !route.parts.is_empty();
+        let is_direct = direct::of_frontends(&frontends) != Direct::Allow;
         let (endpoints, wider, spill) = match route.verdict {
             Verdict::Bypass => return None,
             Verdict::Refuse => (Vec::new(), Vec::new(), 0),
@@ -67,10 +69,12 @@ impl Target {
         let row: Arc<[Chosen]> =
             endpoints.into_iter().take(count).chain(wider).take(usize::from(u16::MAX)).collect();
         let affinity_seconds = route.affinity_seconds.unwrap_or(0);
-        let lists_members = lists_all
+        let needs_members = lists_all
             || route.protocol == Protocol::Udp
             || affinity_seconds != 0
             || route.failures != 0;
+        // The port's own target lists them.
+        let lists_members = needs_members && !is_direct;
         Some(Self {
             frontends: frontends.into(),
             created: route.created,
@@ -96,9 +100,13 @@ impl Target {
         })
     }
 
-    /// Whether it refuses clients that dial endpoints directly, and nothing else.
+    /// Whether it is for clients that dial endpoints directly, and for nobody else.
     pub fn is_direct(&self) -> bool {
-        are_direct(&self.frontends)
+        self.direct() != Direct::Allow
+    }
+
+    fn direct(&self) -> Direct {
+        direct::of_frontends(&self.frontends)
     }
 
     /// What clients dial, whoever gets it.
@@ -145,7 +153,8 @@ impl Target {
 #[derive(Clone, Debug, Default)]
 pub struct Desired {
     services: BTreeMap<ServiceId, Box<[Target]>>,
-    /// Of frontends for clients anywhere. The first claim gets the frontend, whoever dials it.
+    /// Of frontends for clients anywhere: the first claim gets the frontend, whoever dials it. Of frontends for
+    /// steered Pods: an only claim gets it, if nobody claims the same for clients anywhere.
     claims: BTreeSet<(Frontend, Claim)>,
     /// Services with source ranges.
     limited: BTreeSet<ServiceId>,
@@ -169,14 +178,14 @@ impl Desired {
         let before = self.services.remove(&id).unwrap_or_default();
         for (frontend, claim) in claims_of(&id, &before) {
             self.claims.remove(&(frontend, claim));
-            affected.extend(self.claims_to(frontend).map(|other| other.service.clone()));
+            affected.extend(self.claims_about(frontend).map(|other| other.service.clone()));
         }
         let targets: Box<[Target]> =
             routes.into_iter().filter_map(|route| Target::new(route, self.lists_all)).collect();
         // Installed entries share the row of the target: an equal target is not replaced.
         let targets = if targets == before { before } else { targets };
         for (frontend, claim) in claims_of(&id, &targets) {
-            affected.extend(self.claims_to(frontend).map(|other| other.service.clone()));
+            affected.extend(self.claims_about(frontend).map(|other| other.service.clone()));
             self.claims.insert((frontend, claim));
         }
         if targets.iter().any(|target| target.source_ranges.is_some()) {
@@ -209,6 +218,14 @@ impl Desired {
         claims.take_while(move |(other, _)| *other == frontend).map(|(_, claim)| claim)
     }
 
+    /// The claims to what a client dials, whoever it is.
+    fn claims_about(&self, frontend: Frontend) -> impl Iterator<Item = &Claim> {
+        let dialled = frontend.of(Clients::Anywhere);
+        let claims = self.claims.range((dialled, Claim::first())..);
+        let is_about = move |(other, _): &&(Frontend, Claim)| other.of(dialled.clients) == dialled;
+        claims.take_while(is_about).map(|(_, claim)| claim)
+    }
+
     /// Whether a frontend is the ClusterIP of the Service that gets it.
     pub fn is_cluster_ip(&self, frontend: &Frontend) -> bool {
         self.claims_to(*frontend).next().is_some_and(Claim::is_cluster_ip)
@@ -226,6 +243,10 @@ impl Desired {
         target: &'a Target,
     ) -> impl Iterator<Item = Frontend> + 'a {
         let owned = target.frontends.iter().filter(move |(kind, frontend)| {
+            if frontend.clients == Clients::Steered {
+                // Whoever else claims it may be meant.
+                return self.claims_about(*frontend).count() == 1;
+            }
             let owner = self.claims_to(frontend.of(Clients::Anywhere)).next();
             owner.is_some_and(|owner| {
                 owner.service == *id
@@ -257,7 +278,8 @@ impl Desired {
     pub fn refusing_direct(&self) -> impl Iterator<Item = (&ServiceId, &Arc<str>)> {
         let all =
             self.services.iter().flat_map(|(id, targets)| targets.iter().map(move |it| (id, it)));
-        all.filter(|(_, target)| target.is_direct()).map(|(id, target)| (id, &target.name))
+        let refusing = all.filter(|(_, target)| target.direct() == Direct::Refuse);
+        refusing.map(|(id, target)| (id, &target.name))
     }
 
     /// Whether clients may not dial an endpoint directly over TCP.
@@ -266,8 +288,8 @@ impl Desired {
         self.claims_to(frontend).next().is_some_and(|it| it.kind == FrontendKind::Endpoint)
     }
 
-    /// Whether clients may not dial some endpoints of a Service directly.
-    pub fn refuses_direct(&self, id: &ServiceId) -> bool {
+    /// Whether a Service has frontends for clients that dial its endpoints directly.
+    pub fn has_direct(&self, id: &ServiceId) -> bool {
         self.targets(id).iter().any(Target::is_direct)
     }
 
@@ -293,7 +315,11 @@ fn claims_of(id: &ServiceId, targets: &[Target]) -> impl Iterator<Item = (Fronte
     targets.iter().flat_map(move |target| {
         target.frontends.iter().map(move |&(kind, frontend)| {
             let claim = Claim::new(kind, target.created, id, target.place);
-            (frontend.of(Clients::Anywhere), claim)
+            let claimed = match frontend.clients {
+                Clients::Anywhere | Clients::Outside => frontend.of(Clients::Anywhere),
+                Clients::Steered => frontend,
+            };
+            (claimed, claim)
         })
     })
 }

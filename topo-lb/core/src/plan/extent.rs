@@ -13,7 +13,7 @@ use crate::topology::Chosen;
 pub(super) enum Extent {
     /// All of it.
     Whole,
-    /// All of it but the refusal of direct dials, as in all that follow.
+    /// All of it but what direct dials get, as in all that follow.
     WithoutDirect,
     /// As many of its endpoints as fit inline, from this one on, wrapping around, and all alike: takes no
     /// slots.

@@ -5,13 +5,14 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use super::finished::Plan;
 use super::indexes::service_of;
 use super::installed::Installed;
 use super::step::Step;
-use crate::cluster::{Family, Frontend, ServiceId};
+use crate::cluster::{Clients, Family, Frontend, ServiceId};
 
 /// An endpoint that no longer serves connections to these frontends, not even existing ones.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,10 +43,17 @@ pub fn gone(
     for (index, endpoints) in removed {
         let Some(service) = installed.indexes().name(index) else { continue };
         let Some(id) = service_of(service) else { continue };
-        let frontends: Vec<_> = installed
-            .frontends_of(index)
-            .map(|frontend| (*frontend, serving(&id, frontend)))
-            .collect();
+        let mut steered = BTreeMap::new();
+        let serving = |frontend: &Frontend| Rc::new(serving(&id, frontend));
+        let mut of = |frontend: &Frontend| match frontend.clients {
+            // There may be a thousand, for which the same endpoints serve.
+            Clients::Steered => {
+                Rc::clone(steered.entry(frontend.family()).or_insert_with(|| serving(frontend)))
+            }
+            Clients::Anywhere | Clients::Outside => serving(frontend),
+        };
+        let frontends: Vec<_> =
+            installed.frontends_of(index).map(|frontend| (*frontend, of(frontend))).collect();
         all.extend(endpoints.into_iter().filter_map(|endpoint| {
             let left: Vec<_> = frontends
                 .iter()
@@ -140,13 +148,20 @@ mod tests {
             Self { reconciler, installed: Installed::new(capacity) }
         }
 
-        /// Plans and records until settled. Returns sorted lines `service endpoint` of what is
-        /// gone.
+        /// Settles. Returns sorted lines `service endpoint` of what is gone.
         fn turn_into(&mut self, world: &World) -> Vec<String> {
             let services = world.iter().map(|(name, _)| service(name)).collect();
             let slices = world.iter().map(|(name, endpoints)| slice(name, endpoints)).collect();
             self.reconciler.observe(Update::Slice(Change::Listed(slices, Vec::new())));
             self.reconciler.observe(Update::Service(Change::Listed(services, Vec::new())));
+            let line = |gone: Gone| format!("{} {}", gone.service, gone.endpoint);
+            let mut lines: Vec<_> = self.settle().into_iter().map(line).collect();
+            lines.sort();
+            lines
+        }
+
+        /// Plans and records until settled. Returns what is gone.
+        fn settle(&mut self) -> Vec<Gone> {
             let mut all = Vec::new();
             while !self.reconciler.settled() {
                 let plan = self.reconciler.plan(&self.installed);
@@ -156,10 +171,7 @@ mod tests {
                 }
                 self.reconciler.carried_out(&plan, &self.installed);
             }
-            let line = |gone: Gone| format!("{} {}", gone.service, gone.endpoint);
-            let mut lines: Vec<_> = all.into_iter().map(line).collect();
-            lines.sort();
-            lines
+            all
         }
     }
 
@@ -195,6 +207,30 @@ mod tests {
         agent.reconciler.observe(Update::Slice(Change::Applied(endpoints)));
         let plan = agent.reconciler.plan(&agent.installed);
         assert_eq!(agent.reconciler.gone(&plan, &agent.installed), []);
+    }
+
+    #[test]
+    fn a_socket_of_a_steered_pod_goes_with_its_near_endpoint_alone() {
+        let mut agent = Agent::new(Scope::All, ROOM);
+        let mut steering = service("A");
+        Arc::make_mut(&mut steering.policy).direct = Some("steer".into());
+        agent.reconciler.observe(Update::Service(Change::Applied(steering)));
+        let mut turn = |hosts: &[u8]| {
+            let endpoints: Vec<_> = hosts.iter().map(|host| (*host, true)).collect();
+            agent.reconciler.observe(Update::Slice(Change::Applied(slice("A", &endpoints))));
+            agent.settle()
+        };
+        assert_eq!(turn(&[1, 2, 11, 12]), []);
+        let far = |host: u8| {
+            let plain = Frontend::new([10, 244, 0, host].into(), 5353, Protocol::Udp);
+            plain.of(Clients::Steered)
+        };
+        // Who dialled the far one has another.
+        let [gone] = &turn(&[1, 2, 12])[..] else { panic!() };
+        assert_eq!(gone.endpoint, ([10, 244, 0, 11], 5353).into());
+        let [gone] = &turn(&[2, 12])[..] else { panic!() };
+        assert_eq!(gone.endpoint, ([10, 244, 0, 1], 5353).into());
+        assert!(gone.frontends.contains(&far(12)) && gone.frontends.len() == 2, "{gone:?}");
     }
 
     fn worlds() -> impl Strategy<Value = Vec<World>> {

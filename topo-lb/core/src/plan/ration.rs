@@ -315,7 +315,7 @@ impl Giving<'_> {
     ) -> (Pool, Meanwhile) {
         let (desired, serves) = (self.desired, share::serves(self.installed, id));
         let mut pool = pool;
-        if desired.refuses_direct(id) {
+        if desired.has_direct(id) {
             match self.settle(id, Extent::WithoutDirect, wait) {
                 Ok(()) => return (pool, Meanwhile::DirectDials),
                 Err(lacking) => pool = lacking,

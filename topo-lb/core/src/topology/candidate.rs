@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use topo_lb_common::backend::Locality;
 
 use crate::cluster::kept::Endpoints;
-use crate::cluster::{Endpoint, Family, Frontend, Port, Service, ServiceId, State};
+use crate::cluster::{Clients, Endpoint, Family, Frontend, Port, Service, ServiceId, State};
 
 use super::label::{Here, Site};
 
@@ -129,10 +129,12 @@ pub fn serving(state: &State, id: &ServiceId, frontend: &Frontend) -> HashSet<So
     let Some(service) = state.service(id) else {
         return HashSet::new();
     };
-    let Frontend { address, port: number, protocol, .. } = *frontend;
-    let ports = service.ports.iter().enumerate().filter(|(place, port)| {
-        port.protocol == protocol && service.is_dialled_at(*place, address, number)
-    });
+    let Frontend { address, port: number, protocol, clients } = *frontend;
+    // An endpoint is no address of a port: any of them may have it.
+    let is_dialled =
+        |place| clients == Clients::Steered || service.is_dialled_at(place, address, number);
+    let ports = service.ports.iter().enumerate();
+    let ports = ports.filter(|(place, port)| port.protocol == protocol && is_dialled(*place));
     ports
         .flat_map(|(_, port)| of(state, service, port, Family::of(address)))
         .filter(Candidate::serves)

@@ -208,7 +208,7 @@ impl<'a> Decision<'a> {
         bypass: Option<Bypass<'a>>,
     ) -> Self {
         let (rules, weights, only_local) = match clients {
-            Clients::Anywhere => {
+            Clients::Anywhere | Clients::Steered => {
                 let field = service.internal_local.then_some("internalTrafficPolicy");
                 (&policy.rules, policy.weights.as_ref(), field)
             }
@@ -243,8 +243,9 @@ impl<'a> Decision<'a> {
                 near: done.near,
                 usable: done.usable,
                 stock: done.stock,
-                direct: (policy.refuses_direct && bypass.is_none() && clients == Clients::Anywhere)
-                    .then(|| DirectDials::of(&done, here)),
+                direct: (bypass.is_none() && clients == Clients::Anywhere)
+                    .then(|| DirectDials::of(policy.direct, state, (service, port), &done, here))
+                    .flatten(),
                 chosen: done.chosen,
                 ejected: done.ejected.chosen,
                 tiers: tiers(&done, here, rules),

@@ -1,63 +1,126 @@
-//! `topo-lb.io/direct: refuse`: a strict policy also holds for clients that dial an endpoint by its address.
+//! `topo-lb.io/direct`: a policy also holds for clients that dial an endpoint by its address.
 //!
-//! Such an endpoint becomes a frontend that refuses, so programs need nothing for it, and excluded Pods are free,
-//! as at every frontend.
+//! Such an endpoint becomes a frontend, which refuses, or leads steered Pods to where the Service leads. So excluded
+//! Pods are free, as at every frontend.
 
 use std::net::SocketAddr;
 
 use super::evaluation::{CandidateStatus, Evaluation};
+use super::exposed::FrontendOfKind;
 use super::label::Here;
 use super::rules::Rules;
+use super::shared;
 use super::validation::{Rule, quoted};
+use crate::cluster::service::STEER;
+use crate::cluster::{Clients, Frontend, FrontendKind, Port, Service, State};
+
+/// What becomes of clients that dial an endpoint which the policy passes over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Direct {
+    /// They reach it.
+    #[default]
+    Allow,
+    /// They are refused.
+    Refuse,
+    /// Steered Pods get an endpoint that the policy chooses; all others reach it.
+    Steer,
+}
 
 /// The values of the annotation.
-const REFUSE: &str = "refuse";
 const ALLOW: &str = "allow";
+const REFUSE: &str = "refuse";
 
 /// The most endpoints of a Service port and family for which it holds: each takes an entry of `services4/6`.
 pub const MOST: usize = 1_000;
 
-/// Whether direct dials are refused.
+/// What the annotation says. `asks_hints`: the Service asks for hints, which are a policy, too.
 ///
 /// # Errors
 /// The rule that `text` breaks.
-pub(super) fn from_annotation(text: &str, rules: &Rules<'_>) -> Result<bool, Rule> {
+pub(super) fn from_annotation(
+    text: &str,
+    rules: &Rules<'_>,
+    asks_hints: bool,
+) -> Result<Direct, Rule> {
     match text.trim() {
-        ALLOW => Ok(false),
-        REFUSE if rules.are_strict() => Ok(true),
+        ALLOW => Ok(Direct::Allow),
+        REFUSE if rules.are_strict() => Ok(Direct::Refuse),
         REFUSE => Err(Rule::DirectWithoutStrict),
+        STEER if *rules != Rules::None || asks_hints => Ok(Direct::Steer),
+        STEER => Err(Rule::DirectWithoutPolicy),
         _ => Err(Rule::DirectUnknown { text: quoted(text) }),
     }
 }
 
-/// How many endpoints clients of this node may not dial; `None`: the Service says nothing of that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Which endpoints clients of this node may not dial, or are steered away from.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectDials {
-    /// Usable endpoints on other nodes that the policy passes over. Not among them:
+    /// What becomes of these clients: not `Allow`.
+    pub direct: Direct,
+    /// Usable endpoints on other nodes that the policy passes over, sorted. Not among them:
     /// * what is not ready, or ejected by this node: it is passed over for another reason;
     /// * what has no node, as the API server's endpoints: it may be near;
     /// * what is copied from an Endpoints object: before Kubernetes 1.22, tenants could write any address there
-    ///   (CVE-2021-25740).
-    pub passed_over: usize,
+    ///   (CVE-2021-25740);
+    /// * for steered Pods, what others have, too, or what has a name of its own (file `shared`), and all of a Service
+    ///   with session affinity.
+    pub endpoints: Vec<SocketAddr>,
+    /// How many are not among them for the last reason.
+    pub left: usize,
 }
 
 impl DirectDials {
-    pub(super) fn of(done: &Evaluation<'_>, here: Here<'_>) -> Self {
-        Self { passed_over: passed_over(done, here).count() }
+    /// `None`: the Service says nothing of that.
+    pub(super) fn of(
+        direct: Direct,
+        state: &State,
+        (service, port): (&Service, &Port),
+        done: &Evaluation<'_>,
+        here: Here<'_>,
+    ) -> Option<Self> {
+        if direct == Direct::Allow {
+            return None;
+        }
+        let mut endpoints: Vec<_> = passed_over(done, here).collect();
+        let all = endpoints.len();
+        if direct == Direct::Steer {
+            match service.affinity_seconds {
+                Some(_) => endpoints.clear(),
+                None => shared::leave_out(state, service, port, &mut endpoints),
+            }
+        }
+        let left = all - endpoints.len();
+        Some(Self { direct, endpoints, left })
     }
 
-    /// Whether they are refused: at most [`MOST`] are.
+    /// Whether it holds for them: for at most [`MOST`].
     #[must_use]
-    pub const fn are_refused(self) -> bool {
-        self.passed_over <= MOST
+    pub const fn holds(&self) -> bool {
+        self.endpoints.len() <= MOST
+    }
+
+    /// The frontends of a Service port that they become.
+    pub(super) fn frontends(&self, port: &Port) -> Vec<FrontendOfKind> {
+        let clients = match self.direct {
+            Direct::Steer => Clients::Steered,
+            Direct::Allow | Direct::Refuse => Clients::Anywhere,
+        };
+        let frontend = |at: &SocketAddr| {
+            let frontend = Frontend::new(at.ip(), at.port(), port.protocol).of(clients);
+            (FrontendKind::Endpoint, frontend)
+        };
+        self.endpoints.iter().filter(|_| self.holds()).map(frontend).collect()
     }
 }
 
-/// The endpoints that are refused, sorted.
-pub(super) fn refused(done: &Evaluation<'_>, here: Here<'_>) -> Vec<SocketAddr> {
-    match DirectDials::of(done, here).are_refused() {
-        true => passed_over(done, here).collect(),
-        false => Vec::new(),
+/// What the frontends of a route do with clients that dial endpoints; `Allow`: they are no endpoints. Those of one
+/// route are alike.
+#[must_use]
+pub fn of_frontends(frontends: &[FrontendOfKind]) -> Direct {
+    match frontends.first() {
+        Some((FrontendKind::Endpoint, it)) if it.clients == Clients::Steered => Direct::Steer,
+        Some((FrontendKind::Endpoint, _)) => Direct::Refuse,
+        _ => Direct::Allow,
     }
 }
 

@@ -23,12 +23,6 @@ pub struct Exposing {
 /// A frontend of a Service port, after what kind of address it has.
 pub type FrontendOfKind = (FrontendKind, Frontend);
 
-/// Whether frontends are endpoints, which refuse clients that dial them: those of one route are all or none.
-#[must_use]
-pub fn are_direct(frontends: &[FrontendOfKind]) -> bool {
-    frontends.first().is_some_and(|(kind, _)| *kind == FrontendKind::Endpoint)
-}
-
 impl Exposing {
     /// Everything that an agent with `--kube-proxy-replacement` can handle.
     #[must_use]

@@ -44,12 +44,13 @@ impl Field {
             Some(Annotation::Handle) => "spec.handle",
             Some(Annotation::Mode) => "spec.mode",
             Some(Annotation::Ramp) => "spec.ramp",
-            // The last two are in no policy.
+            // The last three are in no policy.
             Some(
                 Annotation::TopologyKeys
                 | Annotation::OpenYurt
                 | Annotation::Dns
-                | Annotation::Exclude,
+                | Annotation::Exclude
+                | Annotation::Steer,
             )
             | None => "spec.topologyKeys",
         };

@@ -19,7 +19,8 @@
 //! | `ejection`, `ejected` | which endpoints of a tier are ejected, because connects to them failed |
 //! | `decide`, `decision`, `cause` | all of it for a Service, with what explains it |
 //! | `route`, `verdict` | what of it the datapath does |
-//! | `direct` | which endpoints clients may not dial by their address |
+//! | `direct` | what becomes of clients that dial an endpoint by its address |
+//! | `shared` | which endpoints are not a Service port's alone |
 //! | `exposed`, `claim` | which frontends there are besides ClusterIPs, and who gets one that two claim |
 //! | `size` | how much a Service asks for, before anything is made of it |
 //! | `named` | what the name of a headless Service stands for |
@@ -56,6 +57,7 @@ mod reached;
 mod route;
 mod rules;
 mod scope;
+mod shared;
 pub mod size;
 pub mod spill;
 pub mod trial;

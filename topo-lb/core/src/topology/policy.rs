@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::cluster::service::PolicySources;
 use crate::cluster::{Above, Annotation, Protocol, Service, State};
 
+use super::direct::Direct;
 use super::field::Field;
 use super::keys::Keys;
 use super::min_endpoints::Least;
@@ -43,8 +44,8 @@ pub(super) struct Policy<'a> {
     pub(super) ejection: Option<ejection::Setting>,
     /// Annotation `topo-lb.io/refusal: intended`.
     pub(super) refusal_intended: bool,
-    /// Annotation `topo-lb.io/direct: refuse`; `rules` are strict.
-    pub(super) refuses_direct: bool,
+    /// Annotation `topo-lb.io/direct`.
+    pub(super) direct: Direct,
     /// False with annotation `topo-lb.io/handle: "false"`.
     pub(super) handled: bool,
 }
@@ -94,6 +95,8 @@ fn of_layers<'a>(
     has_tcp: bool,
 ) -> Policy<'a> {
     let (mut trials, mut ignored) = (Vec::new(), Vec::new());
+    // Of the Service, whether it is on trial or not.
+    let asks_hints = layers.iter().any(|layer| layer.policy.hints_asked);
     let (node, in_full) = match seen {
         Seen::From(node) => (node, false),
         Seen::InFull => ("", true),
@@ -153,13 +156,17 @@ fn of_layers<'a>(
         });
     policy.refusal_intended = intended.is_some();
     let direct = read(layers, Field::Of(Annotation::Direct), &mut ignored, |origin, text| {
-        match direct::from_annotation(text, &policy.rules) {
-            // A policy for many Services need not know which of them are strict.
-            Err(Rule::DirectWithoutStrict) if *origin != Origin::Service => Ok(false),
-            refuses => refuses,
+        match direct::from_annotation(text, &policy.rules, asks_hints) {
+            // A policy for many Services need not know which of them have one, and a strict one.
+            Err(Rule::DirectWithoutStrict | Rule::DirectWithoutPolicy)
+                if *origin != Origin::Service =>
+            {
+                Ok(Direct::Allow)
+            }
+            said => said,
         }
     });
-    policy.refuses_direct = direct == Some(true);
+    policy.direct = direct.unwrap_or_default();
     let handled = read(layers, Field::Of(Annotation::Handle), &mut ignored, |_, text| {
         text.trim().parse().map_err(|_| Rule::HandleNotABool { text: quoted(text.trim()) })
     });
@@ -275,7 +282,7 @@ impl<'a> Policy<'a> {
             trials: Vec::new(),
             ejection: None,
             refusal_intended: false,
-            refuses_direct: false,
+            direct: Direct::Allow,
             handled: true,
         }
     }

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use topo_lb_common::selection::SPILL_ONE;
 
+use super::candidate;
+use super::direct::{self, Direct, DirectDials};
 use super::evaluation::{CandidateStatus, Evaluation};
-use super::exposed::{ByClients, Exposing, FrontendOfKind, are_direct};
+use super::exposed::{ByClients, Exposing, FrontendOfKind};
 use super::label::Here;
 use super::policy::{self, Policy};
 use super::rules::Rules;
@@ -15,7 +17,6 @@ use super::scope::{self, Scope, has_frontends};
 use super::trial::Seen;
 use super::verdict::{Chosen, Verdict};
 use super::weights::{self, Weights};
-use super::{candidate, direct};
 use crate::cluster::service::Protocol;
 use crate::cluster::{
     Clients, Created, Family, Frontend, FrontendKind, Port, Service, ServiceId, State,
@@ -71,10 +72,10 @@ pub struct Part {
 }
 
 impl Route {
-    /// Whether it is the one that refuses clients that dial endpoints directly.
+    /// What it does with clients that dial endpoints directly; `Allow`: it is for others.
     #[must_use]
-    pub fn refuses_direct_dials(&self) -> bool {
-        are_direct(&self.frontends)
+    pub fn direct(&self) -> Direct {
+        direct::of_frontends(&self.frontends)
     }
 
     /// Groups of endpoints, and the share of new connections that each group gets, of 1. The endpoints
@@ -96,8 +97,8 @@ impl Route {
 /// The routes of a Service, by port and address family: one for its ClusterIPs, without those that a
 /// device of this node has, and its other frontends. These have one of their own with
 /// `internalTrafficPolicy: Local`, and one more for clients outside who get other endpoints. One
-/// more refuses clients that dial endpoints directly. Empty if the Service is unknown, bypassed or
-/// without a ClusterIP.
+/// more is for clients that dial endpoints directly: it refuses them, or leads them where the ClusterIPs lead.
+/// Empty if the Service is unknown, bypassed or without a ClusterIP.
 #[must_use]
 pub fn routes(
     state: &State,
@@ -146,14 +147,19 @@ pub fn routes(
                 own.extend(anywhere);
             }
             routes.extend((!own.is_empty()).then(|| decide(own, service.internal_local)));
-            if policy.refuses_direct && scope::local(state, service, family).is_none() {
+            if policy.direct != Direct::Allow && scope::local(state, service, family).is_none() {
                 let rules = &policy.rules;
                 let local = service.internal_local;
                 let done = Evaluation::of(state, here, service, port, rules, family, local);
                 let done = done.weighed(policy.weights.as_ref(), rules, here);
                 let done = done.leaving_out(state, service, port);
-                let refused = direct::refused(&done, here);
-                routes.extend(refusing(service, (place, port), Arc::clone(&name), refused));
+                let dials = DirectDials::of(policy.direct, state, (service, port), &done, here);
+                let frontends = dials.map(|it| it.frontends(port)).unwrap_or_default();
+                routes.extend(match policy.direct {
+                    _ if frontends.is_empty() => None,
+                    Direct::Steer => Some(decide(frontends, local)),
+                    _ => Some(refusing(service, (place, port), Arc::clone(&name), frontends)),
+                });
             }
             if !outside.is_empty() {
                 let (rules, weights, only_local) = policy.for_outside(service);
@@ -195,19 +201,14 @@ pub(super) fn frontends(
     (own.map(|it| (FrontendKind::ClusterIp, it)).collect(), others)
 }
 
-/// The route that refuses clients who dial endpoints that the policy passes over; `None`: there are none.
+/// The route that refuses clients who dial endpoints that the policy passes over.
 fn refusing(
     service: &Service,
     (place, port): (usize, &Port),
     name: Arc<str>,
-    refused: Vec<SocketAddr>,
-) -> Option<Route> {
-    let frontend = |address: SocketAddr| {
-        let frontend = Frontend::new(address.ip(), address.port(), port.protocol);
-        (FrontendKind::Endpoint, frontend)
-    };
-    let frontends: Vec<_> = refused.into_iter().map(frontend).collect();
-    (!frontends.is_empty()).then(|| Route {
+    frontends: Vec<FrontendOfKind>,
+) -> Route {
+    Route {
         frontends,
         place,
         protocol: port.protocol,
@@ -225,7 +226,7 @@ fn refusing(
         affinity_seconds: None,
         serving: Vec::new(),
         name,
-    })
+    }
 }
 
 /// The route of clients anywhere to a Service port without frontends.

@@ -302,8 +302,8 @@ pub enum Rule {
         /// Quoted.
         text: String,
     },
-    /// `topo-lb.io/direct` is neither `refuse` nor `allow`.
-    #[error("{text} is neither `refuse` nor `allow`; write one of them, or remove it")]
+    /// `topo-lb.io/direct` is none of its values.
+    #[error("{text} is none of `steer`, `refuse` and `allow`; write one of them, or remove it")]
     DirectUnknown {
         /// Quoted.
         text: String,
@@ -314,6 +314,12 @@ pub enum Rule {
          topology keys that do not end with `*`, or remove this one"
     )]
     DirectWithoutStrict,
+    /// No policy chooses endpoints.
+    #[error(
+        "it steers clients that dial endpoints to those that a policy chooses, and none is in force here; \
+         write topology keys, or remove this one"
+    )]
+    DirectWithoutPolicy,
     /// `topo-lb.io/mode` is neither `observe` nor `enforce`.
     #[error("{text} is neither `observe` nor `enforce`; write one of them, or remove it")]
     ModeUnknown {

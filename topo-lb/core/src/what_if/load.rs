@@ -10,6 +10,7 @@ use super::figures::{ByNode, Figures};
 use super::{Proxied, Served};
 use crate::cluster::{Family, Port, Protocol, ServiceId};
 use crate::explain;
+use crate::topology::direct::Direct;
 use crate::topology::label::Site;
 use crate::topology::{Decision, NodesByLabel, Route, Scope, Verdict, decide, routes, sites};
 
@@ -163,10 +164,11 @@ pub(super) fn of<'a>(
                     && route.frontends.iter().all(|(_, it)| Family::of(it.address) == load.family)
             };
             let Some(at) = loads.iter().position(is_own) else { continue };
-            if route.refuses_direct_dials() {
-                loads[at].refused_direct += alike.len();
-            } else {
-                loads[at].add(value, &alike, weights[at].sum(&alike), &route);
+            match route.direct() {
+                Direct::Allow => loads[at].add(value, &alike, weights[at].sum(&alike), &route),
+                Direct::Refuse => loads[at].refused_direct += alike.len(),
+                // Nobody knows how many clients are steered.
+                Direct::Steer => {}
             }
         }
     }

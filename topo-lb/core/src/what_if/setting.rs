@@ -23,8 +23,8 @@ pub struct Setting {
 
 /// The annotations that change what clients of a node get, or what is said about it.
 fn known() -> impl Iterator<Item = Annotation> {
-    use Annotation::{Dns, Exclude, ExternalTopologyKeys};
-    Annotation::iter().filter(|one| !matches!(one, ExternalTopologyKeys | Dns | Exclude))
+    use Annotation::{Dns, Exclude, ExternalTopologyKeys, Steer};
+    Annotation::iter().filter(|one| !matches!(one, ExternalTopologyKeys | Dns | Exclude | Steer))
 }
 
 fn names() -> String {

@@ -147,7 +147,7 @@ pub(super) fn direct(bytes: f64, who: &str) -> String {
     let bytes = magnitude::bytes(bytes);
     format!(
         "{who} moved {bytes} more to endpoints that they dialled directly, by their own addresses: \
-         topo-lb.io/direct: refuse refuses those that a strict policy passes over.\n"
+         topo-lb.io/direct refuses or steers those that a policy passes over.\n"
     )
 }
 

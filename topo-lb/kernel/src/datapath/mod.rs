@@ -67,7 +67,7 @@ pub struct Options {
     pub tcp_peer: TcpPeer,
     /// Whether TCP connections are accounted, if the kernel can.
     pub accounting: bool,
-    /// Whether Pods can be excluded.
+    /// Whether Pods can be excluded or steered.
     pub exclusions: bool,
     /// Whether programs only count what they would do.
     pub observe: bool,

@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::socket_cookie;
+use topo_lb_common::exclusion::Treatment;
 use tracing::{info, warn};
 
 use super::diag::{Diag, Unable};
@@ -281,7 +282,8 @@ impl Worker {
         let others = match stale.has_early() {
             true => {
                 let excluded = ExcludedMap::open(&self.options.pin_dir)?;
-                Found::outside_of(&self.options.cgroup_root, excluded.has()).namespaces
+                let excluded = excluded.of(Treatment::Excluded).collect();
+                Found::outside_of(&self.options.cgroup_root, &excluded).namespaces
             }
             false => BTreeMap::new(),
         };

@@ -147,9 +147,10 @@ pub struct Rules {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 16), regex(pattern = "^intended$"))]
     pub refusal: Option<String>,
-    /// `refuse`: the strict keys also hold for clients that dial an endpoint by its address; `allow`: they do not.
+    /// `refuse`: the strict keys also hold for clients that dial an endpoint by its address; `steer`: the keys do for
+    /// steered Pods; `allow`: they do for none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String", length(max = 16), regex(pattern = "^(refuse|allow)$"))]
+    #[schemars(with = "String", length(max = 16), regex(pattern = "^(refuse|steer|allow)$"))]
     pub direct: Option<String>,
     /// `false`: topo-lb leaves the Services to kube-proxy.
     #[serde(skip_serializing_if = "Option::is_none")]

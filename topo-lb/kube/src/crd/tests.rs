@@ -164,6 +164,7 @@ fn the_schema_refuses_what_the_agent_would_ignore() {
         json!({"direct": "refuse"}),
         json!({"direct": "allow"}),
         json!({"direct": "steer"}),
+        json!({"direct": "deny"}),
         json!({"handle": false}),
         json!({"handle": false, "mode": "observe"}),
         json!({"handle": false, "mode": "enforce", "ramp": "0.5%"}),

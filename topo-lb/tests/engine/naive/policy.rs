@@ -24,8 +24,8 @@ pub(crate) struct Said {
     /// After how many failures an endpoint is ejected; 0: never.
     pub(crate) failures: u8,
     pub(crate) intended: bool,
-    /// Whether clients may not dial endpoints that the policy passes over.
-    pub(crate) direct: bool,
+    /// What becomes of clients that dial endpoints which the policy passes over: `allow`, `refuse` or `steer`.
+    pub(crate) direct: &'static str,
     /// Whether topo-lb translates: in scope, and not left alone.
     pub(crate) ours: bool,
     pub(crate) errors: usize,
@@ -126,14 +126,16 @@ pub(crate) fn said(cluster: &Cluster, me: &str, service: &Service, only_opted_in
         intended = text.trim() == "intended";
         errors += usize::from(!intended);
     }
-    let mut direct = false;
+    let mut direct = "allow";
     if let Some((who, text)) = first(|said| said.direct.as_deref()) {
         let strict = source != "none" && keys.last().is_none_or(|last| last != "*");
-        direct = text.trim() == "refuse" && strict;
-        errors += usize::from(match text.trim() {
-            "refuse" => !strict && who == "the Service",
-            other => other != "allow",
-        });
+        let any = source != "none" || service.policy.hints_asked;
+        match text.trim() {
+            "refuse" if strict => direct = "refuse",
+            "steer" if any => direct = "steer",
+            "refuse" | "steer" => errors += usize::from(who == "the Service"),
+            other => errors += usize::from(other != "allow"),
+        }
     }
     let mut alone = false;
     if let Some((_, text)) = first(|said| said.handle.as_deref()) {

@@ -12,6 +12,7 @@ use notify::event::EventKind;
 use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::MissedTickBehavior;
+use topo_lb_common::exclusion::Treatment;
 use tracing::{debug, info, warn};
 
 use crate::metrics::Figures;
@@ -25,7 +26,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// The same without inotify.
 const LOOK_AGAIN_UNTOLD: Duration = Duration::from_millis(250);
 
-/// Completes when the Pods that existed at first are excluded.
+/// Completes when the Pods that existed at first are in the maps.
 pub(super) type Ready = oneshot::Receiver<()>;
 
 /// Keeps the maps up to date.
@@ -37,7 +38,7 @@ pub(super) struct Keeper {
     watcher: notify::Result<RecommendedWatcher>,
     watched: BTreeSet<PathBuf>,
     moved: Arc<Notify>,
-    /// Excluded Pods without room, as logged.
+    /// Pods without room, as logged.
     without_room: usize,
     kubepods: Kubepods,
     /// Whether a failed write was logged.
@@ -57,11 +58,15 @@ impl Keeper {
     ) -> anyhow::Result<Self> {
         let tree = Tree::new(cgroup_root)
             .with_context(|| format!("cannot look into {}", cgroup_root.display()))?;
-        info!(
-            namespaces = rules.namespaces.len(),
-            annotated = rules.annotated,
-            "Pods are excluded by these rules"
-        );
+        for (selection, what) in [(&rules.excluded, "excluded"), (&rules.steered, "steered")] {
+            if !selection.is_empty() {
+                info!(
+                    namespaces = selection.namespaces.len(),
+                    annotated = selection.annotated,
+                    "Pods are {what} by these rules"
+                );
+            }
+        }
         let moved = Arc::<Notify>::default();
         Ok(Self {
             books: Books::new(rules, tree.unseen()),
@@ -121,14 +126,14 @@ impl Keeper {
             // Searches again for what changed before the watch began.
             found = self.tree.look();
         }
-        match self.kubepods.observe(!found.parents.is_empty(), self.books.excludes_any()) {
+        match self.kubepods.observe(!found.parents.is_empty(), self.books.has_any()) {
             Some(Change::Missing) => warn!(
-                "there is no cgroup `kubepods` below {}: no Pod can be excluded before the kubelet \
-                 makes it. It must use cgroup v2",
+                "there is no cgroup `kubepods` below {}: no Pod can be excluded or steered before the \
+                 kubelet makes it. It must use cgroup v2",
                 self.tree.root().display()
             ),
             Some(Change::Found) => info!(
-                "the cgroup `kubepods` is there now, below {}: Pods can be excluded",
+                "the cgroup `kubepods` is there now, below {}: Pods can be excluded and steered",
                 self.tree.root().display()
             ),
             None => {}
@@ -138,19 +143,24 @@ impl Keeper {
         match self.map.write(&wanted.cgroups, wanted.levels) {
             Ok(()) => self.failing.clear(),
             Err(error) if self.failing.begins(()) => warn!(
-                "{error}: some Pods that are to be excluded are not; the agent retries every {} s",
+                "{error}: some Pods that are to be excluded or steered are not; the agent retries every {} s",
                 LOOK_AGAIN.as_secs()
             ),
             Err(error) => debug!("{error}"),
         }
-        self.figures.excluded_pods.store(self.map.has().len() as u64, Relaxed);
+        for (figure, treatment) in [
+            (&self.figures.excluded_pods, Treatment::Excluded),
+            (&self.figures.steered_pods, Treatment::Steered),
+        ] {
+            figure.store(self.map.of(treatment).count() as u64, Relaxed);
+        }
         self.figures.unexcluded_pods.store(wanted.without_room as u64, Relaxed);
         if std::mem::replace(&mut self.without_room, wanted.without_room) != wanted.without_room {
             match wanted.without_room {
-                0 => info!("every Pod that is to be excluded is excluded again"),
+                0 => info!("every Pod that is to be excluded or steered is so again"),
                 more => warn!(
-                    "the map of excluded Pods is full ({} of them): {more} more are handled like all \
-                     others; exclude fewer",
+                    "the map of excluded and steered Pods is full ({} of them): {more} more are handled \
+                     like all others; exclude or steer fewer",
                     self.map.room()
                 ),
             }
@@ -186,7 +196,7 @@ impl Keeper {
 /// What to log about the kubelet's cgroups.
 #[derive(Debug, PartialEq, Eq)]
 enum Change {
-    /// Pods should be excluded, but the cgroups do not exist.
+    /// Pods should be excluded or steered, but the cgroups do not exist.
     Missing,
     /// They exist again.
     Found,
@@ -199,7 +209,7 @@ struct Kubepods {
 }
 
 impl Kubepods {
-    /// Takes in whether they exist, and whether any Pod should be excluded. Returns what to log.
+    /// Takes in whether they exist, and whether any Pod needs them. Returns what to log.
     fn observe(&mut self, are_there: bool, are_needed: bool) -> Option<Change> {
         match (self.is_missed, are_there) {
             (true, true) => {

@@ -1,4 +1,4 @@
-//! Starts the exclusion of Pods, if flags ask for it.
+//! Starts the exclusion and the steering of Pods, if flags ask for it.
 
 mod keeper;
 
@@ -27,7 +27,7 @@ pub(super) fn split(
 ) -> (impl Stream<Item = Event> + Send, Pods) {
     let (sender, mut receiver) = mpsc::unbounded_channel();
     let files = files.inspect(move |event| {
-        // Without exclusion rules, nothing receives.
+        // Without rules, nothing receives.
         let _ = match event {
             Event::Pods(pods) => sender.send(PodReport::All(pods.clone())),
             Event::Synced => sender.send(PodReport::Listed),
@@ -37,8 +37,8 @@ pub(super) fn split(
     (files, stream::poll_fn(move |context| receiver.poll_recv(context)).boxed())
 }
 
-/// Keeps the maps in the folder `maps` up to date with the excluded Pods. Returns when existing
-/// Pods are excluded, or after [`PATIENCE`].
+/// Keeps the maps in the folder `maps` up to date with the Pods that these rules name. Returns when existing
+/// Pods are in them, or after [`PATIENCE`].
 pub(super) async fn begin(
     rules: Rules,
     pods: Pods,
@@ -53,7 +53,7 @@ pub(super) async fn begin(
     if tokio::time::timeout(PATIENCE, keeper.start(pods)).await.is_err() {
         warn!(
             "the Pods of this node were not listed within {} s: until they are, Pods that are to be \
-             excluded are handled like all others",
+             excluded or steered are handled like all others",
             PATIENCE.as_secs()
         );
     }

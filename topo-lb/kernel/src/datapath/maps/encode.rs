@@ -34,6 +34,15 @@ pub const fn protocol_of(number: u8) -> Option<Protocol> {
     }
 }
 
+/// What is added to the protocol of a frontend for these clients.
+pub const fn clients_number(clients: Clients) -> u8 {
+    match clients {
+        Clients::Anywhere => 0,
+        Clients::Outside => address::OUTSIDE,
+        Clients::Steered => address::STEERED,
+    }
+}
+
 /// The layouts of one address family's maps.
 pub trait Layout {
     /// Name of `services*`.
@@ -141,11 +150,11 @@ macro_rules! layout {
             }
 
             fn read_frontend(frontend: &$frontend) -> Option<Frontend> {
-                let clients = match frontend.protocol & address::OUTSIDE {
-                    0 => Clients::Anywhere,
-                    _ => Clients::Outside,
+                let of = |clients| {
+                    let protocol = frontend.protocol.checked_sub(clients_number(clients))?;
+                    Some((protocol_of(protocol)?, clients))
                 };
-                let protocol = protocol_of(frontend.protocol & !address::OUTSIDE)?;
+                let (protocol, clients) = Clients::ALL.into_iter().find_map(of)?;
                 let address = <$address>::from(frontend.address).into();
                 Some(Frontend::new(address, frontend.port, protocol).of(clients))
             }
@@ -364,6 +373,21 @@ mod tests {
         assert_eq!(entry::<V4>(&value, |_| None), (key, wanted, None));
         let frontend = V4::read_frontend(&key).expect("a Service can have it");
         assert_eq!(frontend.to_string(), "203.0.113.7:80/TCP from outside");
+    }
+
+    #[test]
+    fn each_frontend_has_a_key_of_its_own_and_is_read_back() {
+        let numbers =
+            [Protocol::Tcp, Protocol::Udp, Protocol::Sctp].map(|it| (it, protocol_number(it)));
+        for number in 0..=u8::MAX {
+            let key = V4::frontend([10, 244, 0, 7], 80, number);
+            let is_it = |protocol, clients: &Clients| protocol | clients_number(*clients) == number;
+            let wanted = numbers.iter().find_map(|&(protocol, of_protocol)| {
+                let clients = Clients::ALL.into_iter().find(|it| is_it(of_protocol, it))?;
+                Some(Frontend::new([10, 244, 0, 7].into(), 80, protocol).of(clients))
+            });
+            assert_eq!(V4::read_frontend(&key), wanted, "{number}");
+        }
     }
 
     #[test]

@@ -1,20 +1,20 @@
-//! The maps of excluded Pods.
+//! The maps of excluded and of steered Pods.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use aya::maps::{Array, Map, MapData, MapError};
-use topo_lb_common::exclusion::{Excluded, ExcludedKey, Levels};
+use topo_lb_common::exclusion::{Excluded, ExcludedKey, Levels, Treatment};
 use topo_lb_common::maps;
 
 use super::error::{ReadError, StoreError};
-use super::pinned::{Hash, Raw, absent_is_fine, failed, open};
+use super::pinned::{Hash, Raw, absent_is_fine, entries, failed, open};
 
 /// The pinned maps, and their content.
 pub struct ExcludedMap {
     cgroups: Hash<ExcludedKey, Excluded>,
     levels: Array<MapData, Raw<Levels>>,
-    has: BTreeSet<u64>,
+    has: BTreeMap<u64, Treatment>,
     spans: Option<Levels>,
 }
 
@@ -26,45 +26,56 @@ impl ExcludedMap {
     pub fn open(pin_dir: &Path) -> Result<Self, ReadError> {
         let cgroups: Hash<ExcludedKey, Excluded> = open(pin_dir, maps::EXCLUDED, Map::HashMap)?;
         let levels = open(pin_dir, maps::EXCLUSION, Map::Array)?;
-        let mut has = BTreeSet::new();
-        for key in cgroups.keys() {
-            let Raw(ExcludedKey { cgroup }) = key.map_err(failed(maps::EXCLUDED, "read"))?;
-            has.insert(cgroup);
+        let mut has = BTreeMap::new();
+        for pair in entries(&cgroups, maps::EXCLUDED) {
+            let (ExcludedKey { cgroup }, value): (_, Excluded) = pair?;
+            has.insert(cgroup, value.treatment());
         }
         Ok(Self { cgroups, levels, has, spans: None })
     }
 
     /// The cgroups that are in the map.
     #[must_use]
-    pub const fn has(&self) -> &BTreeSet<u64> {
+    pub const fn has(&self) -> &BTreeMap<u64, Treatment> {
         &self.has
     }
 
-    /// Most excluded Pods.
+    /// Those of Pods that are treated so.
+    pub fn of(&self, treatment: Treatment) -> impl Iterator<Item = u64> {
+        self.has.iter().filter(move |(_, own)| **own == treatment).map(|(cgroup, _)| *cgroup)
+    }
+
+    /// Most Pods.
     #[must_use]
     pub const fn room(&self) -> usize {
         maps::MOST_EXCLUDED as usize
     }
 
-    /// Writes exactly these cgroups, each with its level, and the `levels` on which they are.
+    /// Writes exactly these cgroups, and the `levels` on which they are.
     ///
     /// # Errors
     /// The kernel refused some writes; all others are done.
-    pub fn write(&mut self, wanted: &BTreeMap<u64, u32>, levels: Levels) -> Result<(), StoreError> {
+    pub fn write(
+        &mut self,
+        wanted: &BTreeMap<u64, Excluded>,
+        levels: Levels,
+    ) -> Result<(), StoreError> {
         let (cgroups, has) = (&mut self.cgroups, &mut self.has);
         let surplus: Vec<u64> =
-            has.iter().filter(|cgroup| !wanted.contains_key(cgroup)).copied().collect();
+            has.keys().filter(|cgroup| !wanted.contains_key(cgroup)).copied().collect();
         // Before adding: new entries may need the room.
         let removed = each("remove", surplus, |cgroup| {
             absent_is_fine(cgroups.remove(&Raw(ExcludedKey { cgroup })))?;
             has.remove(&cgroup);
             Ok(())
         });
-        let new: Vec<u64> = wanted.keys().filter(|cgroup| !has.contains(cgroup)).copied().collect();
+        let is_new =
+            |(cgroup, value): &(&u64, &Excluded)| has.get(cgroup) != Some(&value.treatment());
+        let new: Vec<u64> = wanted.iter().filter(is_new).map(|(cgroup, _)| *cgroup).collect();
         let added = each("write", new, |cgroup| {
-            let level = wanted[&cgroup];
-            cgroups.insert(Raw(ExcludedKey { cgroup }), Raw(Excluded { level }), 0)?;
-            has.insert(cgroup);
+            let value = wanted[&cgroup];
+            cgroups.insert(Raw(ExcludedKey { cgroup }), Raw(value), 0)?;
+            has.insert(cgroup, value.treatment());
             Ok(())
         });
         if self.spans != Some(levels) {

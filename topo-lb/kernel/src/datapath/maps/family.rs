@@ -6,7 +6,6 @@ use std::path::Path;
 use std::sync::atomic::{Ordering, fence};
 
 use aya::maps::{Array, Map, MapData, MapError};
-use topo_lb_common::address;
 use topo_lb_common::members::{CHOSEN, Member};
 
 use super::encode::{self, Head, Layout};
@@ -15,7 +14,7 @@ use super::mapped::Mapped;
 use super::pinned::{Hash, Raw, absent_is_fine, data, entries, failed, found, open};
 use super::sources::Sources;
 use crate::datapath::host::batch::update_batch;
-use topo_lb_core::cluster::{Clients, Frontend};
+use topo_lb_core::cluster::Frontend;
 use topo_lb_core::plan::entry::SourceEntry;
 use topo_lb_core::plan::{Entry, Installed, Placed};
 use topo_lb_core::topology::Chosen;
@@ -126,8 +125,8 @@ impl<L: Layout> FamilyMaps<L> {
     }
 
     fn key(frontend: &Frontend) -> Option<L::Frontend> {
-        let outside = if frontend.clients == Clients::Outside { address::OUTSIDE } else { 0 };
-        let protocol = encode::protocol_number(frontend.protocol) | outside;
+        let clients = encode::clients_number(frontend.clients);
+        let protocol = encode::protocol_number(frontend.protocol) | clients;
         L::octets(frontend.address).map(|octets| L::frontend(octets, frontend.port, protocol))
     }
 

@@ -105,7 +105,7 @@ impl Constants {
         Self { half_open_room, ..self }
     }
 
-    /// The same, with programs that check whether a client is excluded.
+    /// The same, with programs that check whether a client is excluded or steered.
     #[must_use]
     pub const fn with_exclusions(self, has_exclusions: bool) -> Self {
         Self { has_exclusions: has_exclusions as u8, ..self }

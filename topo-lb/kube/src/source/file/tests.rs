@@ -474,6 +474,7 @@ async fn pods_that_say_which_they_are_are_said_as_long_as_there_are_any() {
         namespace: "default".into(),
         name: "a".into(),
         exclude: Some("true".into()),
+        steer: None,
     };
     assert_eq!(pods(&mut following).await, [wanted]);
     fs::remove_file(path).unwrap();

@@ -1,4 +1,4 @@
-//! The metadata of one node's Pods, watched only if Pods can be excluded.
+//! The metadata of one node's Pods, watched only if Pods can be excluded or steered.
 
 use std::time::Duration;
 
@@ -108,7 +108,8 @@ impl Watch {
             }
         };
         let error = KubeError::of(request, self.server.url(), verb, Pod::resource());
-        let sentence = format!("{error}; until then Pods that come are not excluded");
+        let sentence =
+            format!("{error}; until then Pods that come are neither excluded nor steered");
         // An overloaded server's messages vary, but mean the same.
         let same = overload(request).map_or_else(|| sentence.clone(), |_| "overload".to_owned());
         self.troubles.begins(same).then_some(sentence)
@@ -153,6 +154,7 @@ mod tests {
             namespace: "meshed".into(),
             name: name.into(),
             exclude: exclude.map(Into::into),
+            steer: None,
         }
     }
 

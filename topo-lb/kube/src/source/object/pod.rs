@@ -1,4 +1,4 @@
-//! Pod: its identity and the exclusion annotation.
+//! Pod: its identity and the annotations that say how its connections are treated.
 
 use serde::Deserialize;
 
@@ -25,6 +25,8 @@ struct Metadata {
 struct Annotations {
     #[serde(rename = "topo-lb.io/exclude")]
     exclude: Option<Text>,
+    #[serde(rename = "topo-lb.io/steer")]
+    steer: Option<Text>,
 }
 
 impl Fields {
@@ -36,6 +38,7 @@ impl Fields {
             namespace: names.share(namespace),
             name: name.into(),
             exclude: annotations.exclude.map(|Text(text)| text.into()),
+            steer: annotations.steer.map(|Text(text)| text.into()),
         }
     }
 }

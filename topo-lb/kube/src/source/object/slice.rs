@@ -71,6 +71,7 @@ struct EndpointFields {
     conditions: Conditions,
     node_name: Option<String>,
     zone: Option<String>,
+    hostname: Option<String>,
     #[serde(default, deserialize_with = "or_default")]
     topology: BTreeMap<String, String>,
     #[serde(default, deserialize_with = "or_default")]
@@ -189,6 +190,7 @@ impl EndpointFields {
             ready: ready.unwrap_or(true),
             serving: serving.unwrap_or(true),
             terminating: terminating.unwrap_or(false),
+            has_hostname: self.hostname.is_some_and(|name| !name.is_empty()),
             ..Endpoint::new(address, Placement { node, labels, for_nodes, for_zones })
         }
     }

@@ -47,6 +47,8 @@ struct EndpointEntry(IpAddr, u8, Option<Arc<str>>, Option<usize>);
 const READY: u8 = 1;
 const SERVING: u8 = 2;
 const TERMINATING: u8 = 4;
+/// Older agents ignore it.
+const HAS_HOSTNAME: u8 = 8;
 
 impl SliceEntry {
     pub(super) fn of(id: &SliceId, slice: &Endpoints) -> Self {
@@ -60,10 +62,12 @@ impl SliceEntry {
                     places.len() - 1
                 })
             });
-            let Endpoint { address, ready, serving, terminating, .. } = *endpoint;
+            let Endpoint { address, ready, serving, terminating, has_hostname, .. } = *endpoint;
             let flag = |is: bool, flag: u8| if is { flag } else { 0 };
-            let conditions =
-                flag(ready, READY) | flag(serving, SERVING) | flag(terminating, TERMINATING);
+            let conditions = flag(ready, READY)
+                | flag(serving, SERVING)
+                | flag(terminating, TERMINATING)
+                | flag(has_hostname, HAS_HOSTNAME);
             EndpointEntry(address, conditions, node, place)
         });
         let endpoints = endpoints.collect();
@@ -90,6 +94,7 @@ impl From<SliceEntry> for Slice {
                 ready: conditions & READY != 0,
                 serving: conditions & SERVING != 0,
                 terminating: conditions & TERMINATING != 0,
+                has_hostname: conditions & HAS_HOSTNAME != 0,
                 ..Endpoint::new(address, Placement { node, ..place })
             }
         };
