@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result, ensure};
 use fs_err as fs;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 use topo_lb_tests::binary::{Binary, json_of, row};
+use topo_lb_tests::folder::Folder;
+use topo_lb_tests::prefix::Prefix;
 use topo_lb_tests::requirements;
 use topo_lb_tests::wait::until;
 
@@ -140,8 +141,8 @@ fn take_a_turn(stage: &Stage<'_>) -> Result<Bill> {
 }
 
 /// The agents' metrics, a file for each node.
-fn save_metrics(stage: &Stage<'_>) -> Result<TempDir> {
-    let folder = tempfile::tempdir()?;
+fn save_metrics(stage: &Stage<'_>) -> Result<Folder> {
+    let folder = Folder::make(Prefix::new().folder())?;
     for worker in stage.kubernetes.workers() {
         let url = format!("http://{}:19876/metrics", worker.address());
         let text = shell_on(worker, &format!("curl -sf -m 5 {url}"))?;
