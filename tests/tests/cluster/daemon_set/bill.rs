@@ -13,7 +13,7 @@ use topo_lb_tests::requirements;
 use topo_lb_tests::wait::until;
 
 use super::SOON;
-use super::answers::{POOLS, answers, client_of, only_from, shell_on};
+use super::answers::{POOLS, client_of, shell_on};
 use super::load::Stage;
 
 /// The Services of this scenario: one has servers in the second pool alone, which is zone b; the other in both.
@@ -44,22 +44,20 @@ pub(crate) fn the_bill_is_what_pods_move(stage: &mut Stage<'_>) -> Result<()> {
         json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec})
     });
     stage.kubernetes.plane().create(services)?;
+    // Everything that was asked of them.
+    let mut all = nothing();
     for service in [FAR, BOTH] {
         until("answers of the new Service", SOON, || {
-            let script = format!("curl -s -o /dev/null -m 2 {service}:80 && echo up || echo down");
-            let client = client_of(POOLS[0].0);
-            let said = stage.kubernetes.kubectl(&["exec", &client, "--", "sh", "-c", &script])?;
-            Ok(if said.contains("up") { Ok(()) } else { Err(said) })
+            let answered = ask(stage, POOLS[0].0, service, 1)?;
+            all.entry(service).or_default().add(answered);
+            Ok(if answered == Moved::default() { Err("none") } else { Ok(()) })
         })?;
     }
-    // What the look at whether they answer has moved is no part of it.
-    let begun = settled(stage)?;
 
     // What is paid now?
-    let now = take_a_turn(stage)?;
-    let counted = until_counted(stage, &begun, &now)?;
-    let [far_now, both_now] = [FAR, BOTH].map(|name| now[name].far);
-    ensure!(far_now > 0 && both_now > 0 && now[BOTH].near > 0, "{now:?}");
+    let now = take_a_turn(stage, &mut all)?;
+    ensure!(now[FAR].far > 0 && now[BOTH].far > 0 && now[BOTH].near > 0, "{now:?}");
+    until_counted(stage, &all)?;
 
     // What is to be bound?
     let metrics = save_metrics(stage)?;
@@ -80,64 +78,77 @@ pub(crate) fn the_bill_is_what_pods_move(stage: &mut Stage<'_>) -> Result<()> {
     };
     let advised = row(&advice["services"], "name", BOTH)?;
     let left = row(&advice["left"], "name", FAR)?;
-    let is_of = |money: &Value, service| {
-        let bytes = counted[service].far as f64;
-        money.as_f64().is_some_and(|it| (it / BYTE - bytes).abs() < 0.5)
+    let is_of = |money: &Value, bytes: u64| {
+        money.as_f64().is_some_and(|it| (it / BYTE - bytes as f64).abs() < 0.5)
     };
-    ensure!(is_of(&advised["money"]["before"], BOTH), "{advised}, and {counted:?}");
-    ensure!(is_of(&left["money"], FAR), "{left}, and {counted:?}");
+    ensure!(is_of(&advised["money"]["before"], all[BOTH].far), "{advised}, and {all:?}");
+    ensure!(is_of(&left["money"], all[FAR].far), "{left}, and {all:?}");
     ensure!(advised["money"]["after"] == 0.0, "{advised}");
-    let predicted = far_now as f64;
 
     // The worst one is bound, with the words of the advice.
     let command = advised["command"].as_str().context("no command")?;
     let words = command.split_whitespace().skip(1).map(|word| word.trim_matches('\''));
     stage.kubernetes.kubectl(&words.collect::<Vec<_>>())?;
-    for (pool, _) in POOLS {
-        until("answers of the own pool alone", SOON, || {
-            let answers = answers(&stage.kubernetes, &client_of(pool), BOTH)?;
-            Ok(only_from(pool, &answers).map_err(|error| error.to_string()))
-        })?;
-    }
+    until("answers of the own pool alone", SOON, || {
+        let answered = take_a_turn(stage, &mut all)?[BOTH];
+        Ok(if answered.far == 0 { Ok(()) } else { Err(format!("{answered:?}")) })
+    })?;
 
     // What did it save?
-    let bound = settled(stage)?;
-    let then = take_a_turn(stage)?;
-    until_counted(stage, &bound, &then)?;
-    let afterwards = (then[FAR].far + then[BOTH].far) as f64;
-    let ratio = predicted / afterwards;
+    let then = take_a_turn(stage, &mut all)?;
+    until_counted(stage, &all)?;
+    let (predicted, afterwards) = (now[FAR].far as f64, (then[FAR].far + then[BOTH].far) as f64);
     eprintln!(
-        "    {} B out of the zone, {predicted} predicted, {afterwards} afterwards",
-        far_now + both_now
+        "    out of the zone: {} B, predicted {predicted} B, afterwards {afterwards} B",
+        now[FAR].far + now[BOTH].far
     );
-    ensure!((0.98..=1.02).contains(&ratio), "{predicted} predicted, {afterwards} afterwards");
+    ensure!((0.98..=1.02).contains(&(predicted / afterwards)), "{now:?}, {then:?}");
     stage.kubernetes.kubectl(&["delete", "service", FAR, BOTH]).map(drop)
 }
 
-/// Clients of all pools ask both Services. Returns what that has moved, as curl counts it.
-fn take_a_turn(stage: &Stage<'_>) -> Result<Bill> {
-    let mut bill = Bill::from([FAR, BOTH].map(|name| (name, Moved::default())));
+impl Moved {
+    fn add(&mut self, more: Self) {
+        self.near += more.near;
+        self.far += more.far;
+    }
+}
+
+fn nothing() -> Bill {
+    [FAR, BOTH].map(|name| (name, Moved::default())).into()
+}
+
+/// Clients of all pools ask both Services. Returns what that has moved, and adds it to `all`.
+fn take_a_turn(stage: &Stage<'_>, all: &mut Bill) -> Result<Bill> {
+    let mut turn = nothing();
     for (pool, _) in POOLS {
-        for (service, moved) in &mut bill {
-            let script = format!(
-                "for i in $(seq {TURN}); do curl -s -m 15 -w ' %{{size_request}} %{{size_header}} \
-                 %{{size_download}}\\n' http://{service}/hostname; done"
-            );
-            let client = client_of(pool);
-            let said = stage.kubernetes.kubectl(&["exec", &client, "--", "sh", "-c", &script])?;
-            for line in said.lines() {
-                let [server, sizes @ ..] = &line.split(' ').collect::<Vec<_>>()[..] else {
-                    anyhow::bail!("{said}");
-                };
-                let bytes: u64 =
-                    sizes.iter().map(|size| size.parse::<u64>()).sum::<Result<_, _>>()?;
-                let is_near = server.starts_with(&format!("united-deployment1-{pool}-"));
-                *(if is_near { &mut moved.near } else { &mut moved.far }) += bytes;
-            }
-            ensure!(said.lines().count() == TURN as usize, "{service} from {pool}: {said}");
+        for (service, moved) in &mut turn {
+            let answered = ask(stage, pool, service, TURN)?;
+            moved.add(answered);
+            all.entry(service).or_default().add(answered);
         }
     }
-    Ok(bill)
+    Ok(turn)
+}
+
+/// A pool's client asks a Service so many times. Returns what that has moved, as curl counts it; without an answer
+/// nothing.
+fn ask(stage: &Stage<'_>, pool: &str, service: &str, times: u32) -> Result<Moved> {
+    let script = format!(
+        "for i in $(seq {times}); do curl -s -m 15 -w ' %{{size_request}} %{{size_header}} \
+         %{{size_download}}\n' http://{service}/hostname; done; true"
+    );
+    let client = client_of(pool);
+    let said = stage.kubernetes.kubectl(&["exec", &client, "--", "sh", "-c", &script])?;
+    let mut moved = Moved::default();
+    for line in said.lines() {
+        let mut words = line.split(' ');
+        let server = words.next().unwrap_or_default();
+        let bytes: u64 =
+            words.map(str::parse::<u64>).sum::<Result<_, _>>().context(said.clone())?;
+        let is_near = server.starts_with(&format!("united-deployment1-{pool}-"));
+        *(if is_near { &mut moved.near } else { &mut moved.far }) += bytes;
+    }
+    Ok(moved)
 }
 
 /// The agents' metrics, a file for each node.
@@ -151,20 +162,20 @@ fn save_metrics(stage: &Stage<'_>) -> Result<Folder> {
     Ok(folder)
 }
 
-/// What agents have counted of both Services since they started.
+/// What agents have counted of both Services, but for direct dials: kubelets probe their Pods by address.
 fn counted(stage: &Stage<'_>) -> Result<Bill> {
-    let mut bill = Bill::from([FAR, BOTH].map(|name| (name, Moved::default())));
+    let mut bill = nothing();
     let metrics = save_metrics(stage)?;
     for worker in stage.kubernetes.workers() {
         for line in fs::read_to_string(metrics.path().join(worker.name()))?.lines() {
+            let has = |label: &str, value: &str| line.contains(&format!("{label}=\"{value}\""));
             let is_bytes = ["sent", "received"]
                 .iter()
                 .any(|way| line.starts_with(&format!("topo_lb_tcp_{way}_bytes_total{{")));
             for (service, moved) in &mut bill {
-                if is_bytes && line.contains(&format!("service=\"{service}\"")) {
-                    let number = line.rsplit(' ').next().unwrap_or_default().parse::<f64>()?;
-                    let near = ["node", "zone"].map(|it| format!("locality=\"{it}\""));
-                    let is_near = near.iter().any(|label| line.contains(label));
+                if is_bytes && has("service", service) && !has("tier", "direct") {
+                    let number: f64 = line.rsplit(' ').next().unwrap_or_default().parse()?;
+                    let is_near = has("locality", "node") || has("locality", "zone");
                     *(if is_near { &mut moved.near } else { &mut moved.far }) += number as u64;
                 }
             }
@@ -173,29 +184,12 @@ fn counted(stage: &Stage<'_>) -> Result<Bill> {
     Ok(bill)
 }
 
-/// The same once it stays as it is: ends of connections are counted each second.
-fn settled(stage: &Stage<'_>) -> Result<Bill> {
-    let mut last = counted(stage)?;
-    let mut same = 0;
-    until("counts that stay", SOON, || {
-        let now = counted(stage)?;
-        same = if now == last { same + 1 } else { 0 };
-        last = now;
-        Ok(if same == 5 { Ok(()) } else { Err(format!("{last:?}")) })
-    })?;
-    Ok(last)
-}
-
-/// Waits until agents have counted what was moved since then, to the byte. Returns all that they have counted.
-fn until_counted(stage: &Stage<'_>, begun: &Bill, moved: &Bill) -> Result<Bill> {
-    let sum = |service| {
-        let (before, moved): (Moved, Moved) = (begun[service], moved[service]);
-        (service, Moved { near: before.near + moved.near, far: before.far + moved.far })
-    };
-    let wanted = Bill::from([FAR, BOTH].map(sum));
+/// Waits until agents have counted what was moved, to the byte.
+fn until_counted(stage: &Stage<'_>, moved: &Bill) -> Result<()> {
     until("what curl has moved in the agents' metrics", SOON, || {
-        let now = counted(stage)?;
-        Ok(if now == wanted { Ok(()) } else { Err(format!("{now:?} in place of {wanted:?}")) })
-    })?;
-    Ok(wanted)
+        let counted = counted(stage)?;
+        let is_all = counted == *moved;
+        Ok(if is_all { Ok(()) } else { Err(format!("{counted:?} in place of {moved:?}")) })
+    })
+    .map(drop)
 }
