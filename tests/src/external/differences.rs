@@ -194,6 +194,13 @@ impl Cell {
     }
 }
 
+impl Difference {
+    /// Whether there is a cell for which it says something.
+    pub(super) fn applies(&self, table: &Table) -> bool {
+        table.0.iter().any(|(cell, outcome)| (self.apply)(cell, outcome, table).is_some())
+    }
+}
+
 impl Table {
     /// The outcome of the same cell with other endpoints.
     fn with(&self, cell: &Cell, endpoints: Endpoints) -> Outcome {

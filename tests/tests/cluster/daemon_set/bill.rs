@@ -83,21 +83,27 @@ pub(crate) fn the_bill_is_what_pods_move(stage: &mut Stage<'_>) -> Result<()> {
     };
     ensure!(is_of(&advised["money"]["before"], all[BOTH].far), "{advised}, and {all:?}");
     ensure!(is_of(&left["money"], all[FAR].far), "{left}, and {all:?}");
-    ensure!(advised["money"]["after"] == 0.0, "{advised}");
+    // What it will cost, in money of all that was counted; a turn is this part of it.
+    let after = [&left["money"], &advised["money"]["after"]];
+    let after: f64 = after.iter().filter_map(|money| money.as_f64()).sum();
+    let predicted = after / BYTE * now[FAR].far as f64 / all[FAR].far as f64;
 
     // The worst one is bound, with the words of the advice.
     let command = advised["command"].as_str().context("no command")?;
     let words = command.split_whitespace().skip(1).map(|word| word.trim_matches('\''));
     stage.kubernetes.kubectl(&words.collect::<Vec<_>>())?;
-    until("answers of the own pool alone", SOON, || {
-        let answered = take_a_turn(stage, &mut all)?[BOTH];
-        Ok(if answered.far == 0 { Ok(()) } else { Err(format!("{answered:?}")) })
+    until("a policy of both agents", SOON, || {
+        let near = |pool| Ok::<_, anyhow::Error>(ask(stage, pool, BOTH, 8)?);
+        let [one, other] = [near(POOLS[0].0)?, near(POOLS[1].0)?];
+        all.entry(BOTH).or_default().add(one);
+        all.entry(BOTH).or_default().add(other);
+        Ok(if one.far + other.far == 0 { Ok(()) } else { Err(format!("{one:?}, {other:?}")) })
     })?;
 
     // What did it save?
     let then = take_a_turn(stage, &mut all)?;
     until_counted(stage, &all)?;
-    let (predicted, afterwards) = (now[FAR].far as f64, (then[FAR].far + then[BOTH].far) as f64);
+    let afterwards = (then[FAR].far + then[BOTH].far) as f64;
     eprintln!(
         "    out of the zone: {} B, predicted {predicted} B, afterwards {afterwards} B",
         now[FAR].far + now[BOTH].far

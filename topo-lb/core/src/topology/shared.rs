@@ -24,11 +24,17 @@ pub(super) fn leave_out(
     let addresses: HashSet<IpAddr> = endpoints.iter().map(SocketAddr::ip).collect();
     let (mut shared, mut named) = (HashSet::new(), HashSet::new());
     for other in state.in_namespace(&service.id.namespace) {
+        let is_own = other.id == service.id;
+        // As `Port::matches`: a Service may have thousands of ports.
+        let others: HashSet<_> = other
+            .ports
+            .iter()
+            .filter(|it| !is_own || *it != port)
+            .map(|it| (&*it.name, it.protocol))
+            .collect();
         for (_, slice) in state.slices(&other.id) {
-            let is_own = other.id == service.id;
             let counts = !other.cluster_ips.is_empty() && candidate::counts(slice, other);
-            let others = || other.ports.iter().filter(|it| !is_own || *it != port);
-            let is_of_others = |own: &&Port| counts && others().any(|it| it.matches(own));
+            let is_of_others = |own: &&Port| counts && others.contains(&(&*own.name, own.protocol));
             let of_others = slice.ports.iter().filter(|own| own.protocol == port.protocol);
             let of_others: Vec<u16> = of_others.filter(is_of_others).map(|own| own.port).collect();
             for one in slice.endpoints.iter().filter(|one| addresses.contains(&one.address)) {
