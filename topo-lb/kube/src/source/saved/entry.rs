@@ -47,7 +47,6 @@ struct EndpointEntry(IpAddr, u8, Option<Arc<str>>, Option<usize>);
 const READY: u8 = 1;
 const SERVING: u8 = 2;
 const TERMINATING: u8 = 4;
-/// Older agents ignore it.
 const HAS_HOSTNAME: u8 = 8;
 
 impl SliceEntry {
