@@ -93,7 +93,7 @@ pub(crate) fn the_bill_is_what_pods_move(stage: &mut Stage<'_>) -> Result<()> {
     let words = command.split_whitespace().skip(1).map(|word| word.trim_matches('\''));
     stage.kubernetes.kubectl(&words.collect::<Vec<_>>())?;
     until("a policy of both agents", SOON, || {
-        let near = |pool| Ok::<_, anyhow::Error>(ask(stage, pool, BOTH, 8)?);
+        let near = |pool| ask(stage, pool, BOTH, 8);
         let [one, other] = [near(POOLS[0].0)?, near(POOLS[1].0)?];
         all.entry(BOTH).or_default().add(one);
         all.entry(BOTH).or_default().add(other);
