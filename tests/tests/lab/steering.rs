@@ -48,15 +48,13 @@ fn place(scene: &Scene<'_>, uid: &str) -> Result<Placed> {
 /// How a client dials an address.
 type Way = (Via, SocketAddr);
 
-/// All ways to dial a pod by its own address: over TCP, and over UDP.
-fn directly(scene: &Scene<'_>, pod: &str) -> Result<([Way; 3], [Way; 4])> {
+/// All ways to connect to a pod by its own address, over TCP and over UDP, and to send without `connect`.
+fn directly(scene: &Scene<'_>, pod: &str) -> Result<([Way; 3], [Way; 3], [Way; 3])> {
     let pod = scene.cluster.pod(pod)?;
     let (four, six) = (pod.address4(), pod.address6());
     let mapped = SocketAddr::new(mapped(&pod.ipv4.to_string())?.ip(), four.port());
-    Ok((
-        [(Via::Http, four), (Via::Http, six), (Via::Http, mapped)],
-        [(Via::UdpConnected, four), (Via::UdpConnected, six), (Via::Udp, four), (Via::Udp, six)],
-    ))
+    let ways = |via| [four, six, mapped].map(|to| (via, to));
+    Ok((ways(Via::Http), ways(Via::UdpConnected), ways(Via::Udp)))
 }
 
 /// Whether `pods` answer a client that dials `pod` in each of these ways, with the address that it dialled.
@@ -68,7 +66,8 @@ fn expect(client: &mut Client, ways: &[Way], pods: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Whether `pods` answer who dials one of `far`, and each other pod for itself.
+/// Whether `pods` answer who connects to one of `far`, and each other pod for itself. Datagrams of sockets that are
+/// not connected go where they are sent.
 fn expect_steered(
     scene: &Scene<'_>,
     client: &mut Client,
@@ -76,10 +75,11 @@ fn expect_steered(
     pods: &[&str],
 ) -> Result<()> {
     for pod in ALL {
-        let (tcp, udp) = directly(scene, pod)?;
+        let (tcp, udp, sent) = directly(scene, pod)?;
         let wanted = if far.contains(&pod) { pods } else { &[pod][..] };
         expect(client, &tcp, wanted)?;
         expect(client, &udp, wanted)?;
+        expect(client, &sent, &[pod])?;
     }
     Ok(())
 }
@@ -117,9 +117,10 @@ fn a_pod_that_opted_in_gets_a_near_endpoint_and_sees_the_far_one_that_it_dialled
         expect_steered(scene, &mut steered.client, &["b", "c", "d"], &["a"])?;
         // Everybody else gets what it dials.
         for pod in ALL {
-            let (tcp, udp) = directly(scene, pod)?;
-            expect(&mut scene.client, &tcp, &[pod])?;
-            expect(&mut scene.client, &udp, &[pod])?;
+            let (tcp, udp, sent) = directly(scene, pod)?;
+            for ways in [tcp, udp, sent] {
+                expect(&mut scene.client, &ways, &[pod])?;
+            }
         }
         steered.client.expect(Via::Http, at(WEB4)?, &["a"])?;
         let web = scene.explained("web")?;
@@ -172,7 +173,13 @@ fn what_is_open_stays_and_what_is_new_follows_the_pod_and_the_service() -> Resul
         scene.put(pod("shop", "q", OF_NAMESPACE, Some("true")))?;
         expect_steered(scene, client, &["b", "c", "d"], &["a"])?;
         let near = open(client)?;
+        // Not connected: goes where each datagram is sent.
         let flow = client.open(Via::Udp, four)??;
+        let expect_flow = |client: &mut Client| -> Result<()> {
+            let reply = client.ask(flow, Some(four))??;
+            ensure!(reply.pod == "d" && reply.peer == four, "{reply:?}");
+            Ok(())
+        };
         let expect_open = |client: &mut Client| -> Result<()> {
             for (sockets, wanted) in [(&unsteered, "d"), (&near, "a")] {
                 for &(socket, to) in sockets {
@@ -184,17 +191,15 @@ fn what_is_open_stays_and_what_is_new_follows_the_pod_and_the_service() -> Resul
             Ok(())
         };
         expect_open(client)?;
-        ensure!(client.ask(flow, Some(four))??.pod == "a");
+        expect_flow(client)?;
 
         // The Pod's annotation goes, and comes back; then the Service's.
         scene.put(pod("shop", "q", OF_NAMESPACE, None))?;
         expect_steered(scene, client, &[], &[])?;
         expect_open(client)?;
-        let reply = client.ask(flow, Some(four))??;
-        ensure!(reply.pod == "d" && reply.peer == four, "{reply:?}");
         scene.put(pod("shop", "q", OF_NAMESPACE, Some("true")))?;
         expect_steered(scene, client, &["b", "c", "d"], &["a"])?;
-        ensure!(client.ask(flow, Some(four))??.pod == "a");
+        expect_flow(client)?;
         scene.change(|manifests| manifests.annotate("web", DIRECT, Some("allow")))?;
         expect_steered(scene, client, &[], &[])?;
         for &(socket, to) in &near[..2] {
@@ -273,7 +278,7 @@ fn what_others_have_too_or_what_has_a_name_of_its_own_is_left_alone() -> Result<
         let echo = service("echo", &[ECHO4], &[("udp", 80, "UDP")], &[]);
         scene.put(echo)?;
         for pod in ["b", "c", "d"] {
-            let (tcp, udp) = directly(scene, pod)?;
+            let (tcp, udp, _) = directly(scene, pod)?;
             expect(client, &udp, &[pod])?;
             expect(client, &tcp, &["a"])?;
         }
@@ -289,7 +294,7 @@ fn what_others_have_too_or_what_has_a_name_of_its_own_is_left_alone() -> Result<
         }
         let headless = service("members", &["None"], &[("http", 80, "TCP")], &[]);
         scene.put(headless)?;
-        let (tcp, _) = directly(scene, "d")?;
+        let (tcp, ..) = directly(scene, "d")?;
         expect(client, &tcp, &["d"])?;
         expect_steered(scene, client, &["b", "c"], &["a"])?;
         scene.remove("Service", "members")?;

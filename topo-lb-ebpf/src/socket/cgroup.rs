@@ -6,7 +6,7 @@ use aya_ebpf::EbpfContext;
 use aya_ebpf::bindings::bpf_sock_addr;
 use aya_ebpf::helpers::{bpf_get_netns_cookie, bpf_set_retval};
 use aya_ebpf::programs::SockAddrContext;
-use topo_lb_common::address::{STEERED, TCP, UDP};
+use topo_lb_common::address::{TCP, UDP};
 use topo_lb_common::backend::Locality;
 use topo_lb_common::exclusion::Treatment;
 use topo_lb_common::trace::{Hook, Outcome};
@@ -41,7 +41,7 @@ pub(crate) fn connect<P: TellSocket>(ctx: &SockAddrContext) -> i32 {
         return PROCEED;
     };
     let (address, port) = (P::address(ctx), place::port(ctx));
-    let Some(frontend) = frontend::<P>(ctx, address, port, protocol) else {
+    let Some(frontend) = frontend::<P>(ctx, address, port, protocol, true) else {
         return miss::<P>(ctx, protocol);
     };
     let resolved = resolve::<P::Family>(&frontend, false, |fresh| keep(netns(ctx), fresh));
@@ -81,22 +81,23 @@ fn outcome<P: Place>(
 }
 
 /// The frontend that the calling process dials; `None` if address and port can be none, or the process is not
-/// served.
+/// served. `steers`: a steered process gets the frontend for such processes.
 #[inline(always)]
 fn frontend<P: Place>(
     ctx: &SockAddrContext,
     address: <P::Family as Family>::Address,
     port: u16,
     protocol: u8,
+    steers: bool,
 ) -> Option<FrontendOf<P::Family>> {
     if !may_be_frontend::<P::Family>(address, port) || is_unserved_loopback::<P>(ctx, address) {
         return None;
     }
     let frontend = P::Family::frontend(address, port, protocol);
     match exclusion::treatment() {
-        None => Some(frontend),
-        Some(Treatment::Steered) => Some(records::for_steered::<P::Family>(frontend)),
         Some(Treatment::Excluded) => None,
+        Some(Treatment::Steered) if steers => Some(records::for_steered::<P::Family>(frontend)),
+        Some(Treatment::Steered) | None => Some(frontend),
     }
 }
 
@@ -144,20 +145,16 @@ fn miss<P: Place>(ctx: &SockAddrContext, protocol: u8) -> i32 {
     PROCEED
 }
 
-/// `sendto` and `sendmsg` with an address: replaces a frontend with an endpoint.
+/// `sendto` and `sendmsg` with an address: replaces a frontend with an endpoint. Nobody is steered here: an
+/// exchange of datagrams with one endpoint would go on with another one, and replies of several endpoints to one
+/// socket could not be told apart.
 #[inline(always)]
 pub(crate) fn sendmsg<P: TellSocket>(ctx: &SockAddrContext) -> i32 {
     let (address, port) = (P::address(ctx), place::port(ctx));
     if place::protocol(ctx) != Some(UDP) {
         return PROCEED;
     }
-    let Some(frontend) = frontend::<P>(ctx, address, port, UDP) else { return PROCEED };
-    // A socket that was connected before its process was steered hears only this endpoint.
-    if frontend.protocol & STEERED != 0
-        && connected::peer::<P::Family>(ctx) == Some((address, port))
-    {
-        return PROCEED;
-    }
+    let Some(frontend) = frontend::<P>(ctx, address, port, UDP, false) else { return PROCEED };
     if let Some(peer) = connected::peer_of::<P::Family>(ctx, &frontend) {
         // SAFETY: a field of the socket's storage.
         let peer = unsafe { words(peer.as_ptr()) };

@@ -62,13 +62,15 @@ pub(crate) fn dialled<F: Family>(
 
 /// The endpoint of the context's socket, if it is connected to `frontend`. A connected socket
 /// receives only that endpoint's datagrams, so what it sends to the frontend by address goes there,
-/// too, whether its process is still steered or not.
+/// too, also if it was steered there.
 #[inline(always)]
 pub(crate) fn peer_of<F: Family>(
     ctx: &SockAddrContext,
     frontend: &FrontendOf<F>,
 ) -> Option<NonNull<F::Endpoint>> {
-    let connected_to = peer::<F>(ctx)?;
+    let port = peer_port(ctx)?;
+    // SAFETY: the context's socket.
+    let connected_to = (unsafe { F::peer(socket(ctx).cast_const()) }, port);
     let (dialled, endpoint) = parts::<F>(stored::<F>(ctx)?);
     // SAFETY: fields of the socket's storage.
     let (dialled, peer) = unsafe { (words(dialled.as_ptr()), words(endpoint.as_ptr())) };
@@ -77,14 +79,6 @@ pub(crate) fn peer_of<F: Family>(
         && (dialled.protocol ^ frontend.protocol) & !STEERED == 0;
     // A socket that was disconnected or connected elsewhere keeps what it dialled before.
     (is_dialled && F::endpoint_parts(&peer) == connected_to).then_some(endpoint)
-}
-
-/// Address and port (host order) that the context's socket is connected to.
-#[inline(always)]
-pub(crate) fn peer<F: Family>(ctx: &SockAddrContext) -> Option<(F::Address, u16)> {
-    let port = peer_port(ctx)?;
-    // SAFETY: the context's socket.
-    Some((unsafe { F::peer(socket(ctx).cast_const()) }, port))
 }
 
 /// The two fields of a socket's storage, in place.

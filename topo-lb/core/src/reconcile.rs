@@ -107,6 +107,15 @@ impl Reconciler {
         Self { exposing, ..self }
     }
 
+    /// Whether Pods of this node may be steered; without this, they may.
+    #[must_use]
+    pub fn steering(mut self, steers: bool) -> Self {
+        if !steers {
+            Arc::make_mut(&mut self.state).steer_no_pods();
+        }
+        self
+    }
+
     /// The name of this node.
     pub fn node(&self) -> &str {
         &self.node

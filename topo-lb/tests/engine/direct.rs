@@ -1,10 +1,11 @@
 //! `topo-lb.io/direct`, beyond what the second implementation knows of it.
 
+use topo_lb_core::cluster::service::{PolicySources, Skipped};
 use topo_lb_core::cluster::{Clients, Frontend, Namespace, Port, Protocol, Service, Slice};
 use topo_lb_core::explain;
 use topo_lb_core::lint::{self, Rule};
-use topo_lb_core::topology::direct::MOST;
-use topo_lb_core::topology::{Route, Scope, Verdict};
+use topo_lb_core::topology::direct::{Direct, MOST};
+use topo_lb_core::topology::{self, Route, Scope, Verdict};
 
 use crate::made::{
     Asking as _, Cluster, H, Otherwise as _, asking, endpoint, id, keyed, node, port, service,
@@ -233,9 +234,82 @@ fn a_member_of_a_stateful_set_that_is_dialled_by_its_name_is_left_alone() {
     cluster.services.push(governing);
     cluster.slices.push(slice);
     assert_eq!(far(&cluster), ["1", "3"]);
-    let text = "; 1 more is left alone, which another Service port has, or has a hostname";
+    let text = "; 1 more is left alone: another Service port has it, too, or it has a hostname";
     assert_eq!(refused(&cluster).1, Some(steered(2) + text));
     assert!(exposed(&cluster)[0].contains("hostname"));
+}
+
+/// The same cluster whose Service is headless, and what `explain` says of it after its first words.
+fn headless(mut cluster: Cluster) -> (Cluster, String) {
+    let service = &mut cluster.services[0];
+    service.cluster_ips.clear();
+    service.skipped = Some(Skipped::Headless);
+    // As Kubernetes labels the slices of such a Service.
+    cluster.slices[0].headless = true;
+    let report = explain::report(&cluster.state("here"), "here", Scope::All, &[id("svc")]);
+    assert!(report.services.is_empty());
+    let why = report.skipped[0].1.split_once("dial its pods themselves").unwrap().1;
+    let said = why.strip_prefix("; ").unwrap_or(why).to_owned();
+    (cluster, said)
+}
+
+#[test]
+fn a_headless_service_may_refuse_and_steer_what_its_clients_dial() {
+    let (refusing, text) = headless(cluster(3));
+    assert_eq!(Some(text), said(3).1);
+    let [route] = &refusing.routes("here")[..] else { panic!("{refusing:?}") };
+    assert_eq!((route.verdict, route.frontends.len()), (Verdict::Refuse, 3));
+    assert_eq!((route.direct(), &*route.name), (Direct::Refuse, "default/svc:http"));
+
+    let (steering_one, text) = headless(steering(3));
+    assert_eq!(text, steered(3));
+    assert_eq!(far(&steering_one), ["1", "2", "3"]);
+    let [route] = &steering_one.routes("here")[..] else { panic!("{steering_one:?}") };
+    let wanted = (Verdict::Route, Some(0), 1, Direct::Steer);
+    assert_eq!((route.verdict, route.tier, route.endpoints.len(), route.direct()), wanted);
+    // Both families, and `internalTrafficPolicy` is about ClusterIPs.
+    let (mut both, _) = headless(steering(1));
+    both.services[0].internal_local = true;
+    let six = Slice {
+        headless: true,
+        ..slice("svc-6", vec![endpoint("fd00::1", "here"), endpoint("fd00::2", "there")])
+    };
+    both.slices.push(six);
+    assert_eq!(far(&both), ["1", "fd00::2"]);
+    let lint = |cluster: &Cluster| -> Vec<_> {
+        let all = lint::findings(&cluster.state(""), Scope::All).into_iter();
+        all.map(|one| one.message).collect()
+    };
+    assert_eq!(lint(&refusing), Vec::<String>::new());
+
+    // Members of a StatefulSet dial each other, so only the Service itself can say it.
+    let mut by_namespace = refusing;
+    let policy = by_namespace.services[0].policy.clone();
+    by_namespace.services[0] =
+        Service { policy: keyed(H).policy, ..by_namespace.services[0].clone() };
+    let name = service().id.namespace;
+    by_namespace.namespaces = vec![Namespace { name, policy, ..Namespace::default() }];
+    let (by_namespace, text) = headless(by_namespace);
+    assert_eq!((by_namespace.routes("here"), &*text), (vec![], ""));
+    let idle = lint(&by_namespace);
+    assert!(idle.len() == 1 && idle[0].contains("`topo-lb.io/direct`"), "{idle:?}");
+    let handled = |policy: &mut PolicySources| policy.handle = Some("false".into());
+    let (mut left, _) = headless(cluster(3));
+    left.services[0] = left.services[0].clone().asking(handled);
+    assert_eq!((left.routes("here"), &*headless(left).1), (vec![], ""));
+}
+
+#[test]
+fn a_node_that_steers_no_pods_has_no_frontends_for_them() {
+    let mut state = steering(3).state("here");
+    state.steer_no_pods();
+    assert_eq!(topology::routes(&state, "here", Scope::All, None, &id("svc")).len(), 1);
+    let report = explain::report(&state, "here", Scope::All, &[id("svc")]);
+    let said = "nobody is steered, as this agent has no flag that names Pods to steer";
+    assert_eq!(report.services[0].direct.as_deref(), Some(said));
+    let mut refusing = cluster(3).state("here");
+    refusing.steer_no_pods();
+    assert_eq!(topology::routes(&refusing, "here", Scope::All, None, &id("svc")).len(), 2);
 }
 
 #[test]

@@ -46,6 +46,7 @@ pub(super) async fn start(
     let reconciler =
         Reconciler::new(config.node.clone(), config.scope, lists_all).when_full(config.when_full);
     let reconciler = reconciler.exposing(config.exposing.clone());
+    let reconciler = reconciler.steering(!config.exclusions.steered.is_empty());
     let reconciler = reconciler.narrowing(config.replacement.is_some());
     let observed = config.datapath.observe.then(Arc::<Observed>::default);
     let (telemetry, socket_file) = serve::serve(&config, observed.clone())?;

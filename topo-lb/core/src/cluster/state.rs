@@ -33,7 +33,8 @@ pub struct Changed {
 }
 
 /// The cluster's objects. Clones share them. Two states are equal if they hold the same objects, local
-/// addresses, regions and ejections, in whatever order those came; known Nodes do not count.
+/// addresses, regions and ejections, in whatever order those came; known Nodes and whether Pods are steered do
+/// not count.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     services: BTreeMap<ServiceId, Arc<Service>>,
@@ -53,6 +54,8 @@ pub struct State {
     shared: Shared,
     /// How many Services say `topo-lb.io/direct: steer`.
     steering: usize,
+    /// No Pod of this node is steered, whatever Services say.
+    steers_no_pods: bool,
     /// How many updates changed something.
     revision: u64,
 }
@@ -134,6 +137,17 @@ impl State {
         self.touch_sharers(&mut changed);
         self.revision += u64::from(is_about_policies || !changed.services.is_empty());
         changed
+    }
+
+    /// From now on, this node steers no Pods. For an agent without flags that name any.
+    pub fn steer_no_pods(&mut self) {
+        self.steers_no_pods = true;
+    }
+
+    /// Whether Pods of this node may be steered.
+    #[must_use]
+    pub const fn steers_pods(&self) -> bool {
+        !self.steers_no_pods
     }
 
     /// A number that grows with every change of Services and policies.

@@ -207,7 +207,8 @@ pub fn report_of_agent(
         let decide = |clients| decide_for_some(clients, state, this_node, scope, id, most_ports);
         let decisions = decide(Clients::Anywhere);
         if decisions.is_empty() {
-            report.skipped.push((id.clone(), skipped(state, this_node, scope, service)));
+            let has_room = !unprogrammed.contains_key(id);
+            report.skipped.push((id.clone(), skipped(state, this_node, scope, service, has_room)));
         }
         let for_outside = match service.exposure {
             Some(_) if !is_too_large(id) => decide(Clients::Outside),
@@ -246,8 +247,30 @@ pub fn report_of_agent(
     report
 }
 
-/// Why no connection to a Service is translated, and what DNS says instead.
-fn skipped(state: &State, this_node: &str, scope: Scope, service: &Service) -> Cow<'static, str> {
+/// Why no connection to a Service is translated, what DNS says instead, and what clients get that dial its endpoints.
+/// `has_room`: the agent's maps have room for what these get.
+fn skipped(
+    state: &State,
+    this_node: &str,
+    scope: Scope,
+    service: &Service,
+    has_room: bool,
+) -> Cow<'static, str> {
+    let why = not_translated(state, this_node, scope, service);
+    let waits = waits_for(state, this_node, scope, &service.id).is_some();
+    let dials = direct::of_headless(state, this_node, scope, &service.id);
+    match direct(&dials).filter(|_| has_room && !waits) {
+        Some(direct) => Cow::Owned(format!("{why}; {direct}")),
+        None => why,
+    }
+}
+
+fn not_translated(
+    state: &State,
+    this_node: &str,
+    scope: Scope,
+    service: &Service,
+) -> Cow<'static, str> {
     let Some(named) = named::named(state, this_node, scope, &service.id) else {
         return Cow::Borrowed(service.skipped.map_or("it has no ports", Into::into));
     };
@@ -285,7 +308,7 @@ fn service_port(
         policy: policy(decision),
         would: None,
         exposed,
-        direct: direct(decision).filter(|_| actual.outcome.verdict != WAIT),
+        direct: direct(&direct_dials(decision)).filter(|_| actual.outcome.verdict != WAIT),
         tiers: if actual.outcome.verdict == WAIT { Vec::new() } else { tiers(decision) },
         endpoints: decision
             .endpoints
@@ -351,16 +374,23 @@ fn tiers(decision: &Decision<'_>) -> Vec<String> {
     lines.collect()
 }
 
-/// What `topo-lb.io/direct` means here.
-fn direct(decision: &Decision<'_>) -> Option<String> {
+fn direct_dials(decision: &Decision<'_>) -> Vec<(cluster::Family, DirectDials)> {
     let of_family =
         |choice: &'_ topology::decision::Choice<'_>| Some((choice.family, choice.direct.clone()?));
-    let all: Vec<(_, DirectDials)> = decision.choices.iter().filter_map(of_family).collect();
-    let steers = all.first()?.1.direct == Direct::Steer;
-    let done = if steers { "steered" } else { "refused" };
+    decision.choices.iter().filter_map(of_family).collect()
+}
+
+/// What clients get that dial endpoints by address; `None`: nothing is said of that.
+fn direct(all: &[(cluster::Family, DirectDials)]) -> Option<String> {
+    let (_, first) = all.first()?;
+    if let Some(nobody) = first.nobody {
+        return Some(<&str>::from(nobody).to_owned());
+    }
+    let steers = first.direct == Direct::Steer;
     if let Some((family, too_many)) = all.iter().find(|(_, direct)| !direct.holds()) {
         return Some(format!(
-            "not {done}: {} {family} endpoints would be, and at most {} can be",
+            "not {}: {} {family} endpoints would be, and at most {} can be",
+            if steers { "steered" } else { "refused" },
             too_many.endpoints.len(),
             direct::MOST
         ));
@@ -374,9 +404,6 @@ fn direct(decision: &Decision<'_>) -> Option<String> {
             some => format!("{some} endpoints are refused to clients that dial them by address"),
         });
     }
-    if decision.service.affinity_seconds.is_some() {
-        return Some("nobody is steered, as the Service has session affinity".to_owned());
-    }
     let steered = match count {
         0 => "steered Pods reach every endpoint that they dial by address".to_owned(),
         1 => "steered Pods that dial 1 endpoint by address get one that the policy chooses"
@@ -387,9 +414,12 @@ fn direct(decision: &Decision<'_>) -> Option<String> {
     };
     Some(match left {
         0 => steered,
-        1 => steered + "; 1 more is left alone, which another Service port has, or has a hostname",
+        1 => {
+            steered
+                + "; 1 more is left alone: another Service port has it, too, or it has a hostname"
+        }
         more => format!(
-            "{steered}; {more} more are left alone, which other Service ports have, or have a hostname"
+            "{steered}; {more} more are left alone: other Service ports have them, too, or they have hostnames"
         ),
     })
 }

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use super::{Finding, Rule, Severity, unmatched, unread, weights};
-use crate::cluster::service::STEER;
 use crate::cluster::{Annotation, Family, Port, Service, ServiceId, State};
 use crate::explain::shown;
 use crate::flag::KUBE_PROXY_REPLACEMENT;
@@ -123,14 +122,14 @@ pub(super) fn look(
 fn direct_dials(decision: &Decision<'_>, sightings: &mut Sightings) {
     let mut all = decision.choices.iter().filter_map(|choice| choice.direct.as_ref());
     let Some(direct) = all.clone().next().map(|it| it.direct) else { return };
-    let value = if direct == Direct::Steer { STEER } else { "refuse" };
-    let message = match all.find(|it| !it.holds()) {
+    let value = direct.value();
+    let message = match all.clone().find(|it| !it.holds()) {
         Some(too_many) => format!(
             "topo-lb.io/direct: {value} has no effect on nodes whose policy passes over more than {MOST} \
              endpoints of a family, and it has {}",
             too_many.endpoints.len()
         ),
-        None if steers_itself(decision) && decision.service.affinity_seconds.is_some() => {
+        None if steers_itself(decision) && all.any(|it| it.nobody.is_some()) => {
             "topo-lb.io/direct: steer has no effect, as the Service has session affinity: remove one of \
              them"
                 .to_owned()
@@ -275,8 +274,8 @@ fn from_node(
         nodes.get_or_insert_default().extend(alike.iter().map(|&node| node.to_owned()));
     };
 
-    let left = choice.direct.as_ref().is_some_and(|it| it.left > 0);
-    if left && steers_itself(decision) && decision.service.affinity_seconds.is_none() {
+    let left = choice.direct.as_ref().is_some_and(|it| it.left > 0 && it.nobody.is_none());
+    if left && steers_itself(decision) {
         let message = "topo-lb.io/direct: steer leaves endpoints alone that other Service ports have, too, or \
                        that have a hostname";
         saw(Rule::Exposed, Rule::Exposed.severity(), message.to_owned());

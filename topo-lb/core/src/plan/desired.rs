@@ -43,8 +43,9 @@ pub struct Target {
 }
 
 impl Target {
-    /// Returns `None` for a Service port that topo-lb does not translate.
-    fn new(route: Route, lists_all: bool) -> Option<Self> {
+    /// Returns `None` for a Service port that topo-lb does not translate. `is_headless`: its Service has no other
+    /// frontends than endpoints.
+    fn new(route: Route, lists_all: bool, is_headless: bool) -> Option<Self> {
         let mut frontends = route.frontends;
         let family = frontends.first()?.1.family();
         // An address may be a load balancer IP and an external IP of the same Service. Most have a ClusterIP alone.
@@ -73,8 +74,8 @@ impl Target {
             || route.protocol == Protocol::Udp
             || affinity_seconds != 0
             || route.failures != 0;
-        // The port's own target lists them.
-        let lists_members = needs_members && !is_direct;
+        // Otherwise the port's own target lists them.
+        let lists_members = needs_members && (!is_direct || is_headless);
         Some(Self {
             frontends: frontends.into(),
             created: route.created,
@@ -180,8 +181,9 @@ impl Desired {
             self.claims.remove(&(frontend, claim));
             affected.extend(self.claims_about(frontend).map(|other| other.service.clone()));
         }
-        let targets: Box<[Target]> =
-            routes.into_iter().filter_map(|route| Target::new(route, self.lists_all)).collect();
+        let is_headless = routes.iter().all(|route| route.direct() != Direct::Allow);
+        let target = |route| Target::new(route, self.lists_all, is_headless);
+        let targets: Box<[Target]> = routes.into_iter().filter_map(target).collect();
         // Installed entries share the row of the target: an equal target is not replaced.
         let targets = if targets == before { before } else { targets };
         for (frontend, claim) in claims_of(&id, &targets) {

@@ -10,8 +10,11 @@ use crate::cluster::{Clients, Endpoint, Family, Frontend, Port, Service, Service
 
 use super::label::{Here, Site};
 
-/// The families in which a Service has a ClusterIP, in the order of its ClusterIPs.
+/// The families in which a Service has a ClusterIP, in the order of its ClusterIPs; both of a Service without one.
 pub(super) fn families(service: &Service) -> Vec<Family> {
+    if service.cluster_ips.is_empty() {
+        return Family::BOTH.to_vec();
+    }
     let mut families = Vec::with_capacity(2);
     for family in service.cluster_ips.iter().copied().map(Family::of) {
         if !families.contains(&family) {

@@ -225,9 +225,8 @@ impl<'a> Decision<'a> {
         let families = candidate::families(service);
         for &family in &families {
             let bypass = bypass.or_else(|| scope::local(state, service, family));
-            let done =
-                Evaluation::of(state, here, service, port, rules, family, only_local.is_some());
-            let done = done.weighed(weights, rules, here).leaving_out(state, service, port);
+            let (own, by) = ((service, port), (rules, weights));
+            let done = Evaluation::whole(state, here, own, by, family, only_local.is_some());
             hinted |= done.hinted;
             choices.push(Choice {
                 family,

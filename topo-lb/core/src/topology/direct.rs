@@ -9,10 +9,13 @@ use super::evaluation::{CandidateStatus, Evaluation};
 use super::exposed::FrontendOfKind;
 use super::label::Here;
 use super::rules::Rules;
-use super::shared;
+use super::scope::Scope;
+pub(crate) use super::scope::has_direct;
+use super::trial::Seen;
 use super::validation::{Rule, quoted};
+use super::{policy, shared};
 use crate::cluster::service::STEER;
-use crate::cluster::{Clients, Frontend, FrontendKind, Port, Service, State};
+use crate::cluster::{Clients, Family, Frontend, FrontendKind, Port, Service, ServiceId, State};
 
 /// What becomes of clients that dial an endpoint which the policy passes over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,6 +32,18 @@ pub enum Direct {
 /// The values of the annotation.
 const ALLOW: &str = "allow";
 const REFUSE: &str = "refuse";
+
+impl Direct {
+    /// As the annotation says it.
+    #[must_use]
+    pub const fn value(self) -> &'static str {
+        match self {
+            Self::Allow => ALLOW,
+            Self::Refuse => REFUSE,
+            Self::Steer => STEER,
+        }
+    }
+}
 
 /// The most endpoints of a Service port and family for which it holds: each takes an entry of `services4/6`.
 pub const MOST: usize = 1_000;
@@ -67,6 +82,19 @@ pub struct DirectDials {
     pub endpoints: Vec<SocketAddr>,
     /// How many are not among them for the last reason.
     pub left: usize,
+    /// Why nobody is steered at all.
+    pub nobody: Option<Nobody>,
+}
+
+/// Why no Pod is steered away from the endpoints of a Service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+pub enum Nobody {
+    /// A client with an endpoint of its own keeps it.
+    #[strum(serialize = "nobody is steered, as the Service has session affinity")]
+    Affinity,
+    /// No flag names Pods to steer.
+    #[strum(serialize = "nobody is steered, as this agent has no flag that names Pods to steer")]
+    NoPods,
 }
 
 impl DirectDials {
@@ -83,14 +111,18 @@ impl DirectDials {
         }
         let mut endpoints: Vec<_> = passed_over(done, here).collect();
         let all = endpoints.len();
-        if direct == Direct::Steer {
-            match service.affinity_seconds {
-                Some(_) => endpoints.clear(),
-                None => shared::leave_out(state, service, port, &mut endpoints),
-            }
+        let nobody = match direct {
+            Direct::Steer if service.affinity_seconds.is_some() => Some(Nobody::Affinity),
+            Direct::Steer if !state.steers_pods() => Some(Nobody::NoPods),
+            _ => None,
+        };
+        if nobody.is_some() {
+            endpoints.clear();
+        } else if direct == Direct::Steer {
+            shared::leave_out(state, service, port, &mut endpoints);
         }
         let left = all - endpoints.len();
-        Some(Self { direct, endpoints, left })
+        Some(Self { direct, endpoints, left, nobody })
     }
 
     /// Whether it holds for them: for at most [`MOST`].
@@ -111,6 +143,32 @@ impl DirectDials {
         };
         self.endpoints.iter().filter(|_| self.holds()).map(frontend).collect()
     }
+}
+
+/// What becomes of clients that dial the endpoints of a headless Service: by port and family. Empty for every other
+/// Service, and for one that does not say.
+#[must_use]
+pub fn of_headless(
+    state: &State,
+    this_node: &str,
+    scope: Scope,
+    id: &ServiceId,
+) -> Vec<(Family, DirectDials)> {
+    let Some(service) = state.service(id).filter(|service| has_direct(service)) else {
+        return Vec::new();
+    };
+    let here = Here::of(state, this_node);
+    let policy = policy::of(state, Seen::From(this_node), service);
+    if policy.bypass(scope, service).is_some() {
+        return Vec::new();
+    }
+    let ports = service.ports.iter().flat_map(|port| Family::BOTH.map(|family| (port, family)));
+    let dials = |(port, family): (&Port, Family)| {
+        let (own, by) = ((service, port), (&policy.rules, policy.weights.as_ref()));
+        let done = Evaluation::whole(state, here, own, by, family, false);
+        Some((family, DirectDials::of(policy.direct, state, own, &done, here)?))
+    };
+    ports.filter_map(dials).collect()
 }
 
 /// What the frontends of a route do with clients that dial endpoints; `Allow`: they are no endpoints. Those of one

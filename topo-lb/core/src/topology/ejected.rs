@@ -102,11 +102,9 @@ fn evaluations<'a>(state: &'a State, this_node: &'a str, id: &ServiceId) -> Vec<
         candidate::families(service).into_iter().map(of_family)
     };
     let only_local = service.internal_local;
-    let of = |(port, family)| {
-        Evaluation::of(state, here, service, port, &policy.rules, family, only_local)
-            .weighed(policy.weights.as_ref(), &policy.rules, here)
-            .leaving_out(state, service, port)
-    };
+    let by = (&policy.rules, policy.weights.as_ref());
+    let of =
+        |(port, family)| Evaluation::whole(state, here, (service, port), by, family, only_local);
     ports.flat_map(of_port).map(of).collect()
 }
 

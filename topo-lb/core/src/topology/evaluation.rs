@@ -71,6 +71,19 @@ pub(super) struct Ejected {
 impl<'a> Evaluation<'a> {
     /// `only_local`: only endpoints on this node count (`internalTrafficPolicy: Local`, or for clients
     /// outside `externalTrafficPolicy: Local`).
+    /// With weights, and without what this node ejects.
+    pub(super) fn whole(
+        state: &'a State,
+        here: Here<'a>,
+        (service, port): (&Service, &Port),
+        (rules, weights): (&Rules<'a>, Option<&Weights<'a>>),
+        family: Family,
+        only_local: bool,
+    ) -> Self {
+        let done = Self::of(state, here, service, port, rules, family, only_local);
+        done.weighed(weights, rules, here).leaving_out(state, service, port)
+    }
+
     pub(super) fn of(
         state: &'a State,
         here: Here<'a>,
@@ -147,7 +160,7 @@ impl<'a> Evaluation<'a> {
     }
 
     /// The same without the endpoints that this node ejects; made after weights.
-    pub(super) fn leaving_out(mut self, state: &State, service: &Service, port: &Port) -> Self {
+    fn leaving_out(mut self, state: &State, service: &Service, port: &Port) -> Self {
         let ejections = state.ejections().services.get(&service.id);
         // Only TCP connects are seen to fail.
         let Some(ejections) = ejections.filter(|_| port.protocol == Protocol::Tcp) else {

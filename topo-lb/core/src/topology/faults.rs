@@ -3,7 +3,7 @@
 use crate::cluster::{MOST_POLICIES, ServiceId, State, TopologyPolicy};
 
 use super::origin::Origin;
-use super::scope::has_frontends;
+use super::scope::is_served;
 use super::trial::Seen;
 use super::{ejected, policy};
 
@@ -12,7 +12,7 @@ use super::{ejected, policy};
 /// Namespace: they are of many Services. As if no object were on trial.
 #[must_use]
 pub fn ignored(state: &State, id: &ServiceId) -> Option<String> {
-    let service = state.service(id).filter(|service| has_frontends(service))?;
+    let service = state.service(id).filter(|service| is_served(service))?;
     let mut policy = policy::of(state, Seen::InFull, service);
     policy.ignored.extend(ejected::unseen(state, &policy));
     let own = policy.ignored.iter().filter(|one| one.origin == Origin::Service);

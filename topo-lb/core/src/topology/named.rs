@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use crate::cluster::service::{Skipped, TOO_LONG};
+use crate::cluster::service::TOO_LONG;
 use crate::cluster::{Family, Service, ServiceId, State};
 
 use super::evaluation::Evaluation;
@@ -11,7 +11,7 @@ use super::label::Here;
 use super::policy::{self, Policy};
 use super::route::of_evaluation;
 use super::rules::Rules;
-use super::scope::Scope;
+use super::scope::{Scope, is_headless};
 use super::trial::Seen;
 use super::validation::{Rule, quoted};
 use super::verdict::Chosen;
@@ -93,8 +93,7 @@ pub fn fault(state: &State, service: &Service) -> Option<String> {
 /// Whether the name of a Service can be answered: it asks for it, and is headless. A Service whose pods
 /// are dialled by a ClusterIP keeps it.
 pub(crate) fn has_name(service: &Service) -> bool {
-    let is_headless = matches!(service.skipped, Some(Skipped::Headless | Skipped::HeadlessLabel));
-    is_headless && service.cluster_ips.is_empty() && is_asked(service)
+    is_headless(service) && is_asked(service)
 }
 
 /// What the name of a Service stands for on this node; `None` if the cluster DNS answers for it. A name

@@ -10,7 +10,7 @@ use super::named::has_name;
 use super::openyurt::Reach;
 use super::policy;
 use super::rules::Rules;
-use super::scope::{Scope, has_frontends};
+use super::scope::{Scope, is_served};
 use super::spill::Spill;
 use super::trial::Seen;
 use super::validation::ANY;
@@ -61,7 +61,7 @@ pub(super) fn reads<'a>(
     scope: Scope,
     id: &ServiceId,
 ) -> Option<&'a str> {
-    let decides = |service: &&Service| has_frontends(service) || has_name(service);
+    let decides = |service: &&Service| is_served(service) || has_name(service);
     let service = state.service(id).filter(decides)?;
     let policy = policy::of(state, seen, service);
     if policy.bypass(scope, service).is_some() {

@@ -13,10 +13,10 @@ use super::exposed::{ByClients, Exposing, FrontendOfKind};
 use super::label::Here;
 use super::policy::{self, Policy};
 use super::rules::Rules;
-use super::scope::{self, Scope, has_frontends};
+use super::scope::{self, Scope, is_headless, is_served};
 use super::trial::Seen;
 use super::verdict::{Chosen, Verdict};
-use super::weights::{self, Weights};
+use super::weights;
 use crate::cluster::service::Protocol;
 use crate::cluster::{
     Clients, Created, Family, Frontend, FrontendKind, Port, Service, ServiceId, State,
@@ -97,8 +97,9 @@ impl Route {
 /// The routes of a Service, by port and address family: one for its ClusterIPs, without those that a
 /// device of this node has, and its other frontends. These have one of their own with
 /// `internalTrafficPolicy: Local`, and one more for clients outside who get other endpoints. One
-/// more is for clients that dial endpoints directly: it refuses them, or leads them where the ClusterIPs lead.
-/// Empty if the Service is unknown, bypassed or without a ClusterIP.
+/// more is for clients that dial endpoints directly: it refuses them, or leads them where the ClusterIPs lead. A
+/// headless Service has this one alone.
+/// Empty if the Service is unknown, bypassed or without any of them.
 #[must_use]
 pub fn routes(
     state: &State,
@@ -107,7 +108,7 @@ pub fn routes(
     exposing: Option<&Exposing>,
     id: &ServiceId,
 ) -> Vec<Route> {
-    let Some(service) = state.service(id).filter(|service| has_frontends(service)) else {
+    let Some(service) = state.service(id).filter(|service| is_served(service)) else {
         return Vec::new();
     };
     let here = Here::of(state, this_node);
@@ -117,53 +118,50 @@ pub fn routes(
     }
     let families = candidate::families(service);
     let differs = differs_outside(&policy, service, exposing);
+    // About ClusterIPs.
+    let local = service.internal_local && !is_headless(service);
     let mut routes = Vec::with_capacity(service.ports.len() * families.len());
     for (place, port) in service.ports.iter().enumerate() {
         let name = port_name(service, port);
         for &family in &families {
-            let decide_by = |rules: &Rules<'_>,
-                             weights: Option<&Weights<'_>>,
-                             frontends: Vec<FrontendOfKind>,
-                             only_local: bool| {
-                let done = Evaluation::of(state, here, service, port, rules, family, only_local);
-                let done = done.weighed(weights, rules, here).leaving_out(state, service, port);
+            let evaluate = |by, only_local| {
+                Evaluation::whole(state, here, (service, port), by, family, only_local)
+            };
+            let lead = |frontends, rules: &Rules<'_>, done: &Evaluation<'_>, only_local: bool| {
                 let name = Arc::clone(&name);
-                let route = route(service, (place, port), frontends, name, rules, &done, here);
+                let route = route(service, (place, port), frontends, name, rules, done, here);
                 let is_seen = state.ejections().unseen.is_none() && port.protocol == Protocol::Tcp;
-                let failures = policy.ejection.filter(|_| is_seen).map_or(0, |it| it.failures);
+                let ejection = policy.ejection.filter(|_| is_seen && !is_headless(service));
+                let failures = ejection.map_or(0, |it| it.failures);
                 Route { strict: only_local || route.strict, failures, ..route }
             };
-            let decide = |frontends, only_local| {
-                decide_by(&policy.rules, policy.weights.as_ref(), frontends, only_local)
-            };
+            let by = (&policy.rules, policy.weights.as_ref());
+            let rules = &policy.rules;
             let (mut own, ByClients { anywhere, outside }) =
                 frontends(state, service, exposing, place, family, differs);
             // These lead where a ClusterIP leads, but whatever `internalTrafficPolicy` says, and for
             // clients of this node whatever `externalTrafficPolicy` says (kube-proxy: the endpoints of
             // `Cluster`).
-            if service.internal_local {
-                routes.extend((!anywhere.is_empty()).then(|| decide(anywhere, false)));
-            } else {
+            if !local {
                 own.extend(anywhere);
+            } else if !anywhere.is_empty() {
+                routes.push(lead(anywhere, rules, &evaluate(by, false), false));
             }
-            routes.extend((!own.is_empty()).then(|| decide(own, service.internal_local)));
+            let done = evaluate(by, local);
+            routes.extend((!own.is_empty()).then(|| lead(own, rules, &done, local)));
             if policy.direct != Direct::Allow && scope::local(state, service, family).is_none() {
-                let rules = &policy.rules;
-                let local = service.internal_local;
-                let done = Evaluation::of(state, here, service, port, rules, family, local);
-                let done = done.weighed(policy.weights.as_ref(), rules, here);
-                let done = done.leaving_out(state, service, port);
                 let dials = DirectDials::of(policy.direct, state, (service, port), &done, here);
                 let frontends = dials.map(|it| it.frontends(port)).unwrap_or_default();
                 routes.extend(match policy.direct {
                     _ if frontends.is_empty() => None,
-                    Direct::Steer => Some(decide(frontends, local)),
+                    Direct::Steer => Some(lead(frontends, rules, &done, local)),
                     _ => Some(refusing(service, (place, port), Arc::clone(&name), frontends)),
                 });
             }
             if !outside.is_empty() {
                 let (rules, weights, only_local) = policy.for_outside(service);
-                let mut route = decide_by(rules, weights, outside, only_local);
+                let done = evaluate((rules, weights), only_local);
+                let mut route = lead(outside, rules, &done, only_local);
                 let exposure = service.exposure.as_ref();
                 route.source_ranges = exposure.and_then(|it| it.limits(family)).cloned();
                 routes.push(route);

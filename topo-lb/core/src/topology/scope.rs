@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use crate::cluster::service::Skipped;
 use crate::cluster::{Family, Service, State};
 
 /// Which Services topo-lb handles.
@@ -46,4 +47,21 @@ pub(super) fn local<'a>(state: &'a State, service: &Service, family: Family) -> 
 /// Whether a Service has a ClusterIP to translate.
 pub(super) fn has_frontends(service: &Service) -> bool {
     service.skipped.is_none() && !service.cluster_ips.is_empty()
+}
+
+/// Whether it is headless: clients dial its Pods themselves.
+pub(super) fn is_headless(service: &Service) -> bool {
+    matches!(service.skipped, Some(Skipped::Headless | Skipped::HeadlessLabel))
+        && service.cluster_ips.is_empty()
+}
+
+/// Whether a headless Service says itself what becomes of clients that dial its endpoints. What a policy or a
+/// Namespace says of many does not count: members of a StatefulSet dial each other by their headless Service.
+pub(crate) fn has_direct(service: &Service) -> bool {
+    is_headless(service) && service.policy.direct.is_some()
+}
+
+/// Whether connections may be translated or refused.
+pub(super) fn is_served(service: &Service) -> bool {
+    has_frontends(service) || has_direct(service)
 }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use super::exposed::Exposing;
 use super::route::{differs_outside, frontends};
-use super::scope::{Scope, has_frontends};
+use super::scope::{Scope, is_served};
 use super::trial::Seen;
 use super::{candidate, policy};
 use crate::cluster::{Family, Service, ServiceId, State};
@@ -39,7 +39,7 @@ pub fn excess(
     most: Most,
     id: &ServiceId,
 ) -> Option<Excess> {
-    let service = state.service(id).filter(|service| has_frontends(service))?;
+    let service = state.service(id).filter(|service| is_served(service))?;
     let excess = |differs| {
         if most_frontends(state, service, exposing, differs) > most.frontends {
             return Some(Excess::Frontends);

@@ -61,7 +61,7 @@ impl State {
     /// once, if anybody steers.
     pub(super) fn touch_sharers(&self, changed: &mut Changed) {
         let moved = std::mem::take(&mut changed.moved);
-        if moved.0.is_empty() {
+        if moved.0.is_empty() || !self.steers_pods() {
             return;
         }
         let is_said_above = self.policies.sources().any(PolicySources::steers);
