@@ -248,6 +248,16 @@ fn a_steered_connection_counts_once_and_for_the_endpoint_that_it_got() -> Result
     })
 }
 
+/// Takes the ClusterIPs from `web`.
+fn make_headless(scene: &mut Scene<'_>) -> Result<()> {
+    scene.change(|manifests| {
+        let spec = &mut manifests.get("Service", "web")?["spec"];
+        spec["clusterIP"] = "None".into();
+        spec["clusterIPs"] = json!(["None"]);
+        Ok(())
+    })
+}
+
 #[test]
 fn connected_sockets_end_with_the_near_endpoint_and_not_with_the_far_one() -> Result<()> {
     steering(|scene| {
@@ -255,15 +265,52 @@ fn connected_sockets_end_with_the_near_endpoint_and_not_with_the_far_one() -> Re
         let client = &mut steered.client;
         scene.agent.resume()?;
         let far = scene.cluster.pod("d")?.address4();
-        client.wait_for(Via::UdpConnected, far, &["a"], FOLLOWS)?;
-        let socket = client.open(Via::UdpConnected, far)??;
-        ensure!(client.ask(socket, None)??.pod == "a");
-        scene.set_endpoints("web", &["a", "b", "d"])?;
-        client.wait_for(Via::UdpConnected, scene.cluster.pod("c")?.address4(), &["c"], FOLLOWS)?;
-        ensure!(client.ask(socket, None)??.pod == "a");
-        scene.set_endpoints("web", &["b", "d"])?;
-        client.hear(socket)?;
-        client.wait_for(Via::UdpConnected, far, &["b"], FOLLOWS).map(drop)
+        for is_headless in [false, true] {
+            if is_headless {
+                scene.set_endpoints("web", &ALL)?;
+                make_headless(scene)?;
+            }
+            client.wait_for(Via::UdpConnected, far, &["a"], FOLLOWS)?;
+            let socket = client.open(Via::UdpConnected, far)??;
+            ensure!(client.ask(socket, None)??.pod == "a");
+            scene.set_endpoints("web", &["a", "b", "d"])?;
+            let left = scene.cluster.pod("c")?.address4();
+            client.wait_for(Via::UdpConnected, left, &["c"], FOLLOWS)?;
+            ensure!(client.ask(socket, None)??.pod == "a");
+            scene.set_endpoints("web", &["b", "d"])?;
+            client.hear(socket)?;
+            client.wait_for(Via::UdpConnected, far, &["b"], FOLLOWS)?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_headless_service_steers_and_refuses_what_is_dialled_of_it() -> Result<()> {
+    steering(|scene| {
+        let mut steered = place(scene, ANNOTATED)?;
+        scene.agent.resume()?;
+        make_headless(scene)?;
+        scene.client.wait_for(Via::Http, at(WEB4)?, &["untouched"], FOLLOWS)?;
+        expect_steered(scene, &mut steered.client, &["b", "c", "d"], &["a"])?;
+        let expect_all = |scene: &mut Scene<'_>, refused: &[&str]| -> Result<()> {
+            for pod in ALL {
+                let (tcp, udp, sent) = directly(scene, pod)?;
+                let wanted = if refused.contains(&pod) { &[][..] } else { &[pod] };
+                for ways in [tcp, udp, sent] {
+                    expect(&mut scene.client, &ways, wanted)?;
+                }
+            }
+            Ok(())
+        };
+        expect_all(scene, &[])?;
+        scene.change(|manifests| {
+            manifests.annotate("web", KEYS, Some(ZONE))?;
+            manifests.annotate("web", DIRECT, Some("refuse"))
+        })?;
+        expect_all(scene, &["c", "d"])?;
+        scene.change(|manifests| manifests.annotate("web", DIRECT, None))?;
+        expect_all(scene, &[])
     })
 }
 
