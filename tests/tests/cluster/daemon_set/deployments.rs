@@ -2,6 +2,7 @@
 
 use anyhow::{Context as _, Result, ensure};
 use rustix::thread::{CapabilitySet, capability_is_in_bounding_set};
+use serde_json::json;
 use topo_lb_tests::cgroup;
 use topo_lb_tests::deployment::{NAME, chart_place, helm};
 use topo_lb_tests::kubernetes::worker::Worker;
@@ -39,7 +40,8 @@ pub(crate) fn an_upgrade_and_its_way_back_fail_no_connection(stage: &mut Stage<'
 
 pub(crate) fn each_component_runs_on_a_kubelet(stage: &mut Stage<'_>) -> Result<()> {
     let kubernetes = &stage.kubernetes;
-    let mut components = vec!["end-sockets", "metrics", "mount-bpffs", "exclude-pods", "dns"];
+    let mut components =
+        vec!["end-sockets", "metrics", "mount-bpffs", "exclude-pods", "steer-pods", "dns"];
     // A container cannot have what the machine does not.
     let may = capability_is_in_bounding_set(CapabilitySet::SYS_RESOURCE)?;
     components.extend(may.then_some("sys-resource"));
@@ -73,6 +75,40 @@ pub(crate) fn an_excluded_pod_asks_kube_proxy(kubernetes: &Kubernetes<'_>) -> Re
     Ok(())
 }
 
+/// A pod that dials a far endpoint by its address gets a near one once both opted in.
+fn a_steered_pod_reaches_its_own_pool(kubernetes: &Kubernetes<'_>) -> Result<()> {
+    let [(near, _), (far, _)] = POOLS;
+    let of_servers = format!("app=united-deployment1,pool={far}");
+    let path = "jsonpath={.items[0].status.podIP}";
+    let address = kubernetes.kubectl(&["get", "pod", "-l", &of_servers, "-o", path])?;
+    let script = format!("echo hostname | nc -u -w 1 {address} 8081");
+    let until_answered_by = |pool: &str| {
+        until(&format!("an answer of {pool} at {address}"), SOON, || {
+            let said =
+                kubernetes.kubectl(&["exec", &client_of(near), "--", "sh", "-c", &script])?;
+            Ok(if said.contains(pool) { Ok(()) } else { Err(said) })
+        })
+    };
+    let annotations = json!({"topo-lb.io/topology-keys": "kubernetes.io/hostname,*", "topo-lb.io/direct": "steer"});
+    kubernetes.plane().create([json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": "steered", "annotations": annotations},
+        "spec": {
+            "selector": {"app": "united-deployment1"},
+            "ports": [{"port": 8_081, "protocol": "UDP"}],
+        },
+    })])?;
+    until_answered_by(far)?;
+    let clients = format!("app=united-deployment2,pool={near}");
+    let annotate =
+        |what: &str| kubernetes.kubectl(&["annotate", "pod", "-l", &clients, what]).map(drop);
+    annotate("topo-lb.io/steer=true")?;
+    until_answered_by(near)?;
+    annotate("topo-lb.io/steer-")?;
+    until_answered_by(far)?;
+    kubernetes.kubectl(&["delete", "service", "steered"]).map(drop)
+}
+
 /// A connected UDP socket of a pod ends with its endpoint, and the metrics on the node's address
 /// tell.
 pub(crate) fn a_socket_to_a_pod_that_is_gone_ends(kubernetes: &Kubernetes<'_>) -> Result<()> {
@@ -96,6 +132,7 @@ pub(crate) fn a_socket_to_a_pod_that_is_gone_ends(kubernetes: &Kubernetes<'_>) -
         let is_decided = counts.any(|line| line.contains("\"datagrams\"") && !line.ends_with(" 0"));
         Ok(if is_decided { Ok(()) } else { Err("none") })
     })?;
+    a_steered_pod_reaches_its_own_pool(kubernetes)?;
     // It is silent once it has an answer: a datagram to a pod that has just gone would end it, too.
     shell(&format!(
         ": > /tmp/datagrams; \
