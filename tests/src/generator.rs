@@ -2,7 +2,7 @@
 //! sends what it makes of them into a veth device (`BPF_F_TEST_XDP_LIVE_FRAMES`, Linux 5.18, b530e9e1063e). They
 //! come out at the other end as from a driver, without an skb.
 //!
-//! That end needs a program of XDP or GRO ([`crate::card`]), or the device takes none.
+//! That end needs a program of XDP ([`crate::card::pass_all`]) or GRO, or the device takes none.
 
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 

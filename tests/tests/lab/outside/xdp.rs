@@ -2,16 +2,12 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use aya_obj::generated::bpf_attach_type::BPF_XDP;
-use aya_obj::generated::bpf_prog_type::BPF_PROG_TYPE_XDP;
-use topo_lb_kernel::datapath::host::syscall::{link_xdp, load};
-use topo_lb_tests::card::far_end;
+use topo_lb_tests::card::{far_end, pass_all};
 use topo_lb_tests::client::Client;
 use topo_lb_tests::process::printed;
 use topo_lb_tests::scene::{ALL, FOLLOWS, HERE, Scene};
@@ -30,7 +26,7 @@ const OF_TC: u64 = 12;
 /// The scene with an endpoint on another node alone, an agent with this value of `--xdp`, and an uplink like a card.
 fn play(xdp: &str, body: impl FnOnce(&mut Scene<'_>, &mut Client) -> Result<()>) -> Result<()> {
     idle(|scene| {
-        far_end(scene.cluster.fabric(), FAR_END)?;
+        let _cable = far_end(scene.cluster.fabric(), FAR_END)?;
         scene.agent.set("--xdp", xdp);
         scene.set_endpoints("web", &["b"])?;
         scene.agent.resume()?;
@@ -213,23 +209,13 @@ fn it_outlives_the_agent_and_the_next_one_replaces_the_program_in_its_link() -> 
     })
 }
 
-/// A program of somebody else that lets all pass, on the uplink.
-fn foreign(scene: &Scene<'_>) -> Result<OwnedFd> {
-    // r0 = XDP_PASS; exit.
-    let code = [[0xb7, 0, 0, 0, 2, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]];
-    let program = load(BPF_PROG_TYPE_XDP, "passer", &code, BPF_XDP as u32)?;
-    let uplink = uplink(scene)?;
-    let index = uplink.split(':').next().context("an index")?.parse()?;
-    scene.cluster.node_netns(HERE)?.run(|| Ok(link_xdp(program.as_fd(), index)?))
-}
-
 #[test]
 fn another_program_is_left_alone_and_said_once() -> Result<()> {
     idle(|scene| {
-        far_end(scene.cluster.fabric(), FAR_END)?;
-        let other = foreign(scene)?;
+        let _cable = far_end(scene.cluster.fabric(), FAR_END)?;
+        let other = pass_all(scene.cluster.node_netns(HERE)?, "eth0")?;
         scene.agent.set("--xdp", "auto");
-        scene.agent.set("--tolerate-programs", "passer");
+        scene.agent.set("--tolerate-programs", "pass_all");
         scene.set_endpoints("web", &["b"])?;
         scene.agent.resume()?;
         let before = uplink(scene)?;

@@ -35,5 +35,5 @@ pub fn of_xdp(pin_dir: &Path) -> Result<Option<Packets>, ReadError> {
         return Ok(None);
     }
     let per_cpu: PerCpu<Packets> = open(pin_dir, maps::PACKETS, Map::PerCpuArray)?;
-    sum(&per_cpu, maps::PACKETS, XDP).map(Some)
+    Ok(Some(sum(&per_cpu, maps::PACKETS, XDP)?))
 }
