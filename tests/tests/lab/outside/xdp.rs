@@ -1,20 +1,24 @@
 //! The fast path in the driver of the uplink (`--xdp auto`): what tc has opened, XDP carries.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use topo_lb_tests::card::{far_end, pass_all};
+use topo_lb_tests::card::{far_end, index, pass_all};
 use topo_lb_tests::client::Client;
+use topo_lb_tests::frame;
+use topo_lb_tests::generator::Generator;
 use topo_lb_tests::process::printed;
 use topo_lb_tests::scene::{ALL, FOLLOWS, HERE, Scene};
 use topo_lb_tests::traffic::{Socket, Via};
-use topo_lb_tests::wait::until;
+use topo_lb_tests::wait::{patient, until};
 
-use super::scene::{WEB, idle, packets, packets_at, wait_at_each};
+use super::scene::{OUTSIDE, WEB, idle, packets, packets_at, wait_at_each};
+use super::sources::{SEEN, bound, put_seen, wait_for_udp};
 
 /// The fabric's end of the agent's uplink.
 const FAR_END: &str = "node1";
@@ -259,6 +263,74 @@ fn cleanup_and_a_device_that_vanishes_leave_nothing() -> Result<()> {
         let cleanup = scene.agent.cleanup()?;
         ensure!(cleanup.status.success() && !scene.agent.pins().exists(), "{cleanup:?}");
         ensure!(!uplink(scene)?.contains("xdp"), "{}", uplink(scene)?);
+        Ok(())
+    })
+}
+
+/// The first source port of [`flows`].
+const FIRST: u16 = 40_960;
+
+/// Opens so many established flows of datagrams from [`FIRST`] on to an endpoint in pod b. Returns the endpoint's and
+/// the clients' sockets.
+fn flows(scene: &mut Scene<'_>, count: u16) -> Result<(UdpSocket, Vec<UdpSocket>)> {
+    put_seen(scene, "b")?;
+    let to: SocketAddr = SEEN[0].parse()?;
+    wait_for_udp(scene, "b", to)?;
+    let server = bound(scene, "b", UdpSocket::bind)?;
+    let limit = Some(patient(Duration::from_secs(2)));
+    server.set_read_timeout(limit)?;
+    let clients = scene.cluster.fabric().run(|| {
+        let open = |port| -> Result<UdpSocket> {
+            let client = UdpSocket::bind((OUTSIDE[0], port))?;
+            client.connect(to)?;
+            client.set_read_timeout(limit)?;
+            Ok(client)
+        };
+        (FIRST..FIRST + count).map(open).collect::<Result<Vec<_>>>()
+    })?;
+    let mut byte = [0];
+    for client in &clients {
+        client.send(b"?")?;
+        let (_, source) = server.recv_from(&mut byte).context("the server hears nothing")?;
+        server.send_to(b"!", source)?;
+        client.recv(&mut byte).context("the client hears nothing")?;
+        // Only this one establishes the flow.
+        client.send(b"?")?;
+        server.recv(&mut byte).context("the server hears no more")?;
+    }
+    Ok((server, clients))
+}
+
+/// A generator of these flows' datagrams. UDP's zero means that there is no checksum.
+fn generator(scene: &Scene<'_>, count: u16) -> Result<Generator> {
+    let from = SocketAddr::new(OUTSIDE[0].parse()?, FIRST);
+    let mut frame = frame::udp(from, SEEN[0].parse()?, &[7; 22]);
+    frame[..6].copy_from_slice(&NODE_MAC);
+    frame[40..42].copy_from_slice(&[0, 0]);
+    Generator::new(&frame, count, index(scene.cluster.fabric(), FAR_END)?)
+}
+
+/// The address of the agent's uplink.
+const NODE_MAC: [u8; 6] = [2, 0x54, 0x4c, 1, 1, 0];
+
+#[test]
+fn frames_that_no_kernel_has_seen_are_carried_at_any_rate() -> Result<()> {
+    const FLOWS: u16 = 64;
+    const FRAMES: u32 = 1 << 17;
+    play("auto", |scene, _| {
+        let (_server, clients) = flows(scene, FLOWS)?;
+        let generator = generator(scene, FLOWS)?;
+        let before = carried(scene)?;
+        generator.send(scene.cluster.fabric(), FRAMES)?;
+        // Rings between network namespaces drop what comes too fast.
+        let (least, most) = (u64::from(FRAMES) / 2, u64::from(FLOWS) * 4);
+        until("packets by XDP", FOLLOWS, || {
+            let now = carried(scene)?;
+            let (by_xdp, by_tc) = (now.0 - before.0, now.1 - before.1);
+            let is_by_xdp = by_xdp > least && by_tc < most;
+            Ok(if is_by_xdp { Ok(()) } else { Err(format!("XDP {by_xdp}, tc {by_tc}")) })
+        })?;
+        drop(clients);
         Ok(())
     })
 }
