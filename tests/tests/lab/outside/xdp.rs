@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use topo_lb_tests::card::{far_end, index, pass_all};
+use topo_lb_tests::card::{index, pass_all};
 use topo_lb_tests::client::Client;
 use topo_lb_tests::frame;
 use topo_lb_tests::generator::Generator;
@@ -17,11 +17,9 @@ use topo_lb_tests::scene::{ALL, FOLLOWS, HERE, Scene};
 use topo_lb_tests::traffic::{Socket, Via};
 use topo_lb_tests::wait::{patient, until};
 
-use super::scene::{OUTSIDE, WEB, idle, packets, packets_at, wait_at_each};
+use super::scene::{FAR_END, OUTSIDE, WEB, at_cable, packets, packets_at, wait_at_each};
 use super::sources::{SEEN, bound, put_seen, wait_for_udp};
 
-/// The fabric's end of the agent's uplink.
-const FAR_END: &str = "node1";
 /// How often each connection asks, and most packets that tc may see of one besides: those that open it and, once in
 /// some seconds, one more each way.
 const ASKS: u64 = 100;
@@ -29,8 +27,7 @@ const OF_TC: u64 = 12;
 
 /// The scene with an endpoint on another node alone, an agent with this value of `--xdp`, and an uplink like a card.
 fn play(xdp: &str, body: impl FnOnce(&mut Scene<'_>, &mut Client) -> Result<()>) -> Result<()> {
-    idle(|scene| {
-        let _cable = far_end(scene.cluster.fabric(), FAR_END)?;
+    at_cable(true, |scene| {
         scene.agent.set("--xdp", xdp);
         scene.set_endpoints("web", &["b"])?;
         scene.agent.resume()?;
@@ -150,7 +147,7 @@ fn without_the_flag_tc_does_all() -> Result<()> {
 
 #[test]
 fn a_frame_whose_checksum_a_device_has_yet_to_compute_is_tcs() -> Result<()> {
-    idle(|scene| {
+    at_cable(false, |scene| {
         scene.agent.set("--xdp", "auto");
         scene.set_endpoints("web", &["b"])?;
         scene.agent.resume()?;
@@ -215,8 +212,7 @@ fn it_outlives_the_agent_and_the_next_one_replaces_the_program_in_its_link() -> 
 
 #[test]
 fn another_program_is_left_alone_and_said_once() -> Result<()> {
-    idle(|scene| {
-        let _cable = far_end(scene.cluster.fabric(), FAR_END)?;
+    at_cable(true, |scene| {
         let other = pass_all(scene.cluster.node_netns(HERE)?, "eth0")?;
         scene.agent.set("--xdp", "auto");
         scene.agent.set("--tolerate-programs", "pass_all");

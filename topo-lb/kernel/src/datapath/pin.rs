@@ -36,12 +36,13 @@ pub enum Xdp {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AttachMode {
+    /// A link of XDP, in the device's driver: only of clients outside, on ingress.
+    // Before the others, so that its programs are detached first.
+    Xdp,
     /// A tcx link.
     Tcx,
     /// A filter of a clsact queueing discipline.
     Clsact,
-    /// A link of XDP, in the device's driver: only of clients outside, on ingress.
-    Xdp,
 }
 
 /// The name of the program of XDP, and of its pins.

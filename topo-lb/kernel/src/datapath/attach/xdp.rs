@@ -21,10 +21,13 @@ use crate::datapath::host::syscall;
 use crate::datapath::link::DIRECTORY;
 use crate::datapath::pin::{AttachMode, Pin, Xdp, pins};
 use crate::datapath::programs::load::xdp;
-use crate::device::Device;
+use crate::device::{self, Device};
 
 /// How long a refusal counts: a driver that is asked may stop its queues.
 const PAUSE: Duration = Duration::from_secs(10);
+
+/// The kind of devices that lead each frame to another device's program (`xdp_master_redirect`, net/core/filter.c).
+const BOND: &str = "bond";
 
 /// The program, and where it cannot be.
 #[derive(Debug, Default)]
@@ -75,8 +78,7 @@ impl Datapath {
                 continue;
             }
             let program = xdp.program(ebpf);
-            let result = program
-                .and_then(|program| attach(&pin_dir, device, program, renew).map_err(explain));
+            let result = program.and_then(|program| attach(&pin_dir, device, program, renew));
             let pin = Pin::of_xdp(device.index);
             match result {
                 Ok(is_new) => {
@@ -115,19 +117,23 @@ fn attach(
     device: &Device,
     program: BorrowedFd<'_>,
     renew: bool,
-) -> io::Result<bool> {
+) -> Result<bool, String> {
     let path = Pin::of_xdp(device.index).path(pin_dir);
-    if let Some(link) = live_at(&path, device, BPF_XDP)? {
+    let unusable = |error| format!("the pin {} cannot be made or used: {error}", path.display());
+    if let Some(link) = live_at(&path, device, BPF_XDP).map_err(unusable)? {
         if renew {
-            syscall::update_link(link.as_fd(), program)?;
+            syscall::update_link(link.as_fd(), program).map_err(unusable)?;
         }
         return Ok(false);
     }
-    let link = syscall::link_xdp(program, device.index)?;
+    if device::driver(device).as_deref() == Some(BOND) {
+        return Err("a program on a bond sees the bond's ports and not the bond".to_owned());
+    }
+    let link = syscall::link_xdp(program, device.index).map_err(explain)?;
     // A stale pin of an earlier device with this index.
     let _ = fs::remove_file(&path);
-    fs::create_dir_all(pin_dir.join(DIRECTORY))?;
-    syscall::pin(link.as_fd(), &path)?;
+    fs::create_dir_all(pin_dir.join(DIRECTORY)).map_err(unusable)?;
+    syscall::pin(link.as_fd(), &path).map_err(unusable)?;
     Ok(true)
 }
 
