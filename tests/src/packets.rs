@@ -2,6 +2,7 @@
 //! verdict and packet. Each test finds empty maps, and fills them.
 
 mod connections;
+mod fast_path;
 mod outside;
 mod quota;
 mod reuse;
@@ -213,6 +214,8 @@ impl Programs {
         packet: &[u8],
     ) -> Result<(i32, Vec<u8>, u32)> {
         let frame = received_by(device, packet);
+        let is_external = hook == Hook::ExternalIngress;
+        let sent_back = if is_external { self.run_by_xdp(device, &frame)? } else { None };
         let mut out = vec![0; packet.len() + 256];
         // The first eleven words of `struct __sk_buff` (include/uapi/linux/bpf.h): the third one is the
         // mark.
@@ -231,7 +234,11 @@ impl Programs {
         for address in out.as_chunks_mut().0.iter_mut().take(2).filter(|it| **it == LOOPBACK_MAC) {
             *address = NODE_MAC;
         }
-        Ok((result.return_value.cast_signed(), out, context_out[2]))
+        let verdict = result.return_value.cast_signed();
+        if let Some(sent_back) = sent_back {
+            fast_path::compare(&sent_back, verdict, &out)?;
+        }
+        Ok((verdict, out, context_out[2]))
     }
 
     /// Runs a packet through a hook's program many times; each run gets the previous result.
@@ -407,6 +414,9 @@ fn load(constants: &Constants, (entries, hooks): Purpose) -> Result<Ebpf> {
     let mut ebpf = load_object(&mut EbpfLoader::new(), &object()?, constants, entries)?;
     for hook in hooks {
         program(&mut ebpf, *hook)?.load().context("the verifier refuses a tc program")?;
+    }
+    if hooks.contains(&Hook::ExternalIngress) {
+        fast_path::load(&mut ebpf)?;
     }
     Ok(ebpf)
 }

@@ -29,6 +29,8 @@ pub const JUMP_LIMIT: u16 = 8_192;
 
 /// Programs that the agent loads from Linux 5.12 on.
 const NEWER: [&str; 3] = ["accounting_beside", WALKS[0], WALKS[1]];
+/// The program that takes frames in several buffers, which the agent loads from Linux 5.18 on.
+const FRAGS: &str = "topo_lb_xdp_frags";
 /// Those of [`walks`].
 const WALKS: [&str; 2] = ["walk4", "walk6"];
 
@@ -127,8 +129,9 @@ pub fn instructions(serving: Serving) -> Result<BTreeMap<String, u32>> {
     let btf = Btf::from_sys_fs().context("the kernel has no BTF")?;
     let mut found = BTreeMap::new();
     for (name, program) in ebpf.programs_mut() {
-        let is_tc = matches!(program, Program::SchedClassifier(_));
-        let is_newer = kernel() < (5, 12) && NEWER.contains(&name);
+        let is_tc = matches!(program, Program::SchedClassifier(_) | Program::Xdp(_));
+        let is_newer = kernel() < (5, 12) && NEWER.contains(&name)
+            || kernel() < (5, 18) && name == FRAGS;
         let is_refused = !walks() && WALKS.contains(&name);
         if is_newer || is_refused || is_tc && !serving.concerns_tc() {
             continue;
@@ -165,6 +168,7 @@ fn load(program: &mut Program, btf: &Btf) -> Result<(), ProgramError> {
         Program::CgroupSockAddr(program) => program.load(),
         Program::SchedClassifier(program) => program.load(),
         Program::SockOps(program) => program.load(),
+        Program::Xdp(program) => program.load(),
         Program::Iter(program) => program.load("bpf_sk_storage_map", btf),
         _ => Err(ProgramError::UnexpectedProgramType),
     }

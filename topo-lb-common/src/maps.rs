@@ -245,5 +245,5 @@ pub const MOST_UNPROGRAMMED: u32 = 16_384;
 pub const MOST_EXCLUDED: u32 = 4_096;
 /// Most entries of `sources4` and of `sources6`; each takes memory only while it exists.
 pub const MOST_SOURCES: u32 = 65_536;
-/// Entries of `packets`: one for each tc hook.
-pub const HOOKS: u32 = 2;
+/// Entries of `packets`: one for each hook of tc, and one for XDP.
+pub const HOOKS: u32 = crate::packets::XDP + 1;

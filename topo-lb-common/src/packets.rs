@@ -1,4 +1,7 @@
-//! `packets`: what tc did with the packets of each hook, counted per CPU.
+//! `packets`: what tc did with the packets of each hook, and XDP with those it did not leave to tc, counted per CPU.
+
+/// The index of XDP's counts; before it are tc's.
+pub const XDP: u32 = 2;
 
 /// Defines each outcome once: as an [`Outcome`], as a field of [`Packets`], and by name.
 macro_rules! outcomes {

@@ -11,12 +11,13 @@ mod decide;
 mod packet;
 mod socket;
 
-use aya_ebpf::macros::{cgroup_sock, cgroup_sock_addr, classifier, sock_ops};
-use aya_ebpf::programs::{SockAddrContext, SockContext, SockOpsContext, TcContext};
+use aya_ebpf::macros::{cgroup_sock, cgroup_sock_addr, classifier, sock_ops, xdp};
+use aya_ebpf::programs::{SockAddrContext, SockContext, SockOpsContext, TcContext, XdpContext};
 
 use crate::base::family::{V4, V6};
 use crate::packet::hooks;
 use crate::packet::outside::Clients;
+use crate::packet::xdp::receive;
 use crate::socket::accounting::{Alone, Beside};
 use crate::socket::place::{Mapped, Plain4, Plain6, is_mapped};
 use crate::socket::walk::WalkContext;
@@ -140,4 +141,17 @@ fn topo_lb_external_ingress(ctx: TcContext) -> i32 {
 #[classifier]
 fn topo_lb_external_egress(ctx: TcContext) -> i32 {
     hooks::egress(ctx.skb.skb, Clients::Outside)
+}
+
+/// The driver of a device with an address of this node has received a frame.
+#[xdp]
+fn topo_lb_xdp(ctx: XdpContext) -> u32 {
+    receive(ctx.ctx)
+}
+
+/// The same for frames in several buffers, which the kernel takes from Linux 5.18 on (f45d5b6ce2e8, "bpf: introduce
+/// BPF_F_XDP_HAS_FRAGS flag").
+#[xdp(frags)]
+fn topo_lb_xdp_frags(ctx: XdpContext) -> u32 {
+    receive(ctx.ctx)
 }

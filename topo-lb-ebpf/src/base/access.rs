@@ -8,12 +8,57 @@ use core::hint::cold_path;
 use core::mem::MaybeUninit;
 use core::ptr::from_ref;
 
-use aya_ebpf::bindings::__sk_buff;
+use aya_ebpf::bindings::{__sk_buff, xdp_md};
 use aya_ebpf::helpers::{bpf_skb_load_bytes, bpf_skb_store_bytes};
 
 /// Bytes of an Ethernet header. The kernel stores a VLAN tag beside the packet; a packet with a tag
 /// in its bytes is not translated.
 pub(crate) const ETHERNET: u32 = 14;
+
+/// A packet at a hook whose head a program reads at once.
+pub(crate) trait Packet: Copy {
+    /// As [`direct`].
+    fn direct<const COUNT: usize>(self, offset: u32) -> Option<[u32; COUNT]>;
+    /// As [`length`].
+    fn length(self) -> u32;
+}
+
+impl Packet for *mut __sk_buff {
+    #[inline(always)]
+    fn direct<const COUNT: usize>(self, offset: u32) -> Option<[u32; COUNT]> {
+        direct(self, offset)
+    }
+
+    #[inline(always)]
+    fn length(self) -> u32 {
+        length(self)
+    }
+}
+
+/// Of a frame in several buffers (Linux 5.18), it is the first one.
+impl Packet for *mut xdp_md {
+    #[inline(always)]
+    fn direct<const COUNT: usize>(self, offset: u32) -> Option<[u32; COUNT]> {
+        let (data, end) = bounds(self);
+        words_between(data + offset as usize, end)
+    }
+
+    #[inline(always)]
+    fn length(self) -> u32 {
+        let (data, end) = bounds(self);
+        (end - data) as u32
+    }
+}
+
+/// The begin and the end of what a program reaches of a frame.
+#[inline(always)]
+pub(crate) fn bounds(frame: *mut xdp_md) -> (usize, usize) {
+    // SAFETY: fields of the hook's context.
+    unsafe {
+        let data = (&raw const (*frame).data).read_volatile() as usize;
+        (data, (&raw const (*frame).data_end).read_volatile() as usize)
+    }
+}
 
 /// Words at `offset`, which is a constant: read directly if a program can reach them.
 #[inline(always)]
@@ -33,7 +78,12 @@ pub(crate) fn direct<const COUNT: usize>(skb: *mut __sk_buff, offset: u32) -> Op
         let data = (&raw const (*skb).data).read_volatile() as usize;
         (data, (&raw const (*skb).data_end).read_volatile() as usize)
     };
-    let at = data + offset as usize;
+    words_between(data + offset as usize, end)
+}
+
+/// Words at `at`, which a program reaches directly, if they are before `end`.
+#[inline(always)]
+fn words_between<const COUNT: usize>(at: usize, end: usize) -> Option<[u32; COUNT]> {
     if at + COUNT * 4 > end {
         cold_path();
         return None;

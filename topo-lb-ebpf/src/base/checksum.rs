@@ -31,6 +31,12 @@ impl Change {
         Self(self.0 + !from as u64 + to as u64)
     }
 
+    /// Adds a word of 32 bits, as if there had been none.
+    #[inline(always)]
+    pub(crate) const fn plus(self, word: u32) -> Self {
+        Self(self.0 + word as u64)
+    }
+
     /// In the form of the kernel's helpers (`__wsum`).
     #[inline(always)]
     pub(crate) const fn sum(self) -> u32 {

@@ -3,7 +3,7 @@
 use aya_ebpf::bindings::__sk_buff;
 use topo_lb_common::address::{TCP, UDP};
 
-use crate::base::access::{ETHERNET, direct, length, words};
+use crate::base::access::{ETHERNET, Packet, direct, words};
 use crate::base::family::{V4, V6};
 use crate::base::header::Read;
 use crate::base::transport::{ACK, SYN};
@@ -21,7 +21,7 @@ pub(crate) struct PacketSummary<F: Read> {
 pub(crate) trait FastPath: Read {
     /// The summary of an unfragmented TCP segment or UDP datagram whose ports follow directly after
     /// a plain IP header; `None` for any other packet.
-    fn summary(skb: *mut __sk_buff) -> Option<PacketSummary<Self>>;
+    fn summary(packet: impl Packet) -> Option<PacketSummary<Self>>;
 
     /// Whether a TCP segment with a [`summary`](Self::summary) has SYN and not ACK.
     #[inline(always)]
@@ -38,8 +38,8 @@ pub(crate) trait FastPath: Read {
 
 impl FastPath for V4 {
     #[inline(always)]
-    fn summary(skb: *mut __sk_buff) -> Option<PacketSummary<Self>> {
-        let [first, second, third, source, destination, ports] = direct::<6>(skb, ETHERNET)?;
+    fn summary(packet: impl Packet) -> Option<PacketSummary<Self>> {
+        let [first, second, third, source, destination, ports] = packet.direct::<6>(ETHERNET)?;
         let [version_and_words, _, high, low] = first.to_ne_bytes();
         let [_, _, fragment, offset] = second.to_ne_bytes();
         let [_, protocol, _, _] = third.to_ne_bytes();
@@ -50,7 +50,7 @@ impl FastPath for V4 {
             && fragment & 0x3f == 0
             && offset == 0
             && total >= Self::BYTES + 4
-            && total + ETHERNET <= length(skb);
+            && total + ETHERNET <= packet.length();
         if is_plain { Some(PacketSummary { protocol, source, destination, ports }) } else { None }
     }
 
@@ -63,14 +63,14 @@ impl FastPath for V4 {
 
 impl FastPath for V6 {
     #[inline(always)]
-    fn summary(skb: *mut __sk_buff) -> Option<PacketSummary<Self>> {
-        let [first, second, a, b, c, d, e, f, g, h, ports] = direct::<11>(skb, ETHERNET)?;
+    fn summary(packet: impl Packet) -> Option<PacketSummary<Self>> {
+        let [first, second, a, b, c, d, e, f, g, h, ports] = packet.direct::<11>(ETHERNET)?;
         let [high, low, protocol, _] = second.to_ne_bytes();
         let payload = u32::from(u16::from_be_bytes([high, low]));
         let is_plain = first.to_ne_bytes()[0] >> 4 == 6
             && matches!(protocol, TCP | UDP)
             && payload >= 4
-            && payload + Self::BYTES + ETHERNET <= length(skb);
+            && payload + Self::BYTES + ETHERNET <= packet.length();
         let (source, destination) = ([a, b, c, d], [e, f, g, h]);
         if is_plain { Some(PacketSummary { protocol, source, destination, ports }) } else { None }
     }

@@ -1,6 +1,8 @@
 //! The hooks of tc, for clients that have no socket on this node, its guests and those outside: they translate each
 //! packet by a table of connections.
 //!
+//! `xdp` is the fast path of what they have decided.
+//!
 //! `hooks` has the order of the `steps`. The steps of a known connection are in `tc`; those that open one, or forget or refuse it,
 //! and those for fragments and ICMP errors, have files of their own.
 
@@ -11,6 +13,7 @@ mod fast_path;
 mod forward;
 mod four_tuple;
 mod fragment;
+mod frame;
 pub(crate) mod hooks;
 mod icmp;
 mod note;
@@ -30,3 +33,4 @@ mod tc;
 mod trace;
 mod unreachable;
 mod verdict;
+pub(crate) mod xdp;

@@ -1,6 +1,6 @@
 //! `packets`: counts the packets of each hook by outcome.
 
-use topo_lb_common::packets::Outcome;
+use topo_lb_common::packets::{Outcome, XDP};
 
 use crate::base::maps::{PACKETS, SERVES_ALL_FRONTENDS};
 use crate::packet::verdict::Verdict;
@@ -19,6 +19,15 @@ pub(crate) fn count(hook: Hook, outcome: Outcome) {
     if let Some(packets) = PACKETS.get_ptr_mut(hook as u32) {
         // SAFETY: this CPU's element; at worst an increment is lost.
         unsafe { *(*packets).at(outcome) += 1 };
+    }
+}
+
+/// Counts a packet that XDP has translated.
+#[inline(always)]
+pub(crate) fn sent_back() {
+    if let Some(packets) = PACKETS.get_ptr_mut(XDP) {
+        // SAFETY: as in `count`.
+        unsafe { (*packets).translated += 1 };
     }
 }
 

@@ -20,7 +20,7 @@ use topo_lb_kernel::datapath::Options;
 use topo_lb_kernel::datapath::host::connection_room::Host;
 use topo_lb_kernel::datapath::host::netns;
 use topo_lb_kernel::datapath::inspect::tolerated::Tolerated;
-use topo_lb_kernel::datapath::pin::TcAttach;
+use topo_lb_kernel::datapath::pin::{TcAttach, Xdp};
 use topo_lb_kernel::datapath::programs::object::{AllFrontends, TcpPeer};
 use topo_lb_kernel::device::Pattern;
 
@@ -128,6 +128,10 @@ pub struct AgentArgs {
     /// How to attach programs to these devices
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_TC_ATTACH")]
     pub tc_attach: TcAttach,
+    /// With --kube-proxy-replacement: whether packets of established connections from outside to endpoints of other
+    /// nodes are sent on by the driver of the device (XDP), before the kernel makes packets of frames
+    #[arg(long, value_enum, default_value_t, env = "TOPO_LB_XDP")]
+    pub xdp: Xdp,
     /// Room in the maps, per address family: open connections of such clients, and of clients outside of the
     /// node. Default: 131,072, or 32,768 for each CPU; less where full tables would take more than a
     /// sixteenth of the node's memory, or do not fit under the container's memory limit
@@ -231,6 +235,7 @@ impl AgentArgs {
                 count_all: self.count == Count::All && self.accounting == Switch::On,
                 serves_guests,
                 tc_attach: self.tc_attach,
+                xdp: self.xdp,
                 all_frontends,
             },
             exclusions,

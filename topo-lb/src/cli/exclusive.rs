@@ -4,6 +4,7 @@ use clap::error::ErrorKind;
 
 use super::{AgentArgs, Count, name};
 use topo_lb_core::topology::Scope;
+use topo_lb_kernel::datapath::pin::Xdp;
 use topo_lb_kernel::datapath::programs::object::TcpPeer;
 
 impl AgentArgs {
@@ -23,6 +24,10 @@ impl AgentArgs {
                 replaces && self.scope == Scope::OptIn,
                 "--kube-proxy-replacement cannot be used with --scope opt-in: without kube-proxy, \
                  nothing serves the Services without a policy",
+            ),
+            (
+                self.xdp == Xdp::Auto && !replaces,
+                "--xdp auto needs --kube-proxy-replacement: without it, kube-proxy serves clients outside",
             ),
             (
                 self.observe && replaces,

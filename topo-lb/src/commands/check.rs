@@ -6,6 +6,7 @@
 mod connections;
 mod devices;
 mod kube_proxy;
+mod xdp;
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -118,6 +119,7 @@ pub fn run(options: &Options) -> Report {
             findings.push(kube_proxy::health_port(address, &traces, &options.pin_dir));
         }
         findings.push(devices::finding(&replacement.devices));
+        findings.extend(xdp::finding(&replacement.devices));
     }
     // Only the agent needs these, not the self-probe.
     let needed = |finding: &&Finding| !["bpffs", "pin directory", DEVICES].contains(&finding.name);

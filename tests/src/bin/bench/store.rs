@@ -45,6 +45,7 @@ pub(crate) fn measure(
         count_all: false,
         serves_guests: false,
         tc_attach: Default::default(),
+        xdp: Default::default(),
         all_frontends: None,
     };
     let mut reconciler = Reconciler::new(HERE.into(), Scope::All, false);

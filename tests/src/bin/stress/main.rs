@@ -90,6 +90,7 @@ fn run(arguments: &Arguments) -> Result<Report> {
         count_all: false,
         serves_guests: false,
         tc_attach: Default::default(),
+        xdp: Default::default(),
         all_frontends: arguments
             .outside
             .then_some(AllFrontends { masquerade_mark: MASQUERADE_MARK, host_netns: None }),

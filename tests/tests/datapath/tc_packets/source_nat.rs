@@ -14,6 +14,7 @@ use topo_lb_tests::netns::NetNs;
 use topo_lb_tests::packets::{BACK, DROP, Hook, MARK, NEXT, Programs};
 use topo_lb_tests::prefix::Prefix;
 use topo_lb_tests::process::printed;
+use topo_lb_tests::requirements::kernel;
 
 use super::fragments::{addresses6, fragments, fragments6};
 use super::scene::{at, tcp, udp};
@@ -84,6 +85,9 @@ pub(super) fn on_node_with(
         "address add fd00:18::3/64 dev uplink nodad".to_owned(),
         "route add default via 172.18.0.1".to_owned(),
         "route add default via fd00:18::1 dev uplink".to_owned(),
+        // XDP leaves packets to unknown neighbours to tc.
+        "neigh add 172.18.0.1 lladdr 02:00:00:00:00:01 dev uplink nud permanent".to_owned(),
+        "neigh add fd00:18::1 lladdr 02:00:00:00:00:01 dev uplink nud permanent".to_owned(),
         "route add 10.244.1.3/32 dev pod".to_owned(),
         "route add fd00:244:1::3/128 dev pod".to_owned(),
         "route add fd00:244:3::/64 encap seg6 mode encap segs fd00:18::4 dev uplink".to_owned(),
@@ -154,7 +158,13 @@ fn both_ways_go_on_by_the_uplink_with_one_hop_less() -> Result<()> {
             let answer = frame::udp(at(there), from, b"I");
             let (from, to, _) = on_uplink(programs, "its answer", &answer, BACK)?;
             ensure!((from, to) == (at(port), at(client)), "{from} {to}");
+            // Only this one establishes the flow.
+            on_uplink(programs, "datagram", &udp(client, port), BACK)?;
+            on_uplink(programs, "datagram", &udp(client, port), BACK)?;
         }
+        // Of each family a segment each way, and a datagram.
+        let sent_back = programs.sent_back()?;
+        ensure!(kernel() < (5, 14) || sent_back == 6, "XDP sent {sent_back} packets back");
         Ok(())
     })
 }

@@ -20,3 +20,4 @@ mod table;
 mod time_wait;
 mod unserved;
 mod uplinks;
+mod xdp;

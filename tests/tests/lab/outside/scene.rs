@@ -1,5 +1,6 @@
 //! The scene of these tests: `web` with all kinds of frontends, and a client outside.
 
+use std::env;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use topo_lb_tests::binary::row;
+use topo_lb_tests::card::far_end;
 use topo_lb_tests::client::Client;
 use topo_lb_tests::manifest::Manifests;
 use topo_lb_tests::process::printed;
@@ -31,8 +33,23 @@ pub(crate) const OUTSIDE: [&str; 2] = ["172.30.0.254", "fd00:172::ff"];
 pub(crate) const NODE: [&str; 2] = ["172.30.0.2", "fd00:172::2"];
 
 /// The scene with all kinds of frontends of `web`, and an agent that serves clients outside and does
-/// not run yet.
+/// not run yet. With `TOPO_LB_XDP=auto` in the environment, what it serves is carried by XDP where it can be.
 pub(crate) fn idle(body: impl FnOnce(&mut Scene<'_>) -> Result<()>) -> Result<()> {
+    let is_on = env::var("TOPO_LB_XDP").is_ok_and(|value| value == "auto");
+    at_cable(is_on, |scene| {
+        scene.agent.set("--xdp", if is_on { "auto" } else { "off" });
+        body(scene)
+    })
+}
+
+/// The fabric's end of the agent's uplink.
+pub(crate) const FAR_END: &str = "node1";
+
+/// Like [`idle`], with an uplink that is like a card's, or not.
+pub(crate) fn at_cable(
+    is_card: bool,
+    body: impl FnOnce(&mut Scene<'_>) -> Result<()>,
+) -> Result<()> {
     requirements::command("nft", "nftables")?;
     prepared(
         |manifests| {
@@ -47,8 +64,10 @@ pub(crate) fn idle(body: impl FnOnce(&mut Scene<'_>) -> Result<()>) -> Result<()
             scene.agent.set("--kube-proxy-replacement", "");
             // One client's share is a quarter, and its datagrams count for two minutes.
             scene.agent.set("--max-connections", "16384");
+            let fabric = scene.cluster.fabric();
+            let _cable = is_card.then(|| far_end(fabric, FAR_END)).transpose()?;
             let [four, six] = BALANCER;
-            scene.cluster.fabric().ip(&[
+            fabric.ip(&[
                 format!("route add {four} via {}", NODE[0]),
                 format!("route add {six} via {}", NODE[1]),
             ])?;

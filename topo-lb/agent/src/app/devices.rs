@@ -143,6 +143,7 @@ impl Devices {
         for (role, figure) in Role::BOTH.into_iter().zip(&self.figures.devices) {
             figure.store(of(role).count() as u64, Relaxed);
         }
+        self.figures.xdp_devices.store(datapath.devices_with_xdp() as u64, Relaxed);
         let guests = of(Role::Guest).map(|device| device.name.as_str());
         if let Some(sentence) = self.unmatched.look(guests, Instant::now()) {
             warn!("{sentence}");

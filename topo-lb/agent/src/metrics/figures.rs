@@ -108,6 +108,8 @@ pub struct Figures {
     pub overridden_hooks: AtomicU64,
     /// Devices with tc programs, in the order of `Role::BOTH`.
     pub devices: [AtomicU64; 2],
+    /// Devices with the program of XDP.
+    pub xdp_devices: AtomicU64,
     /// Who gives connections from outside to endpoints of other nodes their source: 1 for tc or nftables.
     pub source_nat: [AtomicU64; 2],
     /// Devices by which clients outside may come, and that no program serves.

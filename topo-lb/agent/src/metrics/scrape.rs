@@ -46,6 +46,8 @@ pub struct Counted {
     pub torn: u64,
     /// Packets by tc hook, if there are any.
     pub packets: Vec<(Direction, Packets)>,
+    /// Those that XDP has not left to tc, likewise.
+    pub xdp_packets: Option<Packets>,
     /// How full tc's tables are, of IPv4 and IPv6; `None` without tc.
     pub tables: Option<[TableUse; 2]>,
     /// TCP connections that were not translated and count for no Service port; `None`: nobody counts them.
@@ -73,6 +75,7 @@ impl Counted {
             far_endpoints: far_endpoints::read(pin_dir)?,
             torn: counters::torn(pin_dir)?,
             packets: packets::read(pin_dir)?,
+            xdp_packets: packets::of_xdp(pin_dir)?,
             tables: usage::read(pin_dir)?,
             others: None,
         })
@@ -120,6 +123,8 @@ pub struct Scrape {
     pub torn: u64,
     /// Packets by tc hook, if there are any.
     pub packets: Vec<(Direction, Packets)>,
+    /// Those that XDP has not left to tc, likewise.
+    pub xdp_packets: Option<Packets>,
     /// How full tc's tables are, of IPv4 and IPv6; `None` without tc.
     pub tables: Option<[TableUse; 2]>,
     /// Whether the programs only observe.
@@ -148,7 +153,7 @@ impl Scrape {
         refusals: &mut Refusals,
         bounded: &mut Bounded,
     ) -> Self {
-        let Counted { services, torn, packets, tables, others, .. } = counted;
+        let Counted { services, torn, packets, xdp_packets, tables, others, .. } = counted;
         let refused = services.connections.iter().filter(|(_, counters)| counters.refused > 0);
         let refused =
             refused.map(|(name, counters)| (Arc::clone(name), counters.refused)).collect();
@@ -163,6 +168,7 @@ impl Scrape {
             services,
             torn,
             packets,
+            xdp_packets,
             tables,
             observes: false,
             refusing,
@@ -217,6 +223,9 @@ impl Scrape {
             for outcome in Outcome::ALL {
                 family.sample(&[direction.into(), outcome.label()], packets.of(outcome))?;
             }
+        }
+        if let Some(packets) = self.xdp_packets {
+            families.one(&declared::XDP_PACKETS, packets.translated)?;
         }
         let Some(tables) = &self.tables else { return Ok(()) };
         let tables = || ["IPv4", "IPv6"].into_iter().zip(tables);
@@ -276,6 +285,7 @@ impl Scrape {
         families.one(&declared::UNHANDLED_SERVICES, self.unhandled)?;
         let [left_out, narrowed, stale, refused, direct] = &figures.unprogrammed;
         for (metric, figure) in [
+            (&declared::XDP_DEVICES, &figures.xdp_devices),
             (&declared::UNSERVED_DEVICES, &figures.unserved),
             (&declared::PROGRAMS_IN_FRONT, &figures.in_front),
             (&declared::UNASKED_CGROUPS, &figures.unasked_cgroups),

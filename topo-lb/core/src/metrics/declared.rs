@@ -138,6 +138,9 @@ metrics! {
     PACKETS: Counter "topo_lb_packets_total" [direction outcome]
         "Packets on the devices of guests and of clients outside by what became of them",
         "Guests: `--tc-devices`. No series without such devices";
+    XDP_PACKETS: Counter "topo_lb_xdp_packets_total" []
+        "Packets of clients outside that a device's driver has translated and sent on",
+        "tc does not count them: `topo_lb_packets_total` has the others. No series without `--kube-proxy-replacement`";
     PROGRAMMING_DURATION: Histogram "topo_lb_programming_duration_seconds" []
         "From the arrival of a change to the end of the writes that it led to",
         "Changes arrive by watch or from manifests; those of the first listing are not timed";
@@ -179,6 +182,9 @@ metrics! {
         "1 for `tc` or for `nftables` ([source NAT](kube-proxy-free.md#source-nat)); 0 for both without \
          `--kube-proxy-replacement`, while no device for clients outside is found, and after a restart while the table \
          is needed and cannot be written (`/readyz` says so)";
+    XDP_DEVICES: Gauge "topo_lb_xdp_devices" []
+        "Devices of clients outside with the fast path of XDP",
+        "`--xdp auto`; the agent's log says why a device is without it ([where it helps](kube-proxy-free.md#xdp))";
     UNSERVED_DEVICES: Gauge "topo_lb_unserved_devices" []
         "Devices without Ethernet headers by which clients outside may come: they are not served",
         "The agent stays ready ([which devices](kube-proxy-free.md#what-happens-where))";

@@ -26,6 +26,7 @@ use aya::maps::Map;
 use topo_lb_common::maps as names;
 use tracing::warn;
 
+use attach::xdp::OnDrivers;
 use direction::Role;
 use error::LoadError;
 use hook::{Guard, Hook};
@@ -47,7 +48,7 @@ use maps::ring::Ring;
 use maps::spec::{half_open_room, map_specs};
 use maps::trace::forget_killed;
 use masquerade::{Masquerade, SourceNat};
-use pin::TcAttach;
+use pin::{TcAttach, Xdp};
 use programs::load::{load, load_classifiers};
 use programs::object::{AllFrontends, Constants, TcpPeer};
 use programs::tcp_fields::TcpFields;
@@ -77,6 +78,8 @@ pub struct Options {
     pub serves_guests: bool,
     /// How programs are attached to devices.
     pub tc_attach: TcAttach,
+    /// Whether devices of clients outside get the fast path of XDP, too.
+    pub xdp: Xdp,
     /// Set if frontends of all kinds are served. `capacity` then has room for sources and, for clients
     /// outside, for connections.
     pub all_frontends: Option<AllFrontends>,
@@ -106,6 +109,8 @@ pub struct Datapath {
     pub(crate) masquerade: Option<Masquerade>,
     /// Who gives their connections to other nodes a source.
     pub(crate) source: SourceNat,
+    /// The program of XDP, and where it cannot be.
+    pub(crate) xdp: OnDrivers,
     /// As it was at the last repair, if clients outside are served.
     pub(crate) conntrack: Option<Conntrack>,
     /// Why it is not known where the kernel counts TCP connections; then they are not accounted.
@@ -208,6 +213,7 @@ impl Datapath {
             quota: None,
             masquerade,
             source: SourceNat::default(),
+            xdp: OnDrivers::default(),
             conntrack: None,
             no_tcp_fields,
             accounting: Vec::new(),

@@ -22,15 +22,31 @@ pub enum TcAttach {
     Clsact,
 }
 
+/// Whether uplinks get the fast path of XDP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Xdp {
+    /// None does.
+    #[default]
+    Off,
+    /// Those whose driver runs programs of XDP itself. Attaching may interrupt a card for a moment.
+    Auto,
+}
+
 /// How a program is attached to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AttachMode {
+    /// A link of XDP, in the device's driver: only of clients outside, on ingress.
+    // Before the others, so that its programs are detached first.
+    Xdp,
     /// A tcx link.
     Tcx,
     /// A filter of a clsact queueing discipline.
     Clsact,
 }
+
+/// The name of the program of XDP, and of its pins.
+pub(crate) const XDP: &str = "topo_lb_xdp";
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Pin {
@@ -41,14 +57,23 @@ pub(crate) struct Pin {
 }
 
 impl Pin {
+    /// That of the program of XDP on a device.
+    pub(crate) const fn of_xdp(device: u32) -> Self {
+        let (role, direction) = (Role::External, Direction::Ingress);
+        Self { mode: AttachMode::Xdp, role, direction, device }
+    }
+
     /// The name of the program.
     pub(crate) const fn program(&self) -> &'static str {
-        self.role.program(self.direction)
+        match self.mode {
+            AttachMode::Tcx | AttachMode::Clsact => self.role.program(self.direction),
+            AttachMode::Xdp => XDP,
+        }
     }
 
     pub(crate) fn name(&self) -> String {
         let mode = match self.mode {
-            AttachMode::Tcx => "",
+            AttachMode::Tcx | AttachMode::Xdp => "",
             AttachMode::Clsact => "_clsact",
         };
         format!("{}{mode}_{}", self.program(), self.device)
@@ -59,6 +84,9 @@ impl Pin {
     }
 
     fn parse(name: &str) -> Option<Self> {
+        if let Some(device) = name.strip_prefix(XDP) {
+            return Some(Self::of_xdp(device.strip_prefix('_')?.parse().ok()?));
+        }
         let mut programs =
             Role::BOTH.into_iter().flat_map(|role| Direction::BOTH.map(|it| (role, it)));
         programs.find_map(|(role, direction)| {
@@ -91,8 +119,16 @@ mod tests {
                 }
             }
         }
-        for other in ["connect4", "topo_lb_ingress", "topo_lb_ingress_x", "topo_lb_egress_clsact_"]
-        {
+        let pin = Pin::of_xdp(12);
+        assert_eq!(Pin::parse(&pin.name()), Some(pin));
+        for other in [
+            "topo_lb_xdp",
+            "topo_lb_xdp_x",
+            "connect4",
+            "topo_lb_ingress",
+            "topo_lb_ingress_x",
+            "topo_lb_egress_clsact_",
+        ] {
             assert_eq!(Pin::parse(other), None, "{other}");
         }
     }

@@ -1,6 +1,7 @@
 //! Network devices: which are chosen, their changes, and their addresses.
 
 pub mod address;
+mod driver;
 mod follow;
 pub(crate) mod link;
 mod list;
@@ -9,6 +10,7 @@ mod sole;
 mod unmatched;
 mod uplink;
 
+pub use driver::{driver, may_run_xdp};
 pub use follow::Changes;
 pub use list::{Device, chosen, name};
 pub use pattern::{Pattern, PatternError};

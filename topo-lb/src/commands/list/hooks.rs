@@ -23,7 +23,7 @@ use topo_lb_kernel::datapath::pin::AttachMode;
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Hooks {
-    /// Each hook: those of sockets, and those of tc.
+    /// Each hook: those of sockets, of tc, and of XDP.
     pub each: Vec<HookRow>,
     /// Connections of all Services, at any hook.
     pub connections: Connections,
@@ -41,11 +41,11 @@ pub struct HookRow {
     pub cgroup: Option<u64>,
     /// Foreign programs that run before it and may decide first.
     pub overridden_by: Vec<Override>,
-    /// The devices that tc programs are attached to.
+    /// The devices that programs of tc or XDP are attached to.
     pub devices: Vec<OnDevice>,
     /// What TCP connections moved, at `sock_ops`; none if that is not counted.
     pub moved: Option<Moved>,
-    /// Packets of tc by outcome; none if the agent runs without tc.
+    /// Packets of tc or XDP by outcome; none if the agent runs without tc.
     pub packets: Option<PacketRow>,
 }
 
@@ -121,15 +121,23 @@ pub(super) fn read(pin_dir: &Path) -> Result<Hooks, ReadError> {
     });
     let devices = attached::on_devices(pin_dir)?;
     let packets = packets::read(pin_dir)?;
+    let is_at = |on: &&OnDevice, direction| on.direction == direction && on.mode != AttachMode::Xdp;
     for direction in [Direction::Ingress, Direction::Egress] {
         let counted = packets.iter().find(|(of, _)| *of == direction);
         each.push(HookRow {
             hook: format!("tc {direction}"),
-            devices: devices.iter().filter(|on| on.direction == direction).cloned().collect(),
+            devices: devices.iter().filter(|on| is_at(on, direction)).cloned().collect(),
             packets: counted.map(|(_, packets)| PacketRow(*packets)),
             ..HookRow::default()
         });
     }
+    let on_drivers = devices.iter().filter(|on| on.mode == AttachMode::Xdp).cloned();
+    each.push(HookRow {
+        hook: "xdp".to_owned(),
+        devices: on_drivers.collect(),
+        packets: packets::of_xdp(pin_dir)?.map(PacketRow),
+        ..HookRow::default()
+    });
     let connections: Counters = sum(counters::connections(pin_dir)?.values());
     Ok(Hooks { each, connections: connections.into() })
 }
@@ -205,7 +213,7 @@ impl HookRow {
 /// The devices of a tc hook, and their programs, each once.
 fn devices(rows: &[OnDevice]) -> (String, Vec<u32>) {
     let names = rows.iter().map(|row| {
-        let means = if row.mode == AttachMode::Tcx { "" } else { " by clsact" };
+        let means = if row.mode == AttachMode::Clsact { " by clsact" } else { "" };
         let clients = if row.role == Role::Guest { "" } else { " for clients outside" };
         let beside = match row.others.as_slice() {
             [] => String::new(),

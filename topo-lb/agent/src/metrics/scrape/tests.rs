@@ -42,6 +42,7 @@ fn scrape() -> Scrape {
         packets: Direction::BOTH
             .map(|direction| (direction, Packets { translated: 9, ..Packets::default() }))
             .to_vec(),
+        xdp_packets: Some(Packets { translated: 6, ..Packets::default() }),
         tables: Some([TableUse { open: 5, half_open: 2, room: 100 }; 2]),
         others: Some(Others::default()),
     };

@@ -14,6 +14,7 @@ use aya::maps::Map;
 use aya::programs::ProgramError;
 use aya::programs::links::FdLink;
 use aya::programs::tc::{NlOptions, TcAttachOptions, TcError, qdisc_add_clsact};
+use aya_obj::generated::bpf_attach_type;
 use topo_lb_common::device::Device as Limits;
 use topo_lb_common::maps;
 use tracing::{info, warn};
@@ -38,7 +39,8 @@ impl Datapath {
         let pin_dir = self.options.pin_dir.clone();
         let mut all_ours = true;
         let netlink = Netlink::open(None).ok();
-        for pin in &pins(&pin_dir) {
+        self.attach_xdp(devices, renew);
+        for pin in pins(&pin_dir).iter().filter(|pin| pin.mode != AttachMode::Xdp) {
             if !devices.iter().any(|(_, device)| device.index == pin.device) {
                 all_ours &= detach(&pin_dir, pin);
                 forget(&pin_dir, pin.device);
@@ -109,7 +111,7 @@ impl Datapath {
 /// Detaches all tc programs; returns the names of their pins.
 pub(crate) fn detach_all(pin_dir: &Path) -> Vec<String> {
     let pins = pins(pin_dir);
-    // Ingress first: replies must be translated as long as connections are.
+    // XDP first, then ingress: replies must be translated as long as connections are.
     for pin in pins.iter().filter(|pin| pin.direction == Direction::Ingress) {
         detach(pin_dir, pin);
     }
@@ -121,7 +123,7 @@ pub(crate) fn detach_all(pin_dir: &Path) -> Vec<String> {
 }
 
 /// Detaches one program; returns whether it is gone.
-fn detach(pin_dir: &Path, pin: &Pin) -> bool {
+pub(super) fn detach(pin_dir: &Path, pin: &Pin) -> bool {
     let mut is_gone = true;
     if pin.mode == AttachMode::Clsact
         && let Some(name) = device::name(pin.device)
@@ -252,7 +254,16 @@ fn attach(
 
 /// The pinned link, if it exists and is attached to this device.
 fn live(path: &Path, device: &Device, direction: Direction) -> io::Result<Option<OwnedFd>> {
-    let attach_type = direction.tcx_type() as u32;
+    live_at(path, device, direction.tcx_type())
+}
+
+/// The same, at any hook of devices.
+pub(super) fn live_at(
+    path: &Path,
+    device: &Device,
+    hook: bpf_attach_type,
+) -> io::Result<Option<OwnedFd>> {
+    let attach_type = hook as u32;
     let here = LinkTarget::Device { index: device.index, attach_type };
     let link = syscall::open_link(path)?;
     Ok(link.filter(|(_, info)| info.target == here).map(|(link, _)| link))

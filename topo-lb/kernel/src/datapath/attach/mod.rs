@@ -13,3 +13,4 @@ pub mod mode;
 pub(crate) mod place;
 pub mod repair;
 pub mod walk;
+pub(super) mod xdp;

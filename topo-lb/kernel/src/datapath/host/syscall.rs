@@ -10,10 +10,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 pub use aya_obj::generated::BPF_F_BEFORE;
-use aya_obj::generated::bpf_attach_type::BPF_TRACE_ITER;
+use aya_obj::generated::bpf_attach_type::{BPF_TRACE_ITER, BPF_XDP};
 use aya_obj::generated::bpf_prog_type::BPF_PROG_TYPE_TRACING;
 use aya_obj::generated::{
-    BPF_F_QUERY_EFFECTIVE, bpf_attach_type, bpf_attr,
+    BPF_F_QUERY_EFFECTIVE, XDP_FLAGS_DRV_MODE, bpf_attach_type, bpf_attr,
     bpf_attr__bindgen_ty_14__bindgen_ty_3__bindgen_ty_1, bpf_cmd, bpf_link_info, bpf_link_type,
     bpf_map_type, bpf_prog_info, bpf_prog_type,
 };
@@ -38,7 +38,7 @@ pub enum LinkTarget {
     /// A cgroup; the id is zero if the cgroup is gone.
     #[expect(missing_docs, reason = "the variant says it")]
     Cgroup { id: u64, attach_type: u32 },
-    /// A device, by tcx; the index is zero if the device is gone.
+    /// A device, by tcx or XDP; the index is zero if the device is gone.
     #[expect(missing_docs, reason = "the variant says it")]
     Device { index: u32, attach_type: u32 },
     /// Another target.
@@ -141,6 +141,7 @@ pub fn open_link(path: &Path) -> io::Result<Option<(OwnedFd, LinkInfo)>> {
 pub fn link_info(link: BorrowedFd<'_>) -> io::Result<LinkInfo> {
     const CGROUP: u32 = bpf_link_type::BPF_LINK_TYPE_CGROUP as u32;
     const TCX: u32 = bpf_link_type::BPF_LINK_TYPE_TCX as u32;
+    const XDP: u32 = bpf_link_type::BPF_LINK_TYPE_XDP as u32;
     // SAFETY: integers.
     let raw: bpf_link_info = unsafe { info(link)? };
     let about = raw.__bindgen_anon_1;
@@ -154,6 +155,7 @@ pub fn link_info(link: BorrowedFd<'_>) -> io::Result<LinkInfo> {
             TCX => {
                 LinkTarget::Device { index: about.tcx.ifindex, attach_type: about.tcx.attach_type }
             }
+            XDP => LinkTarget::Device { index: about.xdp.ifindex, attach_type: BPF_XDP as u32 },
             _ => LinkTarget::Other,
         }
     };
@@ -324,6 +326,20 @@ pub fn link_cgroup(
         attribute.link_create.__bindgen_anon_2.target_fd = cgroup.as_raw_fd() as u32;
         attribute.link_create.attach_type = hook as u32;
         attribute.link_create.flags = flags;
+    })
+}
+
+/// Attaches a program of XDP to the driver of a device by a link that is not pinned yet: Linux 5.9 (aa8d3a716b59,
+/// "bpf, xdp: Add bpf_link-based XDP attachment API").
+///
+/// # Errors
+/// The kernel or the driver refuses.
+pub fn link_xdp(program: BorrowedFd<'_>, device: u32) -> io::Result<OwnedFd> {
+    bpf_fd(bpf_cmd::BPF_LINK_CREATE, |attribute| {
+        attribute.link_create.__bindgen_anon_1.prog_fd = program.as_raw_fd() as u32;
+        attribute.link_create.__bindgen_anon_2.target_ifindex = device;
+        attribute.link_create.attach_type = BPF_XDP as u32;
+        attribute.link_create.flags = XDP_FLAGS_DRV_MODE;
     })
 }
 

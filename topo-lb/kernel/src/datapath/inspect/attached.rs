@@ -16,6 +16,7 @@ use crate::datapath::link::{Link, pin_path};
 use crate::datapath::maps::error::ReadError;
 use crate::datapath::pin::{AttachMode, Pin, pins};
 use crate::device;
+use crate::device::link::links;
 use crate::netlink::Netlink;
 
 /// A program at a socket hook.
@@ -91,7 +92,7 @@ fn on_device(pin_dir: &Path, pin: &Pin) -> Result<Option<OnDevice>, ReadError> {
     let path = pin.path(pin_dir);
     let unreadable = |error| ReadError::Link(path.clone(), error);
     let program = match pin.mode {
-        AttachMode::Tcx => {
+        AttachMode::Tcx | AttachMode::Xdp => {
             let Some((_, info)) = syscall::open_link(&path).map_err(unreadable)? else {
                 return Ok(None);
             };
@@ -107,7 +108,9 @@ fn on_device(pin_dir: &Path, pin: &Pin) -> Result<Option<OnDevice>, ReadError> {
     };
     let name = device::name(pin.device).filter(|name| has(name, pin, program));
     let Pin { mode, role, direction, device: index } = *pin;
-    let others = name.as_deref().map(|name| others(name, pin)).unwrap_or_default();
+    // A device has one program of XDP.
+    let named = name.as_deref().filter(|_| mode != AttachMode::Xdp);
+    let others = named.map(|name| others(name, pin)).unwrap_or_default();
     Ok(Some(OnDevice { index, name, direction, role, mode, program, others }))
 }
 
@@ -140,5 +143,8 @@ fn has(name: &str, pin: &Pin, program: u32) -> bool {
         AttachMode::Clsact => Netlink::open(None)
             .and_then(|netlink| filters::of(&netlink, pin.device, pin.direction))
             .is_ok_and(|filters| filters.iter().any(|filter| filter.program == Some(program))),
+        AttachMode::Xdp => links().is_ok_and(|links| {
+            links.iter().any(|link| link.device.index == pin.device && link.xdp == Some(program))
+        }),
     }
 }

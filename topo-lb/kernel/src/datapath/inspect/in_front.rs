@@ -76,7 +76,8 @@ pub fn remedy() -> String {
 /// The kernel does not list pins or devices.
 pub fn look(pin_dir: &Path, tolerated: &[Tolerated]) -> io::Result<Vec<InFront>> {
     let ours = on_devices(pin_dir).map_err(io::Error::other)?;
-    let ours: Vec<_> = ours.into_iter().filter(|on| on.role == Role::External).collect();
+    let external = ours.into_iter().filter(|on| on.role == Role::External);
+    let (xdp, ours): (Vec<_>, Vec<_>) = external.partition(|on| on.mode == AttachMode::Xdp);
     if ours.is_empty() {
         return Ok(Vec::new());
     }
@@ -84,7 +85,8 @@ pub fn look(pin_dir: &Path, tolerated: &[Tolerated]) -> io::Result<Vec<InFront>>
     let ingress = |on: &&OnDevice| on.direction == Direction::Ingress && on.name.is_some();
     for link in links()? {
         let is_ours = ours.iter().filter(ingress).any(|on| on.index == link.device.index);
-        if let Some(id) = link.xdp.filter(|_| is_ours) {
+        let is_foreign = |id: &u32| xdp.iter().all(|on| on.program != *id);
+        if let Some(id) = link.xdp.filter(|id| is_ours && is_foreign(id)) {
             all.extend(program(id, tolerated).map(|it| (it, link.device.name, Layer::Xdp)));
         }
     }

@@ -1,10 +1,10 @@
-//! Reads the outcomes of packets that the tc programs saw.
+//! Reads the outcomes of packets that the programs of tc and XDP saw.
 
 use std::path::Path;
 
 use aya::maps::Map;
 use topo_lb_common::maps;
-use topo_lb_common::packets::Packets;
+use topo_lb_common::packets::{Packets, XDP};
 
 use super::error::ReadError;
 use super::pinned::{PerCpu, open, sum};
@@ -24,4 +24,16 @@ pub fn read(pin_dir: &Path) -> Result<Vec<(Direction, Packets)>, ReadError> {
         all.push((direction, sum(&per_cpu, maps::PACKETS, direction.hook())?));
     }
     Ok(all)
+}
+
+/// Packets by outcome that XDP has not left to tc; `None` if the agent runs without tc.
+///
+/// # Errors
+/// The map cannot be read.
+pub fn of_xdp(pin_dir: &Path) -> Result<Option<Packets>, ReadError> {
+    if !pin_dir.join(maps::PACKETS).exists() {
+        return Ok(None);
+    }
+    let per_cpu: PerCpu<Packets> = open(pin_dir, maps::PACKETS, Map::PerCpuArray)?;
+    Ok(Some(sum(&per_cpu, maps::PACKETS, XDP)?))
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use aya::maps::MapError;
-use aya::programs::{CgroupSockAddr, ProgramError, SchedClassifier};
+use aya::programs::{CgroupSockAddr, ProgramError, SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfError};
 use tracing::debug;
 
@@ -30,7 +30,7 @@ pub(crate) fn load(
 pub(crate) fn program(ebpf: &mut Ebpf, hook: Hook) -> Result<&mut CgroupSockAddr, LoadError> {
     ebpf.program_mut(hook.name())
         .and_then(|program| <&mut CgroupSockAddr>::try_from(program).ok())
-        .ok_or_else(|| LoadError::Object(format!("it has no program {}", hook.name())))
+        .ok_or_else(|| lacks(hook.name()))
 }
 
 pub(crate) fn classifier(
@@ -41,7 +41,29 @@ pub(crate) fn classifier(
     let name = role.program(direction);
     ebpf.program_mut(name)
         .and_then(|program| <&mut SchedClassifier>::try_from(program).ok())
-        .ok_or_else(|| LoadError::Object(format!("it has no program {name}")))
+        .ok_or_else(|| lacks(name))
+}
+
+/// The program of XDP, loaded; that for frames in several buffers if the kernel has these.
+pub(crate) fn xdp(ebpf: &mut Ebpf) -> Result<&Xdp, LoadError> {
+    const BOTH: [&str; 2] = ["topo_lb_xdp_frags", "topo_lb_xdp"];
+    let [frags, plain] = BOTH;
+    let name = if named(ebpf, frags)?.load().is_ok() { frags } else { plain };
+    let program = named(ebpf, name)?;
+    if name == plain {
+        program.load().map_err(|error| refused(plain, error))?;
+    }
+    Ok(program)
+}
+
+fn named<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp, LoadError> {
+    ebpf.program_mut(name)
+        .and_then(|program| <&mut Xdp>::try_from(program).ok())
+        .ok_or_else(|| lacks(name))
+}
+
+fn lacks(program: &str) -> LoadError {
+    LoadError::Object(format!("it has no program {program}"))
 }
 
 /// Loads both classifiers of a role.

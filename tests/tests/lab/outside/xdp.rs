@@ -1,0 +1,332 @@
+//! The fast path in the driver of the uplink (`--xdp auto`): what tc has opened, XDP carries.
+
+use std::fs;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use topo_lb_tests::card::{index, pass_all};
+use topo_lb_tests::client::Client;
+use topo_lb_tests::frame;
+use topo_lb_tests::generator::Generator;
+use topo_lb_tests::process::printed;
+use topo_lb_tests::scene::{ALL, FOLLOWS, HERE, Scene};
+use topo_lb_tests::traffic::{Socket, Via};
+use topo_lb_tests::wait::{patient, until};
+
+use super::scene::{FAR_END, OUTSIDE, WEB, at_cable, packets, packets_at, wait_at_each};
+use super::sources::{SEEN, bound, put_seen, wait_for_udp};
+
+/// How often each connection asks, and most packets that tc may see of one besides: those that open it and, once in
+/// some seconds, one more each way.
+const ASKS: u64 = 100;
+const OF_TC: u64 = 12;
+
+/// The scene with an endpoint on another node alone, an agent with this value of `--xdp`, and an uplink like a card.
+fn play(xdp: &str, body: impl FnOnce(&mut Scene<'_>, &mut Client) -> Result<()>) -> Result<()> {
+    at_cable(true, |scene| {
+        scene.agent.set("--xdp", xdp);
+        scene.set_endpoints("web", &["b"])?;
+        scene.agent.resume()?;
+        let mut client = scene.cluster.guest("outside", scene.cluster.fabric())?;
+        wait_at_each(&mut client, &["b"])?;
+        body(scene, &mut client)
+    })
+}
+
+/// Open connections, one of each kind of `WEB`.
+fn open(client: &mut Client) -> Result<Vec<(Socket, SocketAddr)>> {
+    let mut all = Vec::new();
+    for (via, address) in WEB {
+        let to = address.parse()?;
+        all.push((client.open(via, to)??, to));
+    }
+    ask(client, &all, 2)?;
+    Ok(all)
+}
+
+fn ask(client: &mut Client, all: &[(Socket, SocketAddr)], times: u64) -> Result<()> {
+    for &(socket, to) in all {
+        for _ in 0..times {
+            let reply = client.ask(socket, Some(to))?.with_context(|| format!("from {to}"))?;
+            ensure!(reply.pod == "b", "{reply:?}");
+        }
+    }
+    Ok(())
+}
+
+/// What XDP has carried, and what tc has translated.
+fn carried(scene: &Scene<'_>) -> Result<(u64, u64)> {
+    Ok((packets_at(scene, "xdp", "translated")?, packets(scene, "translated")?))
+}
+
+/// Asks by all connections, and returns what XDP carried of that and what tc translated.
+fn carried_of(
+    scene: &Scene<'_>,
+    client: &mut Client,
+    all: &[(Socket, SocketAddr)],
+) -> Result<(u64, u64)> {
+    let before = carried(scene)?;
+    ask(client, all, ASKS)?;
+    let after = carried(scene)?;
+    Ok((after.0 - before.0, after.1 - before.1))
+}
+
+/// Checks that XDP carries what these connections ask and get.
+fn expect_by_xdp(
+    scene: &Scene<'_>,
+    client: &mut Client,
+    all: &[(Socket, SocketAddr)],
+) -> Result<()> {
+    let connections = all.len() as u64;
+    let (by_xdp, by_tc) = carried_of(scene, client, all)?;
+    // A question and its answer at least.
+    let least = connections * (2 * ASKS - OF_TC);
+    ensure!(by_xdp >= least, "XDP carried {by_xdp} packets, and tc {by_tc}");
+    ensure!(by_tc <= connections * OF_TC, "tc translated {by_tc} packets, and XDP {by_xdp}");
+    Ok(())
+}
+
+/// Checks that tc translates all that these connections ask and get.
+fn expect_by_tc(
+    scene: &Scene<'_>,
+    client: &mut Client,
+    all: &[(Socket, SocketAddr)],
+) -> Result<()> {
+    let (by_xdp, by_tc) = carried_of(scene, client, all)?;
+    let least = all.len() as u64 * 2 * ASKS;
+    ensure!(by_xdp == 0 && by_tc >= least, "XDP carried {by_xdp} packets, and tc {by_tc}");
+    Ok(())
+}
+
+/// The pin of the link, if there is one.
+fn pin(scene: &Scene<'_>) -> Result<Option<PathBuf>> {
+    let entries = fs::read_dir(scene.agent.pins().join("links"))?;
+    let mut paths = entries.map_while(Result::ok).map(|entry| entry.path());
+    Ok(paths.find(|path| path.to_string_lossy().contains("topo_lb_xdp_")))
+}
+
+/// What `ip` says of the uplink.
+fn uplink(scene: &Scene<'_>) -> Result<String> {
+    let mut ip = Command::new("ip");
+    ip.args(["link", "show", "dev", "eth0"]);
+    scene.cluster.node_netns(HERE)?.run(|| printed(&mut ip))
+}
+
+#[test]
+fn what_tc_has_opened_is_carried_by_xdp() -> Result<()> {
+    play("auto", |scene, client| {
+        let all = open(client)?;
+        expect_by_xdp(scene, client, &all)?;
+        let metrics = scene.agent.get("/metrics")?;
+        ensure!(metrics.sample("topo_lb_xdp_devices") == Some(1.0), "{metrics}");
+        let counted = metrics.sample("topo_lb_xdp_packets_total").unwrap_or_default();
+        ensure!(counted >= ASKS as f64, "{metrics}");
+        // More bytes than a window, each way.
+        for &(socket, _) in all.iter().filter(|(_, to)| to.port() == 30_080) {
+            client.echo(socket, 4 << 20)?;
+        }
+        // Endpoints of this node are the kernel's and tc's.
+        scene.set_endpoints("web", &ALL)?;
+        wait_at_each(client, &ALL)
+    })
+}
+
+#[test]
+fn without_the_flag_tc_does_all() -> Result<()> {
+    play("off", |scene, client| {
+        let all = open(client)?;
+        expect_by_tc(scene, client, &all)?;
+        ensure!(pin(scene)?.is_none() && !uplink(scene)?.contains("xdp"), "{}", uplink(scene)?);
+        Ok(())
+    })
+}
+
+#[test]
+fn a_frame_whose_checksum_a_device_has_yet_to_compute_is_tcs() -> Result<()> {
+    at_cable(false, |scene| {
+        scene.agent.set("--xdp", "auto");
+        scene.set_endpoints("web", &["b"])?;
+        scene.agent.resume()?;
+        let mut client = scene.cluster.guest("outside", scene.cluster.fabric())?;
+        wait_at_each(&mut client, &["b"])?;
+        let all = open(&mut client)?;
+        expect_by_tc(scene, &mut client, &all)
+    })
+}
+
+#[test]
+fn a_firewall_for_forwarded_packets_switches_it_off_and_its_end_on() -> Result<()> {
+    play("auto", |scene, client| {
+        let all = open(client)?;
+        expect_by_xdp(scene, client, &all)?;
+        let node = scene.cluster.node_netns(HERE)?;
+        for rule in [
+            "add table inet wall",
+            "add chain inet wall out { type filter hook forward priority 0 ; }",
+            "add rule inet wall out ip saddr 198.51.100.0/24 drop",
+        ] {
+            node.nft(rule)?;
+        }
+        let is_by = |what: &str, expect: &mut dyn FnMut() -> Result<()>| {
+            until(what, FOLLOWS * 4, || Ok(expect().map_err(|error| format!("{error:#}"))))
+                .map(drop)
+        };
+        is_by("packets by tc", &mut || expect_by_tc(scene, client, &all))?;
+        node.nft("delete table inet wall")?;
+        is_by("packets by XDP", &mut || expect_by_xdp(scene, client, &all))
+    })
+}
+
+#[test]
+fn it_outlives_the_agent_and_the_next_one_replaces_the_program_in_its_link() -> Result<()> {
+    play("auto", |scene, client| {
+        let all = open(client)?;
+        let path = pin(scene)?.context("a pin")?;
+        let link = fs::metadata(&path)?.ino();
+        let program = uplink(scene)?;
+        scene.agent.kill();
+        expect_by_xdp(scene, client, &all).context("while no agent runs")?;
+        let tcp = WEB[0].1.parse()?;
+        let (tally, ()) = client.call_during(Via::Http, tcp, || scene.agent.resume())?;
+        ensure!(tally.answered() == tally.requests, "while the next agent starts: {tally}");
+        expect_by_xdp(scene, client, &all).context("with the next agent")?;
+        ensure!(fs::metadata(&path)?.ino() == link, "the link is another one");
+        ensure!(uplink(scene)? != program, "the program is the same: {program}");
+        scene.agent.stop()?;
+        // Its maps do not fit: they are made anew.
+        scene.agent.set("--max-connections", "32768");
+        let (tally, ()) = client.call_during(Via::Http, tcp, || scene.agent.resume())?;
+        ensure!(tally.answered() == tally.requests, "while the maps are replaced: {tally}");
+        expect_by_xdp(scene, client, &all).context("with new maps")?;
+        scene.agent.stop()?;
+        scene.agent.set("--xdp", "off");
+        scene.agent.resume()?;
+        ensure!(pin(scene)?.is_none() && !uplink(scene)?.contains("xdp"), "{}", uplink(scene)?);
+        expect_by_tc(scene, client, &all).context("switched off")
+    })
+}
+
+#[test]
+fn another_program_is_left_alone_and_said_once() -> Result<()> {
+    at_cable(true, |scene| {
+        let other = pass_all(scene.cluster.node_netns(HERE)?, "eth0")?;
+        scene.agent.set("--xdp", "auto");
+        scene.agent.set("--tolerate-programs", "pass_all");
+        scene.set_endpoints("web", &["b"])?;
+        scene.agent.resume()?;
+        let before = uplink(scene)?;
+        scene.agent.wait_for_log("eth0 is without the fast path of XDP", FOLLOWS)?;
+        let mut client = scene.cluster.guest("outside", scene.cluster.fabric())?;
+        wait_at_each(&mut client, &["b"])?;
+        let all = open(&mut client)?;
+        expect_by_tc(scene, &mut client, &all)?;
+        ensure!(uplink(scene)? == before, "{}", uplink(scene)?);
+        drop(other);
+        until("packets by XDP", FOLLOWS * 4, || {
+            let by_xdp = expect_by_xdp(scene, &mut client, &all);
+            Ok(by_xdp.map_err(|error| format!("{error:#}")))
+        })?;
+        let said = scene.agent.log().matches("another program of XDP is there").count();
+        ensure!(said == 1, "said {said} times");
+        Ok(())
+    })
+}
+
+#[test]
+fn cleanup_and_a_device_that_vanishes_leave_nothing() -> Result<()> {
+    play("auto", |scene, _| {
+        ensure!(pin(scene)?.is_some() && uplink(scene)?.contains("xdp"), "{}", uplink(scene)?);
+        let ip = |line: &str| scene.cluster.ip_on(HERE, &[line.to_owned()]);
+        ip("link add veth7 type veth peer name veth8")?;
+        ip("address add 172.30.0.2/32 dev veth7")?;
+        let pins =
+            || Ok::<_, anyhow::Error>(fs::read_dir(scene.agent.pins().join("links"))?.count());
+        let one = pins()?;
+        until("programs on another uplink", FOLLOWS, || {
+            let now = pins()?;
+            Ok(if now == one + 3 { Ok(()) } else { Err(now) })
+        })?;
+        ip("link delete veth7")?;
+        until("pins of one uplink", FOLLOWS, || {
+            let now = pins()?;
+            Ok(if now == one { Ok(()) } else { Err(now) })
+        })?;
+        scene.agent.stop()?;
+        let cleanup = scene.agent.cleanup()?;
+        ensure!(cleanup.status.success() && !scene.agent.pins().exists(), "{cleanup:?}");
+        ensure!(!uplink(scene)?.contains("xdp"), "{}", uplink(scene)?);
+        Ok(())
+    })
+}
+
+/// The first source port of [`flows`].
+const FIRST: u16 = 40_960;
+
+/// Opens so many established flows of datagrams from [`FIRST`] on to an endpoint in pod b. Returns the endpoint's and
+/// the clients' sockets.
+fn flows(scene: &mut Scene<'_>, count: u16) -> Result<(UdpSocket, Vec<UdpSocket>)> {
+    put_seen(scene, "b")?;
+    let to: SocketAddr = SEEN[0].parse()?;
+    wait_for_udp(scene, "b", to)?;
+    let server = bound(scene, "b", UdpSocket::bind)?;
+    let limit = Some(patient(Duration::from_secs(2)));
+    server.set_read_timeout(limit)?;
+    let clients = scene.cluster.fabric().run(|| {
+        let open = |port| -> Result<UdpSocket> {
+            let client = UdpSocket::bind((OUTSIDE[0], port))?;
+            client.connect(to)?;
+            client.set_read_timeout(limit)?;
+            Ok(client)
+        };
+        (FIRST..FIRST + count).map(open).collect::<Result<Vec<_>>>()
+    })?;
+    let mut byte = [0];
+    for client in &clients {
+        client.send(b"?")?;
+        let (_, source) = server.recv_from(&mut byte).context("the server hears nothing")?;
+        server.send_to(b"!", source)?;
+        client.recv(&mut byte).context("the client hears nothing")?;
+        // Only this one establishes the flow.
+        client.send(b"?")?;
+        server.recv(&mut byte).context("the server hears no more")?;
+    }
+    Ok((server, clients))
+}
+
+/// A generator of these flows' datagrams. UDP's zero means that there is no checksum.
+fn generator(scene: &Scene<'_>, count: u16) -> Result<Generator> {
+    let from = SocketAddr::new(OUTSIDE[0].parse()?, FIRST);
+    let mut frame = frame::udp(from, SEEN[0].parse()?, &[7; 22]);
+    frame[..6].copy_from_slice(&NODE_MAC);
+    frame[40..42].copy_from_slice(&[0, 0]);
+    Generator::new(&frame, count, index(scene.cluster.fabric(), FAR_END)?)
+}
+
+/// The address of the agent's uplink.
+const NODE_MAC: [u8; 6] = [2, 0x54, 0x4c, 1, 1, 0];
+
+#[test]
+fn frames_that_no_kernel_has_seen_are_carried_at_any_rate() -> Result<()> {
+    const FLOWS: u16 = 64;
+    const FRAMES: u32 = 1 << 17;
+    play("auto", |scene, _| {
+        let (_server, clients) = flows(scene, FLOWS)?;
+        let generator = generator(scene, FLOWS)?;
+        let before = carried(scene)?;
+        generator.send(scene.cluster.fabric(), FRAMES)?;
+        // Rings between network namespaces drop what comes too fast.
+        let (least, most) = (u64::from(FRAMES) / 2, u64::from(FLOWS) * 4);
+        until("packets by XDP", FOLLOWS, || {
+            let now = carried(scene)?;
+            let (by_xdp, by_tc) = (now.0 - before.0, now.1 - before.1);
+            let is_by_xdp = by_xdp > least && by_tc < most;
+            Ok(if is_by_xdp { Ok(()) } else { Err(format!("XDP {by_xdp}, tc {by_tc}")) })
+        })?;
+        drop(clients);
+        Ok(())
+    })
+}

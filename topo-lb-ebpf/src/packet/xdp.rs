@@ -1,0 +1,150 @@
+//! The fast path of what tc has decided: before the kernel has made a packet of a frame, that of an established
+//! connection with a source of ours ([`crate::packet::snat`]) is translated and sent back out of its device.
+//!
+//! It decides nothing. What a program of tc would record, answer, check or drop is tc's, and so is what the
+//! kernel has to look at: all that passes as it came.
+
+use core::ptr::NonNull;
+
+use aya_ebpf::bindings::{
+    BPF_FIB_LKUP_RET_SUCCESS, bpf_fib_lookup as FibLookup, xdp_action, xdp_md,
+};
+use aya_ebpf::helpers::bpf_fib_lookup;
+use topo_lb_common::address::TCP;
+use topo_lb_common::connection::{self as kind, FROM_CLIENT, OUTSIDE_DEVICE};
+use topo_lb_common::snat::is_source_port;
+
+use crate::base::clock::now;
+use crate::base::family::{ConnectionOf, V4, V6};
+use crate::base::header::Read as _;
+use crate::base::maps::SNAT;
+use crate::base::transport::{Transport, split_ports};
+use crate::decide::frontend_filter::has_bit;
+use crate::packet::connection::{self, EndpointCheck};
+use crate::packet::fast_path::{FastPath, PacketSummary};
+use crate::packet::four_tuple::{EntryFields, FourTuple};
+use crate::packet::frame::{self, Ends, InPlace, device, ether_type};
+use crate::packet::outcomes::sent_back;
+use crate::packet::reply_filter::is_no_endpoint;
+use crate::packet::snat::Route;
+use crate::packet::state;
+
+/// How often a packet of each direction of a connection is tc's: every 2^33 ns (8.6 s). Then the kernel uses its
+/// entry of the neighbour, and finds out whether that still answers.
+const CONFIRM: u32 = 33;
+
+/// Handles a frame that a device has received.
+#[inline(always)]
+pub(crate) fn receive(frame: *mut xdp_md) -> u32 {
+    let is_sent = match ether_type(frame) {
+        Some(V4::ETHER_TYPE) => send_back::<V4>(frame),
+        Some(V6::ETHER_TYPE) => send_back::<V6>(frame),
+        // With the tag of a VLAN it belongs to another device.
+        _ => None,
+    };
+    if is_sent.is_none() {
+        return xdp_action::XDP_PASS;
+    }
+    sent_back();
+    xdp_action::XDP_TX
+}
+
+/// Sends a packet of an established connection on. `None`: it is tc's, and as it came.
+#[inline(always)]
+fn send_back<F: FastPath + InPlace + Route>(frame: *mut xdp_md) -> Option<()> {
+    let (address, uplink) = F::own_fields(SNAT.get_ptr(0)?);
+    // SAFETY: fields of an array's element. Only the agent writes them.
+    let (address, uplink) = unsafe { (F::words(address.read_volatile()), uplink.read_volatile()) };
+    // Zero while the kernel gives connections their source, for example as somebody has rules for what it forwards.
+    if uplink != device(frame) {
+        return None;
+    }
+    let packet = F::summary(frame)?;
+    if !is_known(&packet, address) {
+        return None;
+    }
+    let (bytes, hops) = F::extent(frame)?;
+    let room = u32::from(bytes) - F::BYTES;
+    let transport = frame::transport::<F>(frame, packet.protocol, room)?;
+    let (source_port, destination_port) = split_ports(packet.ports);
+    let says = FourTuple::<F> {
+        source: packet.source,
+        destination: packet.destination,
+        source_port,
+        destination_port,
+    };
+    let key = says.key(packet.protocol, FROM_CLIENT, OUTSIDE_DEVICE);
+    let found = connection::find_established::<F>(&key)?;
+    let now = now();
+    if hops <= 1 || !is_settled::<F>(found, packet.protocol, &transport, now) {
+        return None;
+    }
+    let to = FourTuple::<F>::of_entry(found);
+    let stored = frame::checksum::<F>(frame, &packet, room)?;
+    let ends = next_hop::<F>(frame, packet.protocol, bytes, &to)?;
+    if !connection::holds::<F>(found, &key) {
+        return None;
+    }
+    state::note::<F>(found, packet.protocol, &transport, now);
+    if packet.protocol == TCP {
+        frame::rewrite::<F, 5>(frame, &packet, stored, &to, ends)
+    } else {
+        frame::rewrite::<F, 2>(frame, &packet, stored, &to, ends)
+    }
+}
+
+/// Whether a packet may be one to a frontend, or a reply to `address`, the source of connections: as tc looks
+/// at it first.
+#[inline(always)]
+fn is_known<F: FastPath>(packet: &PacketSummary<F>, address: F::Address) -> bool {
+    let (source_port, port) = split_ports(packet.ports);
+    has_bit::<F>(packet.destination, port)
+        || is_source_port(port)
+            && packet.destination == address
+            && !is_no_endpoint::<F>(packet.source, source_port)
+}
+
+/// Whether tc would do nothing but translate this packet and send it on.
+#[inline(always)]
+fn is_settled<F: FastPath>(
+    found: NonNull<ConnectionOf<F>>,
+    protocol: u8,
+    transport: &Transport,
+    now: u64,
+) -> bool {
+    let fields = EntryFields::of(found);
+    // SAFETY: fields of a look-up's value, each read separately.
+    let (kind, last_used) =
+        unsafe { (fields.kind.read_volatile(), fields.last_used.read_volatile()) };
+    kind & kind::SNAT != 0
+        && (last_used ^ now) >> CONFIRM == 0
+        && !state::changes_state::<F>(found, protocol, transport, now)
+        && connection::check_endpoint::<F>(found, protocol, transport, now) == EndpointCheck::Goes
+}
+
+/// Where the kernel would send a packet of so many bytes. `None`: the frame is not for this host, or the kernel
+/// would not send the packet as it is, does not know the neighbour, or uses another device.
+#[inline(always)]
+fn next_hop<F: Route>(
+    frame: *mut xdp_md,
+    protocol: u8,
+    bytes: u16,
+    to: &FourTuple<F>,
+) -> Option<Ends> {
+    // SAFETY: all zeros are a valid question.
+    let mut question: FibLookup = unsafe { core::mem::zeroed() };
+    question.family = F::NUMBER;
+    question.l4_protocol = protocol;
+    question.__bindgen_anon_1.tot_len = bytes;
+    question.ifindex = device(frame);
+    F::question(&mut question, to.source, to.destination);
+    // SAFETY: a context of this hook, and a whole question.
+    let answer = unsafe {
+        bpf_fib_lookup(frame.cast(), &raw mut question, size_of::<FibLookup>() as i32, 0)
+    };
+    // The packet leaves by the device by which it came, so its sender now was its receiver before.
+    let is_back = answer as u32 == BPF_FIB_LKUP_RET_SUCCESS
+        && question.ifindex == device(frame)
+        && frame::receiver(frame)? == question.smac;
+    if is_back { Some((question.dmac, question.smac)) } else { None }
+}
