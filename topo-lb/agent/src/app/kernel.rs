@@ -20,6 +20,7 @@ use topo_lb_kernel::datapath::maps::error::StoreError;
 use topo_lb_kernel::datapath::maps::unprogrammed::{self, UnprogrammedMap};
 
 use super::quarantine::Quarantine;
+use topo_lb_core::once::Once;
 use topo_lb_core::rate::Rate;
 
 /// Rate limit for logging which Services lack room: a burst, then one per interval. A Service that
@@ -32,6 +33,8 @@ pub(super) struct Kernel {
     pub(super) installed: Installed,
     quarantine: Quarantine,
     unprogrammed: UnprogrammedMap,
+    /// Whether it was logged that this map cannot be written.
+    unlisted: Once,
     /// The source ranges for which the maps were written last; `None` if they have to be planned. As
     /// long as they stay the same, a change of an endpoint costs no more where there are very many.
     settled_ranges: Option<Vec<(Frontend, Arc<[IpNet]>)>>,
@@ -47,11 +50,9 @@ pub(super) struct Kernel {
     appeared: BTreeSet<Frontend>,
 }
 
-/// Which Services lack room, as listed and as logged. Pure: the caller passes the time.
+/// Which Services lack room, as logged. Pure: the caller passes the time.
 #[derive(Debug)]
 struct LackLog {
-    /// As `topo-lb list` shows it; `None` before the first plan.
-    listed: Option<BTreeMap<ServiceId, Lack>>,
     /// As last logged.
     logged: BTreeMap<ServiceId, Lack>,
     rate: Rate,
@@ -60,16 +61,7 @@ struct LackLog {
 impl LackLog {
     fn new(now: Instant) -> Self {
         let (burst, interval) = LOGGED;
-        Self { listed: None, logged: BTreeMap::new(), rate: Rate::new(burst, interval, now) }
-    }
-
-    /// Records these as listed. Returns whether they differ from what was listed.
-    fn list(&mut self, unprogrammed: &BTreeMap<ServiceId, Lack>) -> bool {
-        if self.listed.as_ref() == Some(unprogrammed) {
-            return false;
-        }
-        self.listed = Some(unprogrammed.clone());
-        true
+        Self { logged: BTreeMap::new(), rate: Rate::new(burst, interval, now) }
     }
 
     /// Whether to log these: they differ from what was logged, and the rate limit allows it. If it
@@ -95,6 +87,7 @@ impl Kernel {
             appeared,
             quarantine: Quarantine::default(),
             unprogrammed: UnprogrammedMap::open(maps)?,
+            unlisted: Once::new(),
             settled_ranges: None,
             lacking: BTreeSet::new(),
             unprogrammed_before,
@@ -198,10 +191,12 @@ impl Kernel {
 
     /// Lists and logs which Services lack room, if that has changed.
     fn tell(&mut self, unprogrammed: &BTreeMap<ServiceId, Lack>) {
-        if self.lacks.list(unprogrammed)
-            && let Err(error) = self.unprogrammed.write(unprogrammed)
-        {
-            warn!("`topo-lb list` does not show which Services lack room: {error}");
+        match self.unprogrammed.write(unprogrammed) {
+            Ok(()) => self.unlisted.clear(),
+            Err(error) if self.unlisted.begins(()) => {
+                warn!("`topo-lb list` does not show which Services lack room: {error}");
+            }
+            Err(_) => {}
         }
         if !self.lacks.log(unprogrammed, Instant::now()) {
             return;
@@ -272,7 +267,6 @@ mod tests {
         assert!(!log.log(&none, start), "that all have room at first goes without saying");
         for flip in 0..360_000_u64 {
             let unprogrammed = if flip % 2 == 0 { &one } else { &none };
-            assert!(log.list(unprogrammed), "the list is always right");
             lines += u32::from(log.log(unprogrammed, start + Duration::from_millis(10 * flip)));
         }
         assert!((60..=130).contains(&lines), "{lines} lines in an hour");
