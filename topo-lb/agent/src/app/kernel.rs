@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ipnet::IpNet;
 use tracing::{debug, info, warn};
 
 use crate::agent_state::AgentState;
@@ -22,6 +21,7 @@ use topo_lb_kernel::datapath::maps::unprogrammed::{self, UnprogrammedMap};
 use super::quarantine::Quarantine;
 use topo_lb_core::once::Once;
 use topo_lb_core::rate::Rate;
+use topo_lb_core::reconcile::Reconciler;
 
 /// Rate limit for logging which Services lack room: a burst, then one per interval. A Service that
 /// changes a hundred times a second must not fill the log.
@@ -35,9 +35,8 @@ pub(super) struct Kernel {
     unprogrammed: UnprogrammedMap,
     /// Whether it was logged that this map cannot be written.
     unlisted: Once,
-    /// The source ranges for which the maps were written last; `None` if they have to be planned. As
-    /// long as they stay the same, a change of an endpoint costs no more where there are very many.
-    settled_ranges: Option<Vec<(Frontend, Arc<[IpNet]>)>>,
+    /// The revision of the source ranges for which the maps were written last; `None` if they have to be planned.
+    settled_ranges: Option<u64>,
     /// Frontends without room for all their source ranges, as last logged.
     lacking: BTreeSet<Frontend>,
     /// Services, as `namespace/name`, that the last agent left unprogrammed.
@@ -120,11 +119,10 @@ impl Kernel {
             self.appeared.extend(appeared::appeared(&plan, &self.installed));
             // A Service without room may need what the plan frees, so the plan waits for it.
             let frees = if reconciler.awaits(&plan) { Vec::new() } else { plan.take_frees() };
-            let ranges = reconciler.source_ranges().map(|(at, ranges)| (at, Arc::clone(ranges)));
-            let ranges: Vec<_> = ranges.collect();
+            let ranges = reconciler.ranges_revision();
             let sources = match self.settled_ranges.take() {
-                Some(settled) if are_same(&settled, &ranges) => SourcePlan::default(),
-                _ => self.plan_sources(&ranges),
+                Some(settled) if settled == ranges => SourcePlan::default(),
+                _ => self.plan_sources(reconciler),
             };
             sources.join(&mut plan);
             self.carry_out(&plan)?;
@@ -168,13 +166,13 @@ impl Kernel {
         result
     }
 
-    fn plan_sources(&mut self, ranges: &[(Frontend, Arc<[IpNet]>)]) -> SourcePlan {
+    fn plan_sources(&mut self, reconciler: &Reconciler) -> SourcePlan {
         let room = self.installed.capacity().sources;
         if room == 0 {
             // Only ClusterIPs are served.
             return SourcePlan::default();
         }
-        let ranges = ranges.iter().map(|(frontend, ranges)| (*frontend, &**ranges));
+        let ranges = reconciler.source_ranges().map(|(frontend, ranges)| (frontend, &**ranges));
         let plan = sources::plan(ranges, self.installed.sources(), room);
         if plan.lacking != self.lacking {
             if let Some(first) = plan.lacking.first() {
@@ -241,14 +239,6 @@ impl Kernel {
             );
         }
     }
-}
-
-/// Whether these are the same lists of the same frontends. An equal copy of a list is another one: to compare
-/// them takes as long as a Service has ports, times its ranges.
-fn are_same(some: &[(Frontend, Arc<[IpNet]>)], others: &[(Frontend, Arc<[IpNet]>)]) -> bool {
-    let same =
-        |(a, b): (&(Frontend, Arc<_>), &(Frontend, Arc<_>))| a.0 == b.0 && Arc::ptr_eq(&a.1, &b.1);
-    some.len() == others.len() && some.iter().zip(others).all(same)
 }
 
 #[cfg(test)]
