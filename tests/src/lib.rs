@@ -78,6 +78,7 @@ pub mod progress;
 pub mod prometheus;
 pub mod pure_agent;
 pub mod reads;
+pub mod records;
 pub mod report;
 pub mod requirements;
 pub mod residue;

@@ -242,6 +242,11 @@ impl Reconciler {
         self.desired.is_cluster_ip(frontend)
     }
 
+    /// As long as it is the same, so is what [`source_ranges`](Self::source_ranges) gives.
+    pub const fn ranges_revision(&self) -> u64 {
+        self.desired.ranges_revision()
+    }
+
     /// The load balancer IPs that not everybody may dial, and who may.
     pub fn source_ranges(&self) -> impl Iterator<Item = (Frontend, &Arc<[IpNet]>)> {
         self.desired.source_ranges()

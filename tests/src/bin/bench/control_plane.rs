@@ -7,11 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use aya::maps::{HashMap, Map, MapData};
-use bytemuck::bytes_of;
 use fs_err as fs;
-use topo_lb_common::address::{Frontend4, TCP};
-use topo_lb_common::maps;
 use topo_lb_fake_api::{FakeApi, NODES, SLICES};
 use topo_lb_tests::agent::Agent;
 use topo_lb_tests::wait::{PATIENCE, until_is};
@@ -20,7 +16,8 @@ use crate::ground::{Effort, Ground, HERE};
 use crate::result::Figure;
 use crate::sample::Sample;
 use crate::{api, policies, turnover};
-use topo_lb_tests::population::{Population, SERVICE_PORT};
+use topo_lb_tests::population::Population;
+use topo_lb_tests::records::Records;
 
 /// Time between two changes.
 const PERIOD: Duration = Duration::from_millis(10);
@@ -137,26 +134,6 @@ pub(crate) fn one_size(
 pub(crate) fn wait_for_watches(server: &FakeApi) -> Result<usize> {
     let open = || Ok(server.state().watches);
     until_is("a watch of each kind", PATIENCE, open, |open| *open >= KINDS)
-}
-
-/// The map `services4` of an agent.
-pub(crate) struct Records(HashMap<MapData, [u8; 8], u32>);
-
-impl Records {
-    pub(crate) fn open(agent: &Agent<'_>) -> Result<Self> {
-        let map = MapData::from_pin(agent.pins().join(maps::SERVICES4));
-        let map = Map::HashMap(map.context("a map is pinned")?);
-        Ok(Self(map.try_into().context("services4 is a hash map")?))
-    }
-
-    /// The index of a Service's record. Every change of what the record says changes it.
-    pub(crate) fn of(&self, service: u32) -> Result<u32> {
-        let address = Population::frontend(service).octets();
-        let frontend = Frontend4 { address, port: SERVICE_PORT, protocol: TCP, reserved: 0 };
-        let mut key = [0; 8];
-        key.copy_from_slice(bytes_of(&frontend));
-        self.0.get(&key, 0).with_context(|| format!("Service {service} is not there"))
-    }
 }
 
 /// Makes a hundred changes a second, and waits for each in the kernel's map. Returns milliseconds.

@@ -11,9 +11,10 @@ use serde_json::{Value, json};
 use topo_lb_fake_api::{CLUSTER_POLICIES, FakeApi};
 use topo_lb_tests::agent::Agent;
 use topo_lb_tests::population::{NAMESPACES, Population, SERVICE_PORT};
+use topo_lb_tests::records::Records;
 use topo_lb_tests::wait::PATIENCE;
 
-use crate::control_plane::{Records, one_size};
+use crate::control_plane::one_size;
 use crate::exchange::{Act, Dialler, PORT, Targets};
 use crate::ground::{Effort, Ground, HERE};
 use crate::result::Figure;

@@ -8,10 +8,11 @@ use topo_lb_fake_api::{SERVICES, SLICES};
 use topo_lb_kernel::datapath::maps::totals;
 use topo_lb_tests::agent::Agent;
 use topo_lb_tests::population::{Population, SERVICE_PORT};
+use topo_lb_tests::records::Records;
 use topo_lb_tests::wait::{PATIENCE, until};
 
 use crate::api;
-use crate::control_plane::{Records, follow, processor_seconds, wait_for_watches};
+use crate::control_plane::{follow, processor_seconds, wait_for_watches};
 use crate::exchange::{Act, Targets};
 use crate::ground::{Effort, Ground, HERE};
 use crate::result::Figure;

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ipnet::IpNet;
 use tracing::{debug, info, warn};
 
 use crate::agent_state::AgentState;
@@ -20,7 +19,9 @@ use topo_lb_kernel::datapath::maps::error::StoreError;
 use topo_lb_kernel::datapath::maps::unprogrammed::{self, UnprogrammedMap};
 
 use super::quarantine::Quarantine;
+use topo_lb_core::once::Once;
 use topo_lb_core::rate::Rate;
+use topo_lb_core::reconcile::Reconciler;
 
 /// Rate limit for logging which Services lack room: a burst, then one per interval. A Service that
 /// changes a hundred times a second must not fill the log.
@@ -32,9 +33,10 @@ pub(super) struct Kernel {
     pub(super) installed: Installed,
     quarantine: Quarantine,
     unprogrammed: UnprogrammedMap,
-    /// The source ranges for which the maps were written last; `None` if they have to be planned. As
-    /// long as they stay the same, a change of an endpoint costs no more where there are very many.
-    settled_ranges: Option<Vec<(Frontend, Arc<[IpNet]>)>>,
+    /// Whether it was logged that this map cannot be written.
+    unlisted: Once,
+    /// The revision of the source ranges for which the maps were written last; `None` if they have to be planned.
+    settled_ranges: Option<u64>,
     /// Frontends without room for all their source ranges, as last logged.
     lacking: BTreeSet<Frontend>,
     /// Services, as `namespace/name`, that the last agent left unprogrammed.
@@ -47,11 +49,9 @@ pub(super) struct Kernel {
     appeared: BTreeSet<Frontend>,
 }
 
-/// Which Services lack room, as listed and as logged. Pure: the caller passes the time.
+/// Which Services lack room, as logged. Pure: the caller passes the time.
 #[derive(Debug)]
 struct LackLog {
-    /// As `topo-lb list` shows it; `None` before the first plan.
-    listed: Option<BTreeMap<ServiceId, Lack>>,
     /// As last logged.
     logged: BTreeMap<ServiceId, Lack>,
     rate: Rate,
@@ -60,16 +60,7 @@ struct LackLog {
 impl LackLog {
     fn new(now: Instant) -> Self {
         let (burst, interval) = LOGGED;
-        Self { listed: None, logged: BTreeMap::new(), rate: Rate::new(burst, interval, now) }
-    }
-
-    /// Records these as listed. Returns whether they differ from what was listed.
-    fn list(&mut self, unprogrammed: &BTreeMap<ServiceId, Lack>) -> bool {
-        if self.listed.as_ref() == Some(unprogrammed) {
-            return false;
-        }
-        self.listed = Some(unprogrammed.clone());
-        true
+        Self { logged: BTreeMap::new(), rate: Rate::new(burst, interval, now) }
     }
 
     /// Whether to log these: they differ from what was logged, and the rate limit allows it. If it
@@ -95,6 +86,7 @@ impl Kernel {
             appeared,
             quarantine: Quarantine::default(),
             unprogrammed: UnprogrammedMap::open(maps)?,
+            unlisted: Once::new(),
             settled_ranges: None,
             lacking: BTreeSet::new(),
             unprogrammed_before,
@@ -127,11 +119,10 @@ impl Kernel {
             self.appeared.extend(appeared::appeared(&plan, &self.installed));
             // A Service without room may need what the plan frees, so the plan waits for it.
             let frees = if reconciler.awaits(&plan) { Vec::new() } else { plan.take_frees() };
-            let ranges = reconciler.source_ranges().map(|(at, ranges)| (at, Arc::clone(ranges)));
-            let ranges: Vec<_> = ranges.collect();
+            let ranges = reconciler.ranges_revision();
             let sources = match self.settled_ranges.take() {
-                Some(settled) if are_same(&settled, &ranges) => SourcePlan::default(),
-                _ => self.plan_sources(&ranges),
+                Some(settled) if settled == ranges => SourcePlan::default(),
+                _ => self.plan_sources(reconciler),
             };
             sources.join(&mut plan);
             self.carry_out(&plan)?;
@@ -175,13 +166,13 @@ impl Kernel {
         result
     }
 
-    fn plan_sources(&mut self, ranges: &[(Frontend, Arc<[IpNet]>)]) -> SourcePlan {
+    fn plan_sources(&mut self, reconciler: &Reconciler) -> SourcePlan {
         let room = self.installed.capacity().sources;
         if room == 0 {
             // Only ClusterIPs are served.
             return SourcePlan::default();
         }
-        let ranges = ranges.iter().map(|(frontend, ranges)| (*frontend, &**ranges));
+        let ranges = reconciler.source_ranges().map(|(frontend, ranges)| (frontend, &**ranges));
         let plan = sources::plan(ranges, self.installed.sources(), room);
         if plan.lacking != self.lacking {
             if let Some(first) = plan.lacking.first() {
@@ -198,10 +189,12 @@ impl Kernel {
 
     /// Lists and logs which Services lack room, if that has changed.
     fn tell(&mut self, unprogrammed: &BTreeMap<ServiceId, Lack>) {
-        if self.lacks.list(unprogrammed)
-            && let Err(error) = self.unprogrammed.write(unprogrammed)
-        {
-            warn!("`topo-lb list` does not show which Services lack room: {error}");
+        match self.unprogrammed.write(unprogrammed) {
+            Ok(()) => self.unlisted.clear(),
+            Err(error) if self.unlisted.begins(()) => {
+                warn!("`topo-lb list` does not show which Services lack room: {error}");
+            }
+            Err(_) => {}
         }
         if !self.lacks.log(unprogrammed, Instant::now()) {
             return;
@@ -248,14 +241,6 @@ impl Kernel {
     }
 }
 
-/// Whether these are the same lists of the same frontends. An equal copy of a list is another one: to compare
-/// them takes as long as a Service has ports, times its ranges.
-fn are_same(some: &[(Frontend, Arc<[IpNet]>)], others: &[(Frontend, Arc<[IpNet]>)]) -> bool {
-    let same =
-        |(a, b): (&(Frontend, Arc<_>), &(Frontend, Arc<_>))| a.0 == b.0 && Arc::ptr_eq(&a.1, &b.1);
-    some.len() == others.len() && some.iter().zip(others).all(same)
-}
-
 #[cfg(test)]
 mod tests {
     use topo_lb_core::plan::Shortage;
@@ -272,7 +257,6 @@ mod tests {
         assert!(!log.log(&none, start), "that all have room at first goes without saying");
         for flip in 0..360_000_u64 {
             let unprogrammed = if flip % 2 == 0 { &one } else { &none };
-            assert!(log.list(unprogrammed), "the list is always right");
             lines += u32::from(log.log(unprogrammed, start + Duration::from_millis(10 * flip)));
         }
         assert!((60..=130).contains(&lines), "{lines} lines in an hour");

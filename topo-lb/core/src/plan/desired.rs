@@ -159,6 +159,8 @@ pub struct Desired {
     claims: BTreeSet<(Frontend, Claim)>,
     /// Services with source ranges.
     limited: BTreeSet<ServiceId>,
+    /// How often the answer of [`source_ranges`](Self::source_ranges) may have changed.
+    ranges_revision: u64,
     /// Services without targets, as they alone are too large.
     too_large: BTreeMap<ServiceId, Excess>,
     lists_all: bool,
@@ -185,10 +187,15 @@ impl Desired {
         let target = |route| Target::new(route, self.lists_all, is_headless);
         let targets: Box<[Target]> = routes.into_iter().filter_map(target).collect();
         // Installed entries share the row of the target: an equal target is not replaced.
+        let same_ranges = limits_of(&targets).eq(limits_of(&before));
         let targets = if targets == before { before } else { targets };
         for (frontend, claim) in claims_of(&id, &targets) {
             affected.extend(self.claims_about(frontend).map(|other| other.service.clone()));
             self.claims.insert((frontend, claim));
+        }
+        if !same_ranges || affected.iter().any(|other| *other != id && self.limited.contains(other))
+        {
+            self.ranges_revision += 1;
         }
         if targets.iter().any(|target| target.source_ranges.is_some()) {
             self.limited.insert(id.clone());
@@ -260,6 +267,11 @@ impl Desired {
         owned.map(|(_, frontend)| *frontend)
     }
 
+    /// As long as it is the same, so is what [`source_ranges`](Self::source_ranges) gives.
+    pub const fn ranges_revision(&self) -> u64 {
+        self.ranges_revision
+    }
+
     /// The load balancer IPs that not everybody may dial, and who may.
     pub fn source_ranges(&self) -> impl Iterator<Item = (Frontend, &Arc<[IpNet]>)> {
         let limited = self
@@ -324,4 +336,12 @@ fn claims_of(id: &ServiceId, targets: &[Target]) -> impl Iterator<Item = (Fronte
             (claimed, claim)
         })
     })
+}
+
+/// What the Service ports with source ranges have, and which: two equal lists are one only if they are shared, as to
+/// compare them takes as long as a Service has ports, times its ranges.
+fn limits_of(targets: &[Target]) -> impl Iterator<Item = (&[FrontendOfKind], *const IpNet)> {
+    let limited =
+        targets.iter().filter_map(|it| Some((&*it.frontends, it.source_ranges.as_ref()?)));
+    limited.map(|(frontends, ranges)| (frontends, ranges.as_ptr()))
 }

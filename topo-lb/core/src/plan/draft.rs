@@ -1,5 +1,6 @@
 //! A plan in the making: its steps by phase, and the room that they take.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -65,7 +66,8 @@ struct Part {
 pub(super) struct Draft<'a> {
     installed: &'a Installed,
     free_indexes: Box<dyn Iterator<Item = u32> + 'a>,
-    slots: [Slots; 2],
+    /// Copied when a Service takes some.
+    slots: [Cow<'a, Slots>; 2],
     frontends: [usize; 2],
     members: [usize; 2],
     additions: Additions,
@@ -87,7 +89,7 @@ impl<'a> Draft<'a> {
         Self {
             installed,
             free_indexes: Box::new(installed.indexes().free()),
-            slots: Family::BOTH.map(|family| installed.slots(family).clone()),
+            slots: Family::BOTH.map(|family| Cow::Borrowed(installed.slots(family))),
             frontends: Family::BOTH.map(|family| installed.frontends_in(family)),
             members: Family::BOTH.map(|family| installed.members_in(family)),
             additions: Additions::default(),
@@ -194,7 +196,7 @@ impl<'a> Draft<'a> {
         });
         if let Err(pool) = fits {
             for (family, base, row) in part.rows {
-                self.slots[family as usize].release(base, row.len() as u32);
+                self.slots[family as usize].to_mut().release(base, row.len() as u32);
             }
             self.spare_indexes.extend(part.additions.names.iter().filter_map(|step| match step {
                 Step::Name { index, .. } => Some(*index),
@@ -260,7 +262,7 @@ impl<'a> Draft<'a> {
             return Err(pool);
         }
         let length = entry.row.len() as u32;
-        let base = self.slots[family as usize].allocate(length).ok_or(pool)?;
+        let base = self.slots[family as usize].to_mut().allocate(length).ok_or(pool)?;
         let row = entry.row.clone();
         part.additions.fills.push(Step::FillSlots { family, base, row: row.clone() });
         part.rows.push((family, base, row));
@@ -394,11 +396,10 @@ impl<'a> Draft<'a> {
             steps.extend(self.unname);
         }
         if !withdrawn.is_empty() {
-            let staying =
-                self.installed.placed().map(|(f, _)| f).filter(|f| !withdrawn.contains(f));
-            let narrow = staying
+            let narrow = (self.installed.outermost(&withdrawn))
                 .chain(self.owned.iter())
-                .fold(Range::EMPTY, |range, frontend| widened(range, *frontend));
+                .copied()
+                .fold(Range::EMPTY, widened);
             if narrow != wide {
                 steps.push(Step::SetRange(narrow));
             }
@@ -410,20 +411,22 @@ impl<'a> Draft<'a> {
 /// Adds the steps that publish these entries. Returns the steps that free what they replace, to be
 /// carried out after a grace period. If records run out, the steps wait for one in between.
 fn publish(installed: &Installed, entries: Vec<Publish>, steps: &mut Vec<Step>) -> Vec<Step> {
-    let mut records = Family::BOTH.map(|family| installed.records(family).clone());
-    let mut freed = Vec::new();
+    let mut records = Family::BOTH.map(|family| installed.records(family).each());
+    let (mut released, mut freed) = ([Vec::new(), Vec::new()], Vec::new());
     for Publish { frontend, entry, slot_base } in entries {
         let family = frontend.family() as usize;
-        if records[family].available() == 0 {
+        let mut record = records[family].next().or_else(|| released[family].pop());
+        if record.is_none() {
             steps.push(Step::Grace);
             for step in freed.drain(..) {
                 if let Step::Free { family, record, .. } = step {
-                    records[family as usize].release(record, 1);
+                    released[family as usize].push(record);
                 }
                 steps.push(step);
             }
+            record = released[family].pop();
         }
-        let Some(record) = records[family].allocate(1) else {
+        let Some(record) = record else {
             // `fit` has left one: those that are not free are new, or were just released.
             error!(%frontend, "it stays as it is, as no record is free: a defect of topo-lb, please report it");
             continue;
@@ -442,7 +445,7 @@ fn freed_by(installed: &Installed, frontend: &Frontend) -> Option<Step> {
     Some(Step::Free { family: frontend.family(), record: placed.record, slots })
 }
 
-fn widened(range: Range, frontend: Frontend) -> Range {
+pub(super) fn widened(range: Range, frontend: Frontend) -> Range {
     match frontend.address {
         IpAddr::V4(address) => range.with4(address.octets()),
         IpAddr::V6(address) => {

@@ -1,7 +1,7 @@
 //! What the kernel maps hold. Read from them at start, then updated with every write.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use topo_lb_common::range::Range;
@@ -26,6 +26,8 @@ pub struct Placed {
 
 /// Sorts before every other frontend: IPv4 comes before IPv6.
 const LOWEST: Frontend = Frontend::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0, Protocol::Tcp);
+/// Sorts before every other frontend of IPv6.
+const LOWEST6: Frontend = Frontend::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0, Protocol::Tcp);
 
 /// The contents of the maps.
 #[derive(Clone, Debug)]
@@ -74,6 +76,19 @@ impl Installed {
     /// Every published frontend.
     pub fn placed(&self) -> impl Iterator<Item = (&Frontend, &Placed)> {
         self.placed.iter()
+    }
+
+    /// The published frontends with the lowest and the highest address of each family, but for those that are
+    /// `withdrawn`: what they have in common, all have.
+    pub fn outermost<'a>(
+        &'a self,
+        withdrawn: &'a BTreeSet<Frontend>,
+    ) -> impl Iterator<Item = &'a Frontend> {
+        let families = [self.placed.range(..LOWEST6), self.placed.range(LOWEST6..)];
+        families.into_iter().flat_map(|family| {
+            let mut left = family.map(|(at, _)| at).filter(|at| !withdrawn.contains(at));
+            [left.next(), left.next_back()].into_iter().flatten()
+        })
     }
 
     /// The entry of a frontend, if it is published.

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug)]
 pub struct Slots {
     free: BTreeMap<u32, u32>,
+    available: u32,
 }
 
 impl Slots {
@@ -15,7 +16,7 @@ impl Slots {
         if capacity > 0 {
             free.insert(0, capacity);
         }
-        Self { free }
+        Self { free, available: capacity }
     }
 
     /// Takes the first range that is long enough, if any.
@@ -25,6 +26,7 @@ impl Slots {
         if room > length {
             self.free.insert(base + length, room - length);
         }
+        self.available -= length;
         Some(base)
     }
 
@@ -45,11 +47,13 @@ impl Slots {
         if free_end > end {
             self.free.insert(end, free_end - end);
         }
+        self.available -= length;
         true
     }
 
     /// Returns a range to the free ones.
     pub fn release(&mut self, mut base: u32, mut length: u32) {
+        self.available += length;
         if let Some((&before, &room)) = self.free.range(..base).next_back()
             && before + room == base
         {
@@ -64,8 +68,13 @@ impl Slots {
     }
 
     /// Number of free slots.
-    pub fn available(&self) -> u32 {
-        self.free.values().sum()
+    pub const fn available(&self) -> u32 {
+        self.available
+    }
+
+    /// Each free slot, in order.
+    pub fn each(&self) -> impl Iterator<Item = u32> + use<'_> {
+        self.free.iter().flat_map(|(&base, &room)| base..base + room)
     }
 }
 
@@ -103,6 +112,7 @@ mod tests {
                 }
                 let used: u32 = held.iter().map(|&(_, length)| length).sum();
                 prop_assert_eq!(slots.available(), 500 - used);
+                prop_assert_eq!(slots.each().count(), 500 - used as usize);
             }
             held.iter().for_each(|&(base, length)| slots.release(base, length));
             prop_assert_eq!(slots.allocate(500), Some(0));

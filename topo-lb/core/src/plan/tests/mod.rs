@@ -3,5 +3,6 @@
 mod direct;
 mod fairness;
 mod prefixes;
+mod ranges;
 mod rows;
 mod world;

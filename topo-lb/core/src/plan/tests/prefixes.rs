@@ -5,11 +5,13 @@ use std::net::{IpAddr, SocketAddr};
 
 use proptest::prelude::*;
 use topo_lb_common::backend::Locality;
+use topo_lb_common::range::Range;
 
 use super::world::{World, route};
 use crate::cluster::{Clients, Family, Frontend, FrontendKind, Protocol, ServiceId};
 use crate::plan::apportionment::{self, Rows};
 use crate::plan::commit::{commit, take_over};
+use crate::plan::draft::widened;
 use crate::plan::{Capacity, Desired, Meanwhile, Plan, Ration, Step, WhenFull, diff};
 use crate::topology::{Chosen, Part, Route};
 
@@ -210,6 +212,14 @@ impl Agent {
         Ok(())
     }
 
+    /// The range is that of all published frontends.
+    fn range_is_exact(&self) -> Result<(), TestCaseError> {
+        let installed = &self.world.installed;
+        let all = installed.placed().map(|(frontend, _)| *frontend).fold(Range::EMPTY, widened);
+        prop_assert_eq!(installed.range(), all);
+        Ok(())
+    }
+
     /// Members are the endpoints of UDP Services and of those with session affinity or ejection, and no
     /// others.
     fn members_are_whole(&self) -> Result<(), TestCaseError> {
@@ -272,6 +282,7 @@ proptest! {
             world.carried_out(&touched, &plan);
             agent.agrees(&before)?;
             agent.slots_are_whole()?;
+            agent.range_is_exact()?;
             if !small {
                 prop_assert_eq!(&agent.world.unprogrammed, &BTreeMap::new());
                 agent.members_are_whole()?;

@@ -1,11 +1,10 @@
 //! The kernel's maps, opened by their pins: the agent writes them, `list` reads them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use aya::maps::{Array, Map, MapData, MapError};
+use aya::maps::{Array, Map, MapData};
 use topo_lb_common::counters::{Counters, Name};
 use topo_lb_common::maps;
 use topo_lb_common::range::Range;
@@ -15,10 +14,9 @@ use super::encode::{self, V4, V6};
 use super::error::{OpenError, StoreError};
 use super::family::{BATCH, FamilyMaps, Publication, Published};
 use super::frontends::FrontendFilter;
-use super::pinned::{Hash, Raw, absent_is_fine, data, entries, failed, open, size};
+use super::pinned::{Hash, Raw, absent_is_fine, data, entries, failed, open, size, write_all};
 use super::spec::cpus;
 use super::totals::TotalsMap;
-use crate::datapath::host::batch::update_batch;
 use crate::datapath::host::grace;
 use topo_lb_core::cluster::Family;
 use topo_lb_core::plan::store::Store;
@@ -141,11 +139,7 @@ impl BpfStore {
         let places: Vec<u32> =
             (0..self.cpus).map(|cpu| counters::place(self.capacity.services, cpu, index)).collect();
         let zeros = vec![Counters::default(); places.len()];
-        let mut done = 0;
-        while done < places.len() {
-            done += update_batch(self.counters.fd().as_fd(), &places[done..], &zeros[done..])
-                .map_err(|error| failed(maps::COUNTERS, "reset")(MapError::IoError(error)))?;
-        }
+        write_all(&self.counters, &places, &zeros).map_err(failed(maps::COUNTERS, "reset"))?;
         self.names
             .insert(Raw(index), Raw(Name { text: encode::text(name) }), 0)
             .map_err(failed(maps::NAMES, "write"))

@@ -5,13 +5,13 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::sync::atomic::{Ordering, fence};
 
-use aya::maps::{Array, Map, MapData, MapError};
+use aya::maps::{Array, IterableMap as _, Map, MapData, MapError};
 use topo_lb_common::members::{CHOSEN, Member};
 
 use super::encode::{self, Head, Layout};
 use super::error::{OpenError, StoreError};
 use super::mapped::Mapped;
-use super::pinned::{Hash, Raw, absent_is_fine, data, entries, failed, found, open};
+use super::pinned::{Hash, Raw, absent_is_fine, entries, failed, found, open, write_all};
 use super::sources::Sources;
 use crate::datapath::host::batch::update_batch;
 use topo_lb_core::cluster::Frontend;
@@ -26,8 +26,6 @@ pub(crate) const BATCH: usize = 4_096;
 
 pub(crate) struct FamilyMaps<L: Layout> {
     services: Hash<L::Frontend, u32>,
-    /// `services` again, to write many entries at once.
-    batch: MapData,
     records: Mapped<L::Record>,
     slots: Array<MapData, Raw<L::Backend>>,
     members: Hash<L::MemberKey, Member>,
@@ -65,7 +63,6 @@ impl<L: Layout> FamilyMaps<L> {
     pub(crate) fn open(pin_dir: &Path) -> Result<Self, OpenError> {
         Ok(Self {
             services: open(pin_dir, L::SERVICES, Map::HashMap)?,
-            batch: data(pin_dir, L::SERVICES)?,
             records: Mapped::open(pin_dir, L::RECORDS)?,
             slots: open(pin_dir, L::SLOTS, Map::Array)?,
             members: open(pin_dir, L::MEMBERS, Map::HashMap)?,
@@ -88,10 +85,9 @@ impl<L: Layout> FamilyMaps<L> {
 
     /// Writes endpoints to slots, from `base` on.
     pub(crate) fn fill_slots(&mut self, base: u32, row: &[Chosen]) -> Result<(), StoreError> {
-        for (slot, backend) in (base..).zip(encode::backends::<L>(row)) {
-            self.slots.set(slot, Raw(backend), 0).map_err(failed(L::SLOTS, "write an endpoint"))?;
-        }
-        Ok(())
+        let (slots, backends): (Vec<u32>, Vec<_>) =
+            (base..).zip(encode::backends::<L>(row)).unzip();
+        write_all(self.slots.map(), &slots, &backends).map_err(failed(L::SLOTS, "write endpoints"))
     }
 
     pub(crate) fn set_member(
@@ -148,7 +144,7 @@ impl<L: Layout> FamilyMaps<L> {
         }
         // A program that sees an index sees the record.
         fence(Ordering::Release);
-        update_batch(self.batch.fd().as_fd(), &keys, &records)
+        update_batch(self.services.map().fd().as_fd(), &keys, &records)
             .map_err(|error| failed(L::SERVICES, "write a Service")(MapError::IoError(error)))
     }
 

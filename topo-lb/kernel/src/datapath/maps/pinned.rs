@@ -1,15 +1,16 @@
 //! Opens pinned maps, and explains failures in words.
 
 use std::error::Error;
-use std::io;
 use std::os::fd::AsFd as _;
 use std::path::Path;
+use std::{io, iter};
 
-use aya::maps::{HashMap, Map, MapData, MapError, MapInfo, PerCpuArray};
+use aya::maps::{HashMap, IterableMap as _, Map, MapData, MapError, MapInfo, PerCpuArray};
 use topo_lb_common::counters;
 
 use super::error::{OpenError, StoreError};
 use crate::datapath::error::causes;
+use crate::datapath::host::batch::{lookup_batch, update_batch};
 
 /// A layout of `topo-lb-common`, as a type for aya.
 #[repr(transparent)]
@@ -66,15 +67,50 @@ pub(super) fn another<'a, K: bytemuck::Pod, V: bytemuck::Pod>(
     open().map_err(failed(name, "read"))
 }
 
-/// Every entry of the map `name`.
+/// Entries that one call reads.
+const BATCH: usize = 1_024;
+
+/// Every entry of the map `name`, many by one call. One that is written or removed meanwhile may be missing, or be there
+/// as it was.
 pub fn entries<K: bytemuck::Pod, V: bytemuck::Pod>(
     map: &Hash<K, V>,
     name: &'static str,
 ) -> impl Iterator<Item = Result<(K, V), StoreError>> {
-    map.iter().map(move |pair| match pair {
-        Ok((Raw(key), Raw(value))) => Ok((key, value)),
-        Err(error) => Err(failed(name, "read")(error)),
+    let (mut keys, mut values) = (vec![K::zeroed(); BATCH], vec![V::zeroed(); BATCH]);
+    // What was read, and where to go on; `None` at the end.
+    let (mut read, mut next) = (0..0, Some(None));
+    iter::from_fn(move || {
+        loop {
+            if let Some(at) = read.next() {
+                return Some(Ok((keys[at], values[at])));
+            }
+            let place = next.take()?;
+            match lookup_batch(map.map().fd().as_fd(), place, &mut keys, &mut values) {
+                Ok((count, place)) => (read, next) = (0..count, place.map(Some)),
+                // So many have one hash.
+                Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => {
+                    keys.resize(2 * keys.len(), K::zeroed());
+                    values.resize(keys.len(), V::zeroed());
+                    next = Some(place);
+                }
+                Err(error) => return Some(Err(failed(name, "read")(MapError::IoError(error)))),
+            }
+        }
     })
+}
+
+/// Writes these entries, by as few calls as the kernel takes.
+pub(crate) fn write_all<K: bytemuck::Pod, V: bytemuck::Pod>(
+    map: &MapData,
+    keys: &[K],
+    values: &[V],
+) -> Result<(), MapError> {
+    let mut done = 0;
+    while done < keys.len() {
+        let written = update_batch(map.fd().as_fd(), &keys[done..], &values[done..]);
+        done += written.map_err(MapError::IoError)?;
+    }
+    Ok(())
 }
 
 /// A value read from the map `name`; `None` if the key does not exist.

@@ -1,6 +1,6 @@
 //! The map of Services that lack room in the others: the agent writes it, `list` reads it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,41 +13,77 @@ use topo_lb_common::unprogrammed::{
 
 use super::encode::{read_text, text};
 use super::error::{OpenError, ReadError, StoreError};
-use super::pinned::{Hash, Raw, entries, failed, open};
+use super::pinned::{Hash, Raw, absent_is_fine, entries, failed, open};
 use topo_lb_core::cluster::ServiceId;
 use topo_lb_core::plan::{Lack, Meanwhile, Shortage};
 
 /// The pinned map.
-pub struct UnprogrammedMap(Hash<u32, Unprogrammed>);
+pub struct UnprogrammedMap {
+    map: Hash<u32, Unprogrammed>,
+    /// What is written, and under which key.
+    written: BTreeMap<ServiceId, (u32, Lack)>,
+    /// The other keys below the highest.
+    unused: BTreeSet<u32>,
+}
 
 impl UnprogrammedMap {
-    /// Opens the map.
+    /// Opens the map, with what the last agent has written.
     ///
     /// # Errors
-    /// It does not exist, or has another type.
-    pub fn open(pin_dir: &Path) -> Result<Self, OpenError> {
-        open(pin_dir, maps::UNPROGRAMMED, Map::HashMap).map(Self)
+    /// It does not exist, or has another type, or cannot be read.
+    pub fn open(pin_dir: &Path) -> Result<Self, ReadError> {
+        let mut map = opened(pin_dir)?;
+        let mut written = BTreeMap::new();
+        for (key, value) in entries(&map, maps::UNPROGRAMMED).collect::<Result<Vec<_>, _>>()? {
+            match parts(&value) {
+                Some((id, lack)) => drop(written.insert(id, (key, lack))),
+                None => remove(&mut map, key)?,
+            }
+        }
+        let used: BTreeSet<u32> = written.values().map(|(key, _)| *key).collect();
+        let unused = (0..used.last().map_or(0, |last| last + 1)).filter(|key| !used.contains(key));
+        Ok(Self { unused: unused.collect(), map, written })
     }
 
-    /// Writes these Services, as far as the map has room, and removes all others.
+    /// Writes these Services, as far as the map has room, and removes all others: only what differs from what is
+    /// written.
     ///
     /// # Errors
     /// The kernel refuses a write: the map may still name earlier Services.
     pub fn write(&mut self, services: &BTreeMap<ServiceId, Lack>) -> Result<(), StoreError> {
-        let mut written = 0;
-        for (key, (id, lack)) in (0..maps::MOST_UNPROGRAMMED).zip(services) {
-            self.0
-                .insert(Raw(key), Raw(value(id, *lack)), 0)
-                .map_err(failed(maps::UNPROGRAMMED, "write"))?;
-            written = key + 1;
+        let gone = self.written.iter().filter(|(id, _)| !services.contains_key(*id));
+        for (id, key) in gone.map(|(id, (key, _))| (id.clone(), *key)).collect::<Vec<_>>() {
+            remove(&mut self.map, key)?;
+            self.written.remove(&id);
+            self.unused.insert(key);
         }
-        let surplus: Vec<_> =
-            self.0.keys().filter_map(Result::ok).filter(|Raw(key)| *key >= written).collect();
-        for key in surplus {
-            self.0.remove(&key).map_err(failed(maps::UNPROGRAMMED, "remove"))?;
+        for (id, lack) in services {
+            let key = match self.written.get(id) {
+                Some((_, written)) if written == lack => continue,
+                Some((key, _)) => *key,
+                None => match self.unused.first() {
+                    Some(key) => *key,
+                    None if self.written.len() < maps::MOST_UNPROGRAMMED as usize => {
+                        self.written.len() as u32
+                    }
+                    None => continue,
+                },
+            };
+            let value = Raw(value(id, *lack));
+            self.map.insert(Raw(key), value, 0).map_err(failed(maps::UNPROGRAMMED, "write"))?;
+            self.unused.remove(&key);
+            self.written.insert(id.clone(), (key, *lack));
         }
         Ok(())
     }
+}
+
+fn opened(pin_dir: &Path) -> Result<Hash<u32, Unprogrammed>, OpenError> {
+    open(pin_dir, maps::UNPROGRAMMED, Map::HashMap)
+}
+
+fn remove(map: &mut Hash<u32, Unprogrammed>, key: u32) -> Result<(), StoreError> {
+    absent_is_fine(map.remove(&Raw(key))).map_err(failed(maps::UNPROGRAMMED, "remove"))
 }
 
 /// The Services that lack room, as `namespace/name` and sorted, and what they lack; empty if the
@@ -60,11 +96,10 @@ pub fn read(pin_dir: &Path) -> Result<Vec<(Arc<str>, Lack)>, ReadError> {
         return Ok(Vec::new());
     }
     let mut all = BTreeMap::new();
-    for pair in entries(&UnprogrammedMap::open(pin_dir)?.0, maps::UNPROGRAMMED) {
-        let (key, value) = pair?;
-        all.extend(parts(&value).map(|parts| (key, parts)));
+    for pair in entries(&opened(pin_dir)?, maps::UNPROGRAMMED) {
+        all.extend(parts(&pair?.1));
     }
-    Ok(all.into_values().collect())
+    Ok(all.into_iter().map(|(id, lack)| (id.to_string().into(), lack)).collect())
 }
 
 fn value(id: &ServiceId, lack: Lack) -> Unprogrammed {
@@ -93,11 +128,12 @@ const fn meanwhile(meanwhile: Meanwhile) -> u32 {
 }
 
 /// `None` for a value that no agent writes.
-fn parts(value: &Unprogrammed) -> Option<(Arc<str>, Lack)> {
-    let service = read_text(&value.service)?;
+fn parts(value: &Unprogrammed) -> Option<(ServiceId, Lack)> {
+    let (namespace, name) = read_text(&value.service)?.split_once('/')?;
+    let id = ServiceId { namespace: namespace.into(), name: name.into() };
     let found = Meanwhile::ALL.into_iter().find(|it| meanwhile(*it) == value.lacks & !0xff)?;
     let of = Shortage::ALL.into_iter().find(|it| lacks(*it) == value.lacks & 0xff)?;
-    Some((service.into(), Lack { of, meanwhile: found }))
+    Some((id, Lack { of, meanwhile: found }))
 }
 
 #[cfg(test)]
@@ -114,7 +150,7 @@ mod tests {
             for meanwhile in Meanwhile::ALL {
                 let lack = Lack { of, meanwhile };
                 let read = parts(&value(&id, lack));
-                assert_eq!(read, Some((format!("{label}/{label}").into(), lack)));
+                assert_eq!(read, Some((id.clone(), lack)));
             }
         }
     }
