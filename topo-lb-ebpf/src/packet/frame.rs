@@ -149,7 +149,9 @@ pub(crate) fn checksum<F: InPlace>(
     let sum = F::sum((packet.source, packet.destination))
         .plus(u16::from(packet.protocol).to_be().into())
         .plus((room as u16).to_be().into());
-    if fold(sum.sum().into()) == stored { None } else { Some(stored) }
+    let pending = fold(sum.sum().into());
+    // A sum of zero has two forms.
+    if stored == pending || stored == 0 && pending == 0xffff { None } else { Some(stored) }
 }
 
 /// Rewrites a frame, whose stored checksum is before the end of the first `WORDS` words of its transport header.

@@ -65,12 +65,13 @@ fn wait_for_roles(scene: &Scene<'_>, wanted: &[(&str, &str)]) -> Result<()> {
     .map(drop)
 }
 
-/// Names of the pins of programs on devices.
+/// Names of the pins of programs of tc on devices.
 fn pins(scene: &Scene<'_>) -> Result<Vec<String>> {
     let names = fs::read_dir(scene.agent.pins().join("links"))?
         .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
         .collect::<Result<Vec<_>>>()?;
-    Ok(names.into_iter().filter(|name| name.starts_with("topo_lb_")).collect())
+    let is_tc = |name: &String| name.starts_with("topo_lb_") && !name.contains("xdp");
+    Ok(names.into_iter().filter(is_tc).collect())
 }
 
 /// Checks that nothing of clients outside is on the node: no program, no table, no map.
@@ -114,6 +115,7 @@ fn roles_change(scene: &mut Scene<'_>) -> Result<()> {
     wait_at_each(&mut client, &ALL)?;
     scene.agent.kill();
     scene.agent.unset("--kube-proxy-replacement");
+    scene.agent.unset("--xdp");
     scene.agent.set("--frontends", "all");
     scene.agent.resume()?;
     wait_for_roles(scene, &[])?;
@@ -297,6 +299,10 @@ fn wait_for_complaint(scene: &Scene<'_>, sentence: &str) -> Result<()> {
 #[test]
 fn programs_in_front_of_the_uplinks_are_told_unless_they_are_tolerated() -> Result<()> {
     play(|scene, client| {
+        // A device has a place for one program of XDP.
+        scene.agent.stop()?;
+        scene.agent.set("--xdp", "off");
+        scene.agent.resume()?;
         let is_ready = |answer: &Answer| answer.status == 200;
         scene.agent.wait_for_answer("/readyz", FOLLOWS, is_ready)?;
         // XDP_PASS.

@@ -182,6 +182,21 @@ fn a_firewall_for_forwarded_packets_switches_it_off_and_its_end_on() -> Result<(
 }
 
 #[test]
+fn tc_finds_a_neighbour_that_the_kernel_has_forgotten() -> Result<()> {
+    play("auto", |scene, client| {
+        let all = open(client)?;
+        expect_by_xdp(scene, client, &all)?;
+        // The client, and the endpoint's node.
+        let forget = ["172.30.0.254", "fd00:172::ff", "172.30.0.3", "fd00:172::3"];
+        let forget = forget.map(|address| format!("neigh delete {address} dev eth0"));
+        scene.cluster.ip_on(HERE, &forget)?;
+        let (_, by_tc) = carried_of(scene, client, &all)?;
+        ensure!(by_tc > 0, "XDP knows neighbours that the kernel does not");
+        expect_by_xdp(scene, client, &all).context("once it is found")
+    })
+}
+
+#[test]
 fn it_outlives_the_agent_and_the_next_one_replaces_the_program_in_its_link() -> Result<()> {
     play("auto", |scene, client| {
         let all = open(client)?;
