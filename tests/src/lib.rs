@@ -30,6 +30,7 @@ pub mod agent;
 pub mod api;
 pub mod binary;
 pub mod browser;
+pub mod calls;
 pub mod card;
 pub mod cgroup;
 pub mod client;

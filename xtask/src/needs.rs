@@ -78,6 +78,7 @@ pub(crate) const ITEMS: &[Item] = &[
     program(Need::Lab, "bpftool", "bpftool"),
     program(Need::Lab, "curl", "curl"),
     program(Need::Lab, "python3", "python3"),
+    program(Need::Lab, "strace", "strace"),
     program(Need::Peers, "nft", "nftables"),
     program(Need::Browser, "chromium", "chromium"),
     program(Need::Iptables, "iptables", "iptables"),

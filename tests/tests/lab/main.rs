@@ -16,6 +16,7 @@ mod follow;
 mod frontends;
 mod health;
 mod lifetime;
+mod many_services;
 mod masquerade;
 mod objects;
 mod observe;

@@ -46,41 +46,39 @@ impl MappedCounters {
 
     /// The sum over all CPUs. Reads memory, without system calls.
     pub fn of(&self, index: u32) -> Result<Counters, StoreError> {
-        let mut all = Vec::new();
+        let mut all = Counters::default();
         for cpu in 0..self.memory.entries() / self.row.max(1) {
             let one = self.memory.get(place(self.row, cpu, index));
-            all.push(one.map_err(failed(maps::COUNTERS, "read"))?);
+            all = counters::sum([&all, &one.map_err(failed(maps::COUNTERS, "read"))?]);
         }
-        Ok(counters::sum(&all))
+        Ok(all)
     }
 }
 
 /// Reads the connections of every Service port that had any, in one pass over `names`, which takes
-/// some microseconds per Service port, and the memory of `counters`.
+/// about a microsecond per Service port, and the memory of `counters`.
 ///
 /// # Errors
 /// A map cannot be read.
 pub fn connections(pin_dir: &Path) -> Result<BTreeMap<Arc<str>, Counters>, ReadError> {
-    let mut all = counters(pin_dir, |_| true)?;
-    all.retain(|_, counted| *counted != Counters::default());
-    Ok(all)
+    counters(pin_dir, |_, counted| *counted != Counters::default())
 }
 
-/// The counters of the Service ports with a `wanted` name.
+/// The `wanted` counters, by the names of their Service ports.
 fn counters(
     pin_dir: &Path,
-    wanted: impl Fn(&str) -> bool,
+    wanted: impl Fn(&str, &Counters) -> bool,
 ) -> Result<BTreeMap<Arc<str>, Counters>, ReadError> {
     let names: Hash<u32, Name> = open(pin_dir, maps::NAMES, Map::HashMap)?;
     let counters = MappedCounters::open(pin_dir)?;
     let mut all = BTreeMap::new();
-    // During a write, the kernel may return an element twice; the last value is kept.
     for pair in entries(&names, maps::NAMES) {
         let (index, name) = pair?;
+        let counted = counters.of(index)?;
         if let Some(name) = encode::read_text(&name.text)
-            && wanted(name)
+            && wanted(name, &counted)
         {
-            all.insert(name.into(), counters.of(index)?);
+            all.insert(name.into(), counted);
         }
     }
     Ok(all)
@@ -107,6 +105,6 @@ pub fn refused(
     pin_dir: &Path,
     wanted: impl Fn(&str) -> bool,
 ) -> Result<BTreeMap<Arc<str>, u64>, ReadError> {
-    let counted = counters(pin_dir, wanted)?.into_iter();
+    let counted = counters(pin_dir, |name, _| wanted(name))?.into_iter();
     Ok(counted.map(|(name, counted)| (name, counted.refused)).collect())
 }

@@ -71,7 +71,6 @@ impl TotalsMap {
     }
 
     fn entries(&self) -> Result<BTreeMap<TotalsKey, Totals>, StoreError> {
-        // While an entry is removed, the kernel may return another one twice; the last value counts.
         entries(&self.0, maps::TOTALS).collect()
     }
 }
