@@ -130,8 +130,8 @@ pub fn instructions(serving: Serving) -> Result<BTreeMap<String, u32>> {
     let mut found = BTreeMap::new();
     for (name, program) in ebpf.programs_mut() {
         let is_tc = matches!(program, Program::SchedClassifier(_) | Program::Xdp(_));
-        let is_newer = kernel() < (5, 12) && NEWER.contains(&name)
-            || kernel() < (5, 18) && name == FRAGS;
+        let is_newer =
+            kernel() < (5, 12) && NEWER.contains(&name) || kernel() < (5, 18) && name == FRAGS;
         let is_refused = !walks() && WALKS.contains(&name);
         if is_newer || is_refused || is_tc && !serving.concerns_tc() {
             continue;
