@@ -33,7 +33,7 @@ mod reading;
 
 use planning::run_plan;
 use printing::{colours, print, start_logging, write};
-use reading::{cluster, known_scope, read_cluster, service_ids};
+use reading::{cluster, known_scope, read_cluster, say_skipped, service_ids};
 
 fn main() -> ExitCode {
     name_service::keep_to_own();
@@ -131,6 +131,9 @@ fn run_explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
         let state = cluster(updates, "");
         let ids = service_ids(&asked.services(), &state)?;
         name_scope(known, &state, "", &ids);
+        if !asked.services().is_empty() {
+            say_skipped(&state, &ids);
+        }
         let mut spreads: Vec<_> =
             ids.iter().flat_map(|id| explain::spread(&state, scope, id)).collect();
         asked.keep(&mut spreads, Spread::place).map_err(anyhow::Error::msg)?;

@@ -16,7 +16,9 @@ use topo_lb_kube::source::Listing;
 
 use crate::block_on;
 use crate::printing::{colours, print};
-use crate::reading::{cluster, known_scope, read_api_server, read_manifests, service_id};
+use crate::reading::{
+    cluster, known_scope, read_api_server, read_manifests, say_skipped, service_id,
+};
 
 pub(crate) fn run_plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     args.check().unwrap_or_else(|error| error.exit());
@@ -60,11 +62,7 @@ pub(crate) fn run_plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
         service_id(name, &after).or_else(|error| service_id(name, &before).map_err(|_| error))
     });
     let asked: BTreeSet<ServiceId> = asked.collect::<anyhow::Result<_>>()?;
-    for id in &asked {
-        if let Some(why) = after.service(id).and_then(|service| service.skipped) {
-            eprintln!("{}: {id} is skipped, {}", name::called(), <&str>::from(why));
-        }
-    }
+    say_skipped(&after, &asked);
     if !before.nodes().chain(after.nodes()).any(|(_, labels)| labels.get(&args.by).is_some()) {
         eprintln!(
             "{}: no Node carries the label {}, so all nodes are one group",

@@ -88,3 +88,12 @@ pub(crate) fn service_id(text: &str, state: &State) -> anyhow::Result<ServiceId>
     }
     Ok(id)
 }
+
+/// Says on standard error of which Services nothing is shown, and why.
+pub(crate) fn say_skipped<'a>(state: &State, ids: impl IntoIterator<Item = &'a ServiceId>) {
+    for id in ids {
+        if let Some(why) = state.service(id).and_then(|service| service.skipped) {
+            eprintln!("{}: {id} is skipped, {}", name::called(), <&str>::from(why));
+        }
+    }
+}

@@ -124,22 +124,23 @@ fn a_connection_that_was_not_translated_counts_once_wherever_it_went() {
 }
 
 #[test]
-fn an_endpoint_of_two_services_counts_for_the_first_by_name() {
-    // Its slice comes first, and its name last.
-    let second = CLUSTER
-        .replace("{name: a,", "{name: b,")
-        .replace("name: a-1", "name: a-0")
-        .replace("service-name: a", "service-name: b")
-        .replace("10.96.0.1", "10.96.0.2")
-        .replace("name: here", "name: beside");
-    let state = state(&format!("{CLUSTER}\n---\n{second}"));
-    let ids: Vec<_> = state.services().cloned().collect();
-    assert_eq!(ids.len(), 2, "{ids:?}");
-    let (_, slice) = state.slices(&ids[0]).next().expect("a slice");
-    let endpoint = SocketAddr::new(slice.endpoints[0].address, slice.ports[0].port);
-    let mut counted = Untranslated::default();
-    counted.count(&state, "here", &[], &[ended(&endpoint.to_string(), 1)], |_| Vec::new());
-    let of: Vec<_> = counted.by_service.keys().filter_map(|group| group.service.clone()).collect();
-    assert_eq!(of.len(), 1);
-    assert_eq!(&*of[0], "default/a:80");
+fn an_endpoint_of_two_services_counts_for_the_first_by_name_with_a_cluster_ip() {
+    // Its slice comes first. A name that goes on with a hyphen is before the one that ends there if a port follows.
+    for (name, address) in [("b", "10.96.0.2"), ("a-peers", "10.96.0.2"), ("9a", "None")] {
+        let second = CLUSTER
+            .replace("{name: a,", &format!("{{name: {name},"))
+            .replace("name: a-1", "name: a-0")
+            .replace("service-name: a", &format!("service-name: {name}"))
+            .replace("10.96.0.1", address)
+            .replace("name: here", "name: beside");
+        let state = state(&format!("{CLUSTER}\n---\n{second}"));
+        let ids: Vec<_> = state.services().cloned().collect();
+        assert_eq!(ids.len(), 2, "{ids:?}");
+        let (_, slice) = state.slices(&ids[0]).next().expect("a slice");
+        let endpoint = SocketAddr::new(slice.endpoints[0].address, slice.ports[0].port);
+        let mut counted = Untranslated::default();
+        counted.count(&state, "here", &[], &[ended(&endpoint.to_string(), 1)], |_| Vec::new());
+        let of = counted.by_service.keys().filter_map(|group| group.service.clone());
+        assert_eq!(of.collect::<Vec<_>>(), ["default/a:80".into()], "{name}");
+    }
 }

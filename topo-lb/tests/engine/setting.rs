@@ -107,7 +107,7 @@ fn a_setting_of_a_service_without_an_address_is_an_error() {
     let error = apply(&mut state, &["default/a=handle:false".parse().unwrap()]).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "an annotation of Service default/a has no effect: headless (`clusterIP: None`): \
+        "nothing can be said of Service default/a: headless (`clusterIP: None`): \
          clients dial its pods themselves"
     );
 }

@@ -270,14 +270,19 @@ fn one(spread: &Spread, colour: bool) -> String {
     }
     let _ = writeln!(text, "{}", table.trim_fmt());
 
-    let refused = nodes.iter().filter(|node| node.verdict == "refuse").count();
-    let crossing = nodes.iter().filter(|node| node.leaves_zone()).count();
+    let count = |is: fn(&OnNode) -> bool| nodes.iter().filter(|node| is(node)).count();
+    let (refused, crossing) = (count(|node| node.verdict == "refuse"), count(OnNode::leaves_zone));
+    let of_proxy = count(|node| node.verdict == "bypass");
     let plural = if nodes.len() == 1 { "" } else { "s" };
-    let _ = writeln!(
-        text,
-        "  {} node{plural}: {refused} refused, {crossing} that leave their zone",
-        nodes.len()
-    );
+    let _ = write!(text, "  {} node{plural}: ", nodes.len());
+    let _ = match of_proxy {
+        0 => writeln!(text, "{refused} refused, {crossing} that leave their zone"),
+        all if all == nodes.len() => writeln!(text, "all go where kube-proxy chooses"),
+        some => writeln!(
+            text,
+            "{refused} refused, {crossing} that leave their zone, {some} that go where kube-proxy chooses"
+        ),
+    };
     text
 }
 

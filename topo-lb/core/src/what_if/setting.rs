@@ -47,8 +47,8 @@ pub enum SettingError {
     /// There is no such Service.
     #[error("there is no Service {0} to set an annotation of")]
     NoService(String),
-    /// The Service has no ClusterIP to translate, so its annotations have no effect.
-    #[error("an annotation of Service {service} has no effect: {why}")]
+    /// The Service has no ClusterIP to translate, so it has no part in a comparison.
+    #[error("nothing can be said of Service {service}: {why}")]
     Skipped {
         /// Which.
         service: String,

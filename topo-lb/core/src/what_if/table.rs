@@ -146,8 +146,9 @@ pub(super) fn direct(bytes: f64, who: &str) -> String {
     }
     let bytes = magnitude::bytes(bytes);
     format!(
-        "{who} moved {bytes} more to endpoints that they dialled directly, by their own addresses: \
-         topo-lb.io/direct refuses or steers those that a policy passes over.\n"
+        "{who} moved {bytes} more to endpoints that they dialled directly, by their own addresses. With \
+         topo-lb.io/direct, a strict policy refuses those that it passes over, and any policy steers Pods that opted \
+         in.\n"
     )
 }
 

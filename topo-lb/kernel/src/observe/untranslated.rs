@@ -181,7 +181,8 @@ fn services(state: &State, ended: &[EndedConnection]) -> HashMap<SocketAddr, Arc
 /// What is known of endpoints.
 struct Endpoints {
     distances: HashMap<IpAddr, Locality>,
-    /// The Service port that has an endpoint; the first by name of several.
+    /// The Service port that has an endpoint; of several, the first by name with a ClusterIP: that says what becomes
+    /// of direct dials for all of them.
     names: HashMap<SocketAddr, Arc<str>>,
 }
 
@@ -189,7 +190,7 @@ impl Endpoints {
     fn find(state: &State, node: &str, wanted: impl Iterator<Item = SocketAddr>) -> Self {
         let wanted: HashSet<SocketAddr> = wanted.collect();
         let addresses: HashSet<IpAddr> = wanted.iter().map(SocketAddr::ip).collect();
-        let (mut distances, mut names) = (HashMap::new(), HashMap::<SocketAddr, Arc<str>>::new());
+        let (mut distances, mut ports_of) = (HashMap::new(), HashMap::new());
         for (_, slice) in state.all_slices() {
             for endpoint in slice.endpoints.iter().filter(|it| addresses.contains(&it.address)) {
                 distances
@@ -201,16 +202,18 @@ impl Endpoints {
                     let mut ports = service.ports.iter();
                     let Some(port) = ports.find(|port| port.matches(own)) else { continue };
                     if wanted.contains(&address) {
-                        let name = port_name(service, port);
-                        let first = names.entry(address).or_insert_with(|| Arc::clone(&name));
-                        if name < *first {
-                            *first = name;
+                        let rank = (service.cluster_ips.is_empty(), &service.id, port.port);
+                        let first = ports_of.entry(address).or_insert((rank, service, port));
+                        if rank < first.0 {
+                            *first = (rank, service, port);
                         }
                     }
                 }
             }
         }
-        Self { distances, names }
+        let names = ports_of.into_iter();
+        let name = |(address, (_, service, port))| (address, port_name(service, port));
+        Self { distances, names: names.map(name).collect() }
     }
 
     /// An endpoint that is gone is elsewhere.

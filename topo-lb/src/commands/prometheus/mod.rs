@@ -27,7 +27,7 @@ pub use error::PrometheusError;
 use topo_lb_core::cluster::State;
 use topo_lb_core::explain::some;
 use topo_lb_core::metrics::declared;
-use topo_lb_core::what_if::{Figures, Moved, is_near};
+use topo_lb_core::what_if::{Figures, Moved, is_near, months};
 
 /// How much one answer may take.
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +71,11 @@ impl Over {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// How many seconds.
+    fn seconds(&self) -> u64 {
+        months(&self.0).map_or(0, |months| (30.0 * 86_400.0 / months) as u64)
     }
 
     /// Twice this time.
@@ -129,10 +134,17 @@ impl Prometheus {
             all.extend(samples.into_iter().filter_map(|it| moved(it, is_direct)));
         }
         let first = asked.nodes(&format!("count by (node) ({PRESENT} offset {over})")).await?;
-        let figures = Figures::over(Arc::clone(over), all);
+        let young = if first.is_empty() { asked.age().await? } else { None };
+        let figures = Figures::over(Arc::clone(young.as_ref().unwrap_or(over)), all);
         let mut doubts = asked.doubts;
         doubts.extend(figures.doubts(state));
-        doubts.extend(self.missing(state, &nodes, &first));
+        match young {
+            Some(age) => doubts.push(format!(
+                "it has metrics of topo-lb of the last {age} alone, and not of {over}: a month is worked out from \
+                 those"
+            )),
+            None => doubts.extend(self.missing(state, &nodes, &first)),
+        }
         Ok((figures, doubts))
     }
 
@@ -211,6 +223,26 @@ struct Asked<'a> {
 impl Asked<'_> {
     async fn nodes(&mut self, query: &str) -> Result<Nodes, PrometheusError> {
         Ok(self.samples(query).await?.into_iter().map(|sample| sample.node).collect())
+    }
+
+    /// How long ago it first had metrics of any agent, to a fiftieth of that, as Prometheus writes it; `None`: not
+    /// even seconds.
+    async fn age(&mut self) -> Result<Option<Arc<str>>, PrometheusError> {
+        let (mut known, mut unknown) = (0, self.of.over.seconds());
+        while unknown - known > (known / 50).max(2) {
+            let middle = u64::midpoint(known, unknown);
+            let query = format!("count({PRESENT} offset {middle}s)");
+            match self.samples(&query).await?.is_empty() {
+                true => unknown = middle,
+                false => known = middle,
+            }
+        }
+        Ok(match known {
+            0 => None,
+            1..600 => Some(format!("{known}s").into()),
+            600..=35_999 => Some(format!("{}m", known / 60).into()),
+            _ => Some(format!("{}h", known / 3_600).into()),
+        })
     }
 
     async fn samples(&mut self, query: &str) -> Result<Vec<Sample>, PrometheusError> {

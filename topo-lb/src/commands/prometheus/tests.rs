@@ -31,6 +31,10 @@ fn serve(answer: impl Fn(&str) -> (u16, String) + Send + 'static) -> String {
     url
 }
 
+fn encoded(text: &str) -> String {
+    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+}
+
 /// An answer with these samples: labels, and value.
 fn vector(samples: &[(&str, &str)]) -> (u16, String) {
     let samples: Vec<_> = samples
@@ -53,10 +57,7 @@ fn usual(request: &str) -> (u16, String) {
     };
     let far = web("region");
     let direct = [(&*far, "9")];
-    let is_of = |text: &str| {
-        let encoded: String = text.bytes().map(|byte| format!("%{byte:02X}")).collect();
-        request.contains(&encoded)
-    };
+    let is_of = |text: &str| request.contains(&encoded(text));
     if is_of("tier=\"direct\"") {
         vector(if is_of("sent_bytes") { &direct } else { &[] })
     } else if is_of("sent_bytes") {
@@ -119,6 +120,25 @@ async fn both_directions_are_summed_and_what_is_missing_is_told() {
     assert!(gone.contains("no Services of these names: shop/web"), "{gone}");
     assert!(nodes.ends_with("these nodes in the last 90m: n3"), "{nodes}");
     assert!(late.ends_with("a shorter time: n2"), "{late}");
+}
+
+#[tokio::test]
+async fn the_bytes_of_a_young_prometheus_are_of_the_time_that_it_has() {
+    let url = serve(|request| {
+        let query =
+            |after: &str| request.split_once(&encoded(after)).map(|(_, rest)| rest.to_owned());
+        let Some(rest) = query("topo_lb_ready offset ") else { return usual(request) };
+        let digits = rest.split('%').filter_map(|byte| u8::from_str_radix(byte.get(..2)?, 16).ok());
+        let seconds: String = digits.map(char::from).take_while(char::is_ascii_digit).collect();
+        let is_there = !rest.starts_with(&encoded("90m")) && seconds.parse::<u32>().unwrap() <= 150;
+        vector(if is_there { &[N1] } else { &[] })
+    });
+    let (figures, doubts) = asked(&at(url)).await.unwrap();
+    let over: u32 = figures.over.unwrap().strip_suffix('s').unwrap().parse().unwrap();
+    assert!((146..=150).contains(&over), "{over}");
+    let said = format!("of the last {over}s alone, and not of 90m");
+    assert!(doubts.iter().any(|one| one.contains(&said)), "{doubts:?}");
+    assert!(doubts.iter().all(|one| !one.contains("shorter time")), "{doubts:?}");
 }
 
 #[tokio::test]

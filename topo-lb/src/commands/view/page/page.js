@@ -13,7 +13,7 @@ import { drawTime } from "./time.js";
 const $ = (id) => document.getElementById(id);
 const view = {
   by: "", service: "", filter: "", sort: "bytes", measure: "bytes", span: 3600,
-  prices: { zone: 0.02, region: 0.02 },
+  prices: { zone: 0.01, region: 0.02 },
   cluster: null, waterfall: null, now: null, history: [],
 };
 const HOUR = 3600;
