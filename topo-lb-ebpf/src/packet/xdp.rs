@@ -11,7 +11,7 @@ use aya_ebpf::bindings::{
 };
 use aya_ebpf::helpers::bpf_fib_lookup;
 use topo_lb_common::address::TCP;
-use topo_lb_common::connection::{self as kind, FROM_CLIENT, OUTSIDE_DEVICE};
+use topo_lb_common::connection::{self as kind, Connection4, FROM_CLIENT, OUTSIDE_DEVICE};
 use topo_lb_common::snat::is_source_port;
 
 use crate::base::clock::now;
@@ -36,12 +36,29 @@ const CONFIRM: u32 = 33;
 /// Handles a frame that a device has received.
 #[inline(always)]
 pub(crate) fn receive(frame: *mut xdp_md) -> u32 {
-    let is_sent = match ether_type(frame) {
-        Some(V4::ETHER_TYPE) => send_back::<V4>(frame),
-        Some(V6::ETHER_TYPE) => send_back::<V6>(frame),
+    match ether_type(frame) {
+        Some(V4::ETHER_TYPE) => send_back4(frame),
+        Some(V6::ETHER_TYPE) => send_back6(frame),
         // With the tag of a VLAN it belongs to another device.
-        _ => None,
-    };
+        _ => xdp_action::XDP_PASS,
+    }
+}
+
+// Global functions, as those of `steps`: the frames of both families together are more than a program's stack.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn send_back4(frame: *mut xdp_md) -> u32 {
+    verdict(send_back::<V4>(frame))
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn send_back6(frame: *mut xdp_md) -> u32 {
+    verdict(send_back::<V6>(frame))
+}
+
+#[inline(always)]
+fn verdict(is_sent: Option<()>) -> u32 {
     if is_sent.is_none() {
         return xdp_action::XDP_PASS;
     }
@@ -131,16 +148,26 @@ fn next_hop<F: Route>(
     bytes: u16,
     to: &FourTuple<F>,
 ) -> Option<Ends> {
-    // SAFETY: all zeros are a valid question.
-    let mut question: FibLookup = unsafe { core::mem::zeroed() };
+    const { assert!(size_of::<FibLookup>() <= size_of::<Connection4>()) };
+    // IPv6 has no room for the question on the stack. No program that builds an entry is interrupted by this one.
+    let question = F::draft()?.as_ptr().cast::<FibLookup>();
+    // SAFETY: this CPU's place, which is larger; all zeros are a valid question.
+    let question = unsafe {
+        let mut index = 0;
+        while index < size_of::<FibLookup>() / 8 {
+            question.cast::<u64>().add(index).write_volatile(0);
+            index += 1;
+        }
+        &mut *question
+    };
     question.family = F::NUMBER;
     question.l4_protocol = protocol;
     question.__bindgen_anon_1.tot_len = bytes;
     question.ifindex = device(frame);
-    F::question(&mut question, to.source, to.destination);
+    F::question(question, to.source, to.destination);
     // SAFETY: a context of this hook, and a whole question.
     let answer = unsafe {
-        bpf_fib_lookup(frame.cast(), &raw mut question, size_of::<FibLookup>() as i32, 0)
+        bpf_fib_lookup(frame.cast(), &raw mut *question, size_of::<FibLookup>() as i32, 0)
     };
     // The packet leaves by the device by which it came, so its sender now was its receiver before.
     let is_back = answer as u32 == BPF_FIB_LKUP_RET_SUCCESS
