@@ -117,6 +117,7 @@ pub fn routes(
         return Vec::new();
     }
     let families = candidate::families(service);
+    let exposing = exposing.filter(|_| !is_headless(service));
     let differs = differs_outside(&policy, service, exposing);
     // About ClusterIPs.
     let local = service.internal_local && !is_headless(service);
