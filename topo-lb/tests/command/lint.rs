@@ -188,7 +188,8 @@ fn annotations_and_labels_without_an_effect_are_found() {
         (
             "default/headless",
             "annotation topo-lb.io/topology-keys has no effect: headless (`clusterIP: None`): clients dial \
-             its pods themselves; with `topo-lb.io/dns: \"true\"` the answers of DNS follow its policy",
+             its pods themselves; with `topo-lb.io/dns: \"true\"` the answers of DNS follow its policy, and with \
+             `topo-lb.io/direct` direct dials do",
         ),
         (
             "default/extname",

@@ -328,8 +328,8 @@ fn stands_for(cluster: &Cluster, service: &Service, port: &Port, at: SocketAddr)
             if mine.iter().any(|one| one.has_hostname) {
                 return false;
             }
-            let proxied =
-                !other.cluster_ips.is_empty() && (!slice.headless || other.skipped.is_some());
+            let proxied = (other.id == service.id || !other.cluster_ips.is_empty())
+                && (!slice.headless || other.skipped.is_some());
             for own in &slice.ports {
                 let same =
                     own.port == at.port() && protocol(own.protocol) == protocol(port.protocol);

@@ -39,8 +39,9 @@ struct Seen {
     weightless: AtomicU32,
     left_alone: AtomicU32,
     intended: AtomicU32,
-    /// Of endpoints that are dialled: refused, steered away from, and left although others are steered away from.
-    direct: [AtomicU32; 3],
+    /// Of endpoints that are dialled: refused, steered away from, left although others are steered away from; and
+    /// either of a headless Service.
+    direct: [AtomicU32; 4],
     /// What clients outside get: by keys of their own; only what is on the node; no answer.
     outside: [AtomicU32; 3],
     failures: AtomicU32,
@@ -129,7 +130,18 @@ fn agree(tape: &[u8], seen: &Seen) {
     let outside = topology::decide_for(Clients::Outside, &state, this_node, scope, &id("svc"));
     let mut outside = outside.into_iter();
     if service.skipped.is_some() {
-        assert!(routes.next().is_none() && decisions.next().is_none());
+        assert!(decisions.next().is_none());
+        let says = service.cluster_ips.is_empty() && service.policy.direct.is_some();
+        let ports = service.ports.iter().filter(|_| says && said.ours && said.direct != "allow");
+        for (port, v6) in ports.flat_map(|port| [(port, false), (port, true)]) {
+            let expected = naive::answer(view, port, v6, Who::Asking);
+            if !expected.direct.is_empty() {
+                let expected = naive::Answer { failures: 0, ..expected };
+                agree_on_direct(&routes.next().unwrap(), said, &expected, v6);
+                count(&seen.direct[3]);
+            }
+        }
+        assert!(routes.next().is_none());
         return;
     }
     for port in &service.ports {
@@ -161,13 +173,8 @@ fn agree(tape: &[u8], seen: &Seen) {
             let endpoints = direct.map(|it| it.endpoints.iter().copied().collect());
             assert_eq!(endpoints, (said.direct != "allow").then(|| expected.direct.clone()));
             if said.direct != "allow" && !expected.direct.is_empty() {
-                let route = routes.next().unwrap();
-                let is_steering = said.direct == "steer";
-                if is_steering {
-                    same(&route, &expected, v6);
-                }
-                same_direct(&route, is_steering, &expected.direct);
-                count(&seen.direct[usize::from(is_steering)]);
+                agree_on_direct(&routes.next().unwrap(), said, &expected, v6);
+                count(&seen.direct[usize::from(said.direct == "steer")]);
             }
             if direct.is_some_and(|it| it.left > 0) {
                 count(&seen.direct[2]);
@@ -236,8 +243,13 @@ fn same(route: &Route, expected: &naive::Answer, v6: bool) {
     assert!(route.frontends.iter().all(|(_, frontend)| frontend.address.is_ipv6() == v6));
 }
 
-/// A route that refuses these endpoints, or steers Pods away from them, and nothing else.
-fn same_direct(route: &Route, is_steering: bool, expected: &BTreeSet<SocketAddr>) {
+/// A route that refuses the endpoints that are dialled, or steers Pods away from them, and nothing else.
+fn agree_on_direct(route: &Route, said: &naive::Said, expected: &naive::Answer, v6: bool) {
+    let is_steering = said.direct == "steer";
+    if is_steering {
+        same(route, expected, v6);
+    }
+    let expected = &expected.direct;
     let clients = if is_steering { Clients::Steered } else { Clients::Anywhere };
     if !is_steering || route.verdict == Verdict::Refuse {
         assert_eq!((route.verdict, route.drops, route.strict), (Verdict::Refuse, false, true));

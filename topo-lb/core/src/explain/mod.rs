@@ -258,7 +258,7 @@ fn skipped(
 ) -> Cow<'static, str> {
     let why = not_translated(state, this_node, scope, service);
     let waits = waits_for(state, this_node, scope, &service.id).is_some();
-    let dials = direct::of_headless(state, this_node, scope, &service.id);
+    let dials = topology::headless_dials(state, this_node, scope, &service.id);
     match direct(&dials).filter(|_| has_room && !waits) {
         Some(direct) => Cow::Owned(format!("{why}; {direct}")),
         None => why,

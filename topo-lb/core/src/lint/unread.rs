@@ -117,7 +117,7 @@ pub(super) fn without_effect(service: &Service) -> Option<String> {
     let by_name = match skipped {
         Skipped::Headless | Skipped::HeadlessLabel if !has_name => {
             "; with `topo-lb.io/dns: \"true\"` the answers of DNS follow its policy, and with \
-             `topo-lb.io/direct` what dials of its endpoints get"
+             `topo-lb.io/direct` direct dials do"
         }
         _ => "",
     };

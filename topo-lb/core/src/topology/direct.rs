@@ -9,13 +9,11 @@ use super::evaluation::{CandidateStatus, Evaluation};
 use super::exposed::FrontendOfKind;
 use super::label::Here;
 use super::rules::Rules;
-use super::scope::Scope;
 pub(crate) use super::scope::has_direct;
-use super::trial::Seen;
+use super::shared;
 use super::validation::{Rule, quoted};
-use super::{policy, shared};
 use crate::cluster::service::STEER;
-use crate::cluster::{Clients, Family, Frontend, FrontendKind, Port, Service, ServiceId, State};
+use crate::cluster::{Clients, Frontend, FrontendKind, Port, Service, State};
 
 /// What becomes of clients that dial an endpoint which the policy passes over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -143,32 +141,6 @@ impl DirectDials {
         };
         self.endpoints.iter().filter(|_| self.holds()).map(frontend).collect()
     }
-}
-
-/// What becomes of clients that dial the endpoints of a headless Service: by port and family. Empty for every other
-/// Service, and for one that does not say.
-#[must_use]
-pub fn of_headless(
-    state: &State,
-    this_node: &str,
-    scope: Scope,
-    id: &ServiceId,
-) -> Vec<(Family, DirectDials)> {
-    let Some(service) = state.service(id).filter(|service| has_direct(service)) else {
-        return Vec::new();
-    };
-    let here = Here::of(state, this_node);
-    let policy = policy::of(state, Seen::From(this_node), service);
-    if policy.bypass(scope, service).is_some() {
-        return Vec::new();
-    }
-    let ports = service.ports.iter().flat_map(|port| Family::BOTH.map(|family| (port, family)));
-    let dials = |(port, family): (&Port, Family)| {
-        let (own, by) = ((service, port), (&policy.rules, policy.weights.as_ref()));
-        let done = Evaluation::whole(state, here, own, by, family, false);
-        Some((family, DirectDials::of(policy.direct, state, own, &done, here)?))
-    };
-    ports.filter_map(dials).collect()
 }
 
 /// What the frontends of a route do with clients that dial endpoints; `Allow`: they are no endpoints. Those of one

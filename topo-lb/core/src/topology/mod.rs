@@ -76,7 +76,7 @@ pub use origin::Origin;
 pub use policy::{broken, bypass, decider};
 pub use policy_source::PolicySource;
 pub use reached::reached;
-pub use route::{Part, Route, port_name, routes};
+pub use route::{Part, Route, headless_dials, port_name, routes};
 pub use rules::PolicyKind;
 pub use scope::{Bypass, Scope};
 pub use verdict::{Chosen, Verdict};

@@ -10,7 +10,7 @@ use super::named::has_name;
 use super::openyurt::Reach;
 use super::policy;
 use super::rules::Rules;
-use super::scope::{Scope, is_served};
+use super::scope::{Scope, is_headless, is_served};
 use super::spill::Spill;
 use super::trial::Seen;
 use super::validation::ANY;
@@ -75,8 +75,9 @@ pub(super) fn reads<'a>(
             .filter(|endpoint| endpoint.node().is_some_and(|node| **node != *this_node))
             .any(lacks)
     };
-    // `internalTrafficPolicy: Local` leaves only this node's endpoints, with known labels.
-    let inside = (!service.internal_local).then_some(policy.rules);
+    // `internalTrafficPolicy: Local` leaves only this node's endpoints, with known labels. It is about ClusterIPs.
+    let only_local = service.internal_local && !is_headless(service);
+    let inside = (!only_local).then_some(policy.rules);
     let read = |rules: Rules<'a>| match rules {
         Rules::None => None,
         // Pools are sets of Nodes, so labels of slices do not count.
@@ -96,8 +97,10 @@ pub(super) fn reads<'a>(
             Some(_) => key != ANY && elsewhere(&|endpoint| endpoint.label(key).is_none()),
         }),
     };
-    let weighed = policy.weights.as_ref().and_then(Weights::label).filter(|&label| {
-        !service.internal_local && elsewhere(&|endpoint| endpoint.label(label).is_none())
-    });
+    let weighed = policy
+        .weights
+        .as_ref()
+        .and_then(Weights::label)
+        .filter(|&label| !only_local && elsewhere(&|endpoint| endpoint.label(label).is_none()));
     inside.into_iter().chain(policy.external).find_map(read).or(weighed)
 }

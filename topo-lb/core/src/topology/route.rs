@@ -117,6 +117,7 @@ pub fn routes(
         return Vec::new();
     }
     let families = candidate::families(service);
+    let exposing = exposing.filter(|_| !is_headless(service));
     let differs = differs_outside(&policy, service, exposing);
     // About ClusterIPs.
     let local = service.internal_local && !is_headless(service);
@@ -169,6 +170,32 @@ pub fn routes(
         }
     }
     routes
+}
+
+/// What becomes of clients that dial the endpoints of a headless Service: by port and family. Empty for every other
+/// Service, and for one that does not say.
+#[must_use]
+pub fn headless_dials(
+    state: &State,
+    this_node: &str,
+    scope: Scope,
+    id: &ServiceId,
+) -> Vec<(Family, DirectDials)> {
+    let Some(service) = state.service(id).filter(|service| direct::has_direct(service)) else {
+        return Vec::new();
+    };
+    let here = Here::of(state, this_node);
+    let policy = policy::of(state, Seen::From(this_node), service);
+    if policy.bypass(scope, service).is_some() {
+        return Vec::new();
+    }
+    let ports = service.ports.iter().flat_map(|port| Family::BOTH.map(|family| (port, family)));
+    let dials = |(port, family): (&Port, Family)| {
+        let (own, by) = ((service, port), (&policy.rules, policy.weights.as_ref()));
+        let done = Evaluation::whole(state, here, own, by, family, false);
+        Some((family, DirectDials::of(policy.direct, state, own, &done, here)?))
+    };
+    ports.filter_map(dials).collect()
 }
 
 /// Whether clients outside get other endpoints at node ports, load balancer IPs and external IPs.

@@ -33,7 +33,8 @@ pub(super) fn leave_out(
             .map(|it| (&*it.name, it.protocol))
             .collect();
         for (_, slice) in state.slices(&other.id) {
-            let counts = !other.cluster_ips.is_empty() && candidate::counts(slice, other);
+            let counts =
+                (is_own || !other.cluster_ips.is_empty()) && candidate::counts(slice, other);
             let is_of_others = |own: &&Port| counts && others.contains(&(&*own.name, own.protocol));
             let of_others = slice.ports.iter().filter(|own| own.protocol == port.protocol);
             let of_others: Vec<u16> = of_others.filter(is_of_others).map(|own| own.port).collect();
