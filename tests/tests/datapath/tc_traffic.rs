@@ -391,7 +391,7 @@ fn hooks_tell_where_they_are_attached_and_what_they_counted() -> Result<()> {
         machine.call(Via::Http, at(EMPTY4)?, 10)?;
         let listed = scene.agent.list("hooks")?;
         let rows = listed["hooks"]["each"].as_array().context("list hooks has hooks")?;
-        ensure!(rows.len() == 11, "nine hooks of sockets and two of tc: {listed}");
+        ensure!(rows.len() == 12, "nine hooks of sockets, two of tc, and XDP: {listed}");
         let cgroup = fs::metadata(scene.cluster.node(HERE)?.cgroup_path())?.ino();
         for row in &rows[..9] {
             ensure!(row["cgroup"] == cgroup && row["program"].is_u64(), "not on {cgroup}: {row}");

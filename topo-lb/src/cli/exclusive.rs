@@ -26,8 +26,8 @@ impl AgentArgs {
                  nothing serves the Services without a policy",
             ),
             (
-                self.xdp == Xdp::Auto && !replaces,
-                "--xdp auto needs --kube-proxy-replacement: without it, kube-proxy serves clients outside",
+                self.xdp != Xdp::Off && !replaces,
+                "--xdp needs --kube-proxy-replacement: without it, kube-proxy serves clients outside",
             ),
             (
                 self.observe && replaces,

@@ -33,11 +33,11 @@ pub(crate) const OUTSIDE: [&str; 2] = ["172.30.0.254", "fd00:172::ff"];
 pub(crate) const NODE: [&str; 2] = ["172.30.0.2", "fd00:172::2"];
 
 /// The scene with all kinds of frontends of `web`, and an agent that serves clients outside and does
-/// not run yet. With `TOPO_LB_XDP=auto` in the environment, what it serves is carried by XDP where it can be.
+/// not run yet. With `TOPO_LB_XDP=any` in the environment, what it serves is carried by XDP where it can be.
 pub(crate) fn idle(body: impl FnOnce(&mut Scene<'_>) -> Result<()>) -> Result<()> {
-    let is_on = env::var("TOPO_LB_XDP").is_ok_and(|value| value == "auto");
+    let is_on = env::var("TOPO_LB_XDP").is_ok_and(|value| value == "any");
     at_cable(is_on, |scene| {
-        scene.agent.set("--xdp", if is_on { "auto" } else { "off" });
+        scene.agent.set("--xdp", if is_on { "any" } else { "off" });
         body(scene)
     })
 }

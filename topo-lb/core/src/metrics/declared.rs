@@ -139,7 +139,7 @@ metrics! {
         "Packets on the devices of guests and of clients outside by what became of them",
         "Guests: `--tc-devices`. No series without such devices";
     XDP_PACKETS: Counter "topo_lb_xdp_packets_total" []
-        "Packets of clients outside that a device's driver has translated and sent on",
+        "Packets of clients outside that XDP has translated and handed back to the device's driver",
         "tc does not count them: `topo_lb_packets_total` has the others. No series without `--kube-proxy-replacement`";
     PROGRAMMING_DURATION: Histogram "topo_lb_programming_duration_seconds" []
         "From the arrival of a change to the end of the writes that it led to",

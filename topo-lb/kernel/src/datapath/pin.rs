@@ -28,8 +28,12 @@ pub enum Xdp {
     /// None does.
     #[default]
     Off,
-    /// Those whose driver runs programs of XDP itself. Attaching may interrupt a card for a moment.
+    /// Those of cards whose driver runs programs of XDP itself. Attaching may interrupt a card for a moment.
     Auto,
+    /// Also those whose driver may lose what a program sends back: veth devices, as in containers, whose other end
+    /// takes no frames without a program or GRO of its own; and Hyper-V's with an accelerated network, where nothing
+    /// is carried.
+    Any,
 }
 
 /// How a program is attached to a device.

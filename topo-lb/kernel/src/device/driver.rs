@@ -6,11 +6,41 @@ use std::path::Path;
 use super::Device;
 use super::link::links;
 
-/// Drivers that do so in Linux 6.12 (`ndo_bpf`) and in which a program sees the device that it is on: not a bond,
-/// where it sees the ports. One that is missing here is tried, too: the list is only for advice.
-const WITH_XDP: &str = "atlantic bnxt_en cpsw dpaa2_eth ena fec fsl_enetc gve hv_netvsc i40e ice igb igc ixgbe \
-                        ixgbevf mana mlx4_en mlx5_core mvneta mvpp2 nfp qede sfc stmmac thunder-nicvf tsnep veth \
-                        virtio_net vmxnet3";
+/// Some of those that do so in Linux 6.12 (`ndo_bpf`), as `device/driver` names them. One that is missing here is tried,
+/// too: the list is only for advice.
+const WITH_XDP: &str = "am65-cpsw-nuss atlantic bnxt_en cpsw ena fec fsl_dpaa2_eth fsl_enetc gve i40e ice igb igc \
+                        ionic ixgbe ixgbevf mana mlx4_en mlx5_core mvneta mvpp2 nfp nicvf qede rvu_nicpf rvu_nicvf \
+                        sfc tsnep virtio_net vmxnet3";
+
+/// Why the program of XDP does not belong on a device, although its driver may take it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unfit {
+    /// The reason.
+    pub why: &'static str,
+    /// Nothing could be carried there.
+    pub always: bool,
+}
+
+/// Whether a device is no place for the program of XDP.
+#[must_use]
+pub fn unfit_for_xdp(device: &Device) -> Option<Unfit> {
+    let (why, always) = match driver(device)?.as_str() {
+        // `xdp_master_redirect`, net/core/filter.c.
+        "bond" => ("a program on a bond sees the bond's ports and not the bond", true),
+        // `veth_xdp_xmit`, drivers/net/veth.c.
+        "veth" => (
+            "it is a veth device, which loses what a program sends back if its other end has no program or GRO",
+            false,
+        ),
+        // `netvsc_vf_setxdp`, drivers/net/hyperv/netvsc_bpf.c.
+        "hv_netvsc" => (
+            "Hyper-V's driver gives the program to the accelerated function below it, where it sees another device",
+            false,
+        ),
+        _ => return None,
+    };
+    Some(Unfit { why, always })
+}
 
 /// What drives a device: of hardware its driver, of others their kind. `None`: nobody says.
 #[must_use]

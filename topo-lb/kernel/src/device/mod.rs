@@ -10,7 +10,7 @@ mod sole;
 mod unmatched;
 mod uplink;
 
-pub use driver::{driver, may_run_xdp};
+pub use driver::{Unfit, driver, may_run_xdp, unfit_for_xdp};
 pub use follow::Changes;
 pub use list::{Device, chosen, name};
 pub use pattern::{Pattern, PatternError};

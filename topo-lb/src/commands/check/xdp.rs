@@ -25,8 +25,8 @@ pub(super) fn finding(patterns: &[Pattern]) -> Option<Finding> {
     let name = &uplink.name;
     let sentence = match device::driver(&uplink) {
         Some(driver) if device::may_run_xdp(&driver) => format!(
-            "--xdp auto would carry established connections from outside to endpoints of other nodes at \
-             {name}, whose driver is {driver}"
+            "--xdp auto can carry established connections from outside to endpoints of other nodes at {name}, \
+             whose driver is {driver}, while nothing leaves connections to the kernel"
         ),
         driver => format!(
             "--xdp auto may carry nothing: the driver of {name} ({}) is none that is known to run programs",

@@ -26,9 +26,6 @@ use crate::device::{self, Device};
 /// How long a refusal counts: a driver that is asked may stop its queues.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// The kind of devices that lead each frame to another device's program (`xdp_master_redirect`, net/core/filter.c).
-const BOND: &str = "bond";
-
 /// The program, and where it cannot be.
 #[derive(Debug, Default)]
 pub(crate) struct OnDrivers {
@@ -60,10 +57,10 @@ impl OnDrivers {
 impl Datapath {
     /// Attaches the program to the devices of clients outside, if it is to be, and detaches it from all others.
     /// It finds only connections of the tables that it has: `renew` gives it new ones before the programs of tc
-    /// get these.
+    /// get these. Until then both may note what they see in their own copy; the next packet that is tc's ends that.
     pub(super) fn attach_xdp(&mut self, devices: &[(Role, Device)], renew: bool) {
         let pin_dir = self.options.pin_dir.clone();
-        let is_on = self.options.xdp == Xdp::Auto;
+        let (is_on, takes_any) = (self.options.xdp != Xdp::Off, self.options.xdp == Xdp::Any);
         let wanted = devices.iter().filter(|(role, _)| is_on && *role == Role::External);
         let wanted: Vec<&Device> = wanted.map(|(_, device)| device).collect();
         for pin in pins(&pin_dir).iter().filter(|pin| pin.mode == AttachMode::Xdp) {
@@ -78,7 +75,8 @@ impl Datapath {
                 continue;
             }
             let program = xdp.program(ebpf);
-            let result = program.and_then(|program| attach(&pin_dir, device, program, renew));
+            let result =
+                program.and_then(|program| attach(&pin_dir, device, program, (takes_any, renew)));
             let pin = Pin::of_xdp(device.index);
             match result {
                 Ok(is_new) => {
@@ -116,7 +114,7 @@ fn attach(
     pin_dir: &Path,
     device: &Device,
     program: BorrowedFd<'_>,
-    renew: bool,
+    (takes_any, renew): (bool, bool),
 ) -> Result<bool, String> {
     let path = Pin::of_xdp(device.index).path(pin_dir);
     let unusable = |error| format!("the pin {} cannot be made or used: {error}", path.display());
@@ -126,8 +124,9 @@ fn attach(
         }
         return Ok(false);
     }
-    if device::driver(device).as_deref() == Some(BOND) {
-        return Err("a program on a bond sees the bond's ports and not the bond".to_owned());
+    let unfit = device::unfit_for_xdp(device).filter(|unfit| !takes_any || unfit.always);
+    if let Some(unfit) = unfit {
+        return Err(unfit.why.to_owned());
     }
     let link = syscall::link_xdp(program, device.index).map_err(explain)?;
     // A stale pin of an earlier device with this index.

@@ -26,7 +26,7 @@ pub fn read(pin_dir: &Path) -> Result<Vec<(Direction, Packets)>, ReadError> {
     Ok(all)
 }
 
-/// Packets by outcome that XDP has not left to tc; `None` if the agent runs without tc.
+/// Packets by outcome that XDP has not left to tc; `None` if the agent runs without tc, or is one of before XDP.
 ///
 /// # Errors
 /// The map cannot be read.
@@ -35,5 +35,8 @@ pub fn of_xdp(pin_dir: &Path) -> Result<Option<Packets>, ReadError> {
         return Ok(None);
     }
     let per_cpu: PerCpu<Packets> = open(pin_dir, maps::PACKETS, Map::PerCpuArray)?;
+    if per_cpu.len() <= XDP {
+        return Ok(None);
+    }
     Ok(Some(sum(&per_cpu, maps::PACKETS, XDP)?))
 }
