@@ -256,18 +256,17 @@ fn what_a_steered_pod_dials_by_address_is_told_as_the_services() -> Result<()> {
         let mut placed = place(scene)?;
         scene.agent.resume()?;
         let far = scene.cluster.pod("d")?.address4();
-        for via in [Via::Http, Via::Udp] {
+        for via in [Via::Http, Via::UdpConnected] {
             placed.client.wait_for(via, far, &["a"], FOLLOWS)?;
         }
         let tracer = Tracer::start(scene, &[])?;
         let near = scene.cluster.pod("a")?.ipv4.to_string();
-        for (via, port, protocol, hook) in
-            [(Via::Http, "http", "TCP", "connect"), (Via::Udp, "udp", "UDP", "send")]
+        for (via, port, protocol) in [(Via::Http, "http", "TCP"), (Via::UdpConnected, "udp", "UDP")]
         {
             placed.client.call(via, far, 1)?;
             let row = tracer.take(1)?.remove(0);
             let (service, frontend) = (format!("default/web:{port}"), format!("{far}/{protocol}"));
-            let wanted = json!({ "service": service, "frontend": frontend, "hook": hook,
+            let wanted = json!({ "service": service, "frontend": frontend, "hook": "connect",
                 "locality": "node", "tier": 0, "outcome": "routed" });
             has(&row, &wanted)?;
             ensure!(endpoint(&row) == Some(&*near), "{row}");

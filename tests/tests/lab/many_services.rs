@@ -111,11 +111,11 @@ fn come_and_go(many: &Many<'_>) -> Result<()> {
         many.tell("ADDED", number);
         let first = follows(number, &|record| record.is_some())?;
         many.server.change(SLICES, "MODIFIED", many.slice(number, 0));
-        let second = follows(number, &|record| record != first)?;
+        let second = follows(number, &|record| record.is_some() && record != first)?;
         let mut with_policy = many.service(number);
         with_policy["metadata"]["annotations"] = json!({KEYS: format!("{ZONE},*")});
         many.server.change(SERVICES, "MODIFIED", with_policy);
-        follows(number, &|record| record != second)?;
+        follows(number, &|record| record.is_some() && record != second)?;
         many.tell("DELETED", number);
         follows(number, &|record| record.is_none())?;
     }
@@ -128,10 +128,14 @@ fn a_change_makes_as_many_system_calls_beside_many_services_as_beside_few() -> R
     /// For each change. Most are attempts to remove each entry of `totals` that a Service port can have, when it
     /// comes and when it goes; each endpoint that comes or goes takes one, too.
     const MOST: u32 = 80;
+    let mut beside_few = None;
     for services in [500, 5_000] {
         let calls = calls(services, &[], come_and_go)?;
         let sum: u32 = calls.values().sum();
-        ensure!(sum <= MOST * CHANGES, "{services} Services, {CHANGES} changes: {calls:?}");
+        let said = || format!("{services} Services, {CHANGES} changes: {calls:?}");
+        ensure!((CHANGES..=MOST * CHANGES).contains(&sum), "{}", said());
+        let few = *beside_few.get_or_insert(sum);
+        ensure!(sum <= few + few / 20, "{}; beside few {few}", said());
     }
     Ok(())
 }
@@ -153,7 +157,8 @@ fn a_service_without_room_makes_no_more_system_calls_if_many_have_none() -> Resu
             Ok(())
         })?;
         let sum: u32 = calls.values().sum();
-        ensure!(sum <= MOST * CHANGES, "{services} Services, {CHANGES} changes: {calls:?}");
+        let is_bounded = (CHANGES..=MOST * CHANGES).contains(&sum);
+        ensure!(is_bounded, "{services} Services, {CHANGES} changes: {calls:?}");
     }
     Ok(())
 }

@@ -289,14 +289,39 @@ fn a_headless_service_may_refuse_and_steer_what_its_clients_dial() {
         Service { policy: keyed(H).policy, ..by_namespace.services[0].clone() };
     let name = service().id.namespace;
     by_namespace.namespaces = vec![Namespace { name, policy, ..Namespace::default() }];
-    let (by_namespace, text) = headless(by_namespace);
+    let (mut by_namespace, text) = headless(by_namespace);
     assert_eq!((by_namespace.routes("here"), &*text), (vec![], ""));
+    // On trial, it says nothing yet.
+    let own = by_namespace.services[0].clone();
+    by_namespace.services[0] = own.clone().asking(|policy| {
+        (policy.direct, policy.mode) = (Some("allow".into()), Some("observe".into()));
+    });
+    assert_eq!(by_namespace.routes("here"), vec![]);
+    by_namespace.services[0] = own;
     let idle = lint(&by_namespace);
     assert!(idle.len() == 1 && idle[0].contains("`topo-lb.io/direct`"), "{idle:?}");
+    // What is wrong is said.
+    let (mut wrong, _) = headless(cluster(3));
+    let said = |policy: &mut PolicySources| policy.direct = Some("refuze".into());
+    wrong.services[0] = wrong.services[0].clone().asking(said);
+    assert!(lint(&wrong)[0].contains("refuze"), "{:?}", lint(&wrong));
+    assert!(headless(wrong).1.contains("refuze"));
     let handled = |policy: &mut PolicySources| policy.handle = Some("false".into());
     let (mut left, _) = headless(cluster(3));
     left.services[0] = left.services[0].clone().asking(handled);
     assert_eq!((left.routes("here"), &*headless(left).1), (vec![], ""));
+}
+
+#[test]
+fn what_two_headless_services_say_is_left_alone() {
+    let (mut cluster, _) = headless(steering(3));
+    let (mut other, slice) = other("other", 9_376);
+    other.cluster_ips.clear();
+    other.skipped = Some(Skipped::Headless);
+    other = other.asking(|policy| policy.direct = Some("allow".into()));
+    cluster.services.push(other);
+    cluster.slices.push(slice);
+    assert_eq!(far(&cluster), ["1", "3"]);
 }
 
 #[test]

@@ -328,7 +328,8 @@ fn stands_for(cluster: &Cluster, service: &Service, port: &Port, at: SocketAddr)
             if mine.iter().any(|one| one.has_hostname) {
                 return false;
             }
-            let proxied = (other.id == service.id || !other.cluster_ips.is_empty())
+            let says = other.skipped.is_some() && other.policy.direct.is_some();
+            let proxied = (other.id == service.id || !other.cluster_ips.is_empty() || says)
                 && (!slice.headless || other.skipped.is_some());
             for own in &slice.ports {
                 let same =

@@ -349,8 +349,9 @@ fn frames_that_no_kernel_has_seen_are_carried_at_any_rate() -> Result<()> {
         let generator = generator(scene, FLOWS)?;
         let before = carried(scene)?;
         generator.send(scene.cluster.fabric(), FRAMES)?;
-        // Rings between network namespaces drop what comes too fast.
-        let (least, most) = (u64::from(FRAMES) / 2, u64::from(FLOWS) * 4);
+        // A ring of 256 frames between network namespaces drops, before either sees it, what comes too fast: on a busy
+        // machine most of it. So it is not about how many frames come, but about who takes those that do.
+        let (least, most) = (u64::from(FRAMES) / 64, u64::from(FLOWS) * 4);
         until("packets by XDP", FOLLOWS, || {
             let now = carried(scene)?;
             let (by_xdp, by_tc) = (now.0 - before.0, now.1 - before.1);

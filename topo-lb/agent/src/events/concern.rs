@@ -13,7 +13,7 @@ use topo_lb_core::reconcile::{Recomputed, Served};
 use topo_lb_core::refusal::Refusal;
 use topo_lb_core::topology::cause::Cause;
 use topo_lb_core::topology::decision::Choice;
-use topo_lb_core::topology::{Origin, Scope, Verdict, decide, port_name};
+use topo_lb_core::topology::{self, Origin, Scope, Verdict, decide, port_name};
 
 /// A Service port that refuses connections of this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,7 +54,12 @@ impl Concern {
     pub fn of(state: &State, this_node: &str, scope: Scope, id: &ServiceId) -> Self {
         let known = state.node(this_node).is_some();
         let mut concern = Self::default();
-        for decision in decide(state, this_node, scope, id) {
+        let decisions = decide(state, this_node, scope, id);
+        if decisions.is_empty() {
+            // A headless one may say what becomes of direct dials.
+            concern.ignored = topology::ignored(state, id);
+        }
+        for decision in decisions {
             // What a policy's object breaks is no fault of each of its Services.
             let own = decision.policy.ignored.iter().filter(|one| one.origin == Origin::Service);
             let rules: Vec<_> = own.map(ToString::to_string).collect();

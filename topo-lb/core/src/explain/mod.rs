@@ -261,7 +261,10 @@ fn skipped(
     let dials = topology::headless_dials(state, this_node, scope, &service.id);
     match direct(&dials).filter(|_| has_room && !waits) {
         Some(direct) => Cow::Owned(format!("{why}; {direct}")),
-        None => why,
+        None => match topology::ignored(state, &service.id) {
+            Some(broken) => Cow::Owned(format!("{why}; {broken}")),
+            None => why,
+        },
     }
 }
 

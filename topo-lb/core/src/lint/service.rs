@@ -14,7 +14,7 @@ use crate::topology::label::{DESIRED_NODEPOOL, HOSTNAME, NODEPOOL, ZONE};
 use crate::topology::named;
 use crate::topology::validation::ANY;
 use crate::topology::{
-    Bypass, Decision, NodesByLabel, Origin, PolicyKind, Scope, Verdict, decide_in_full,
+    self, Bypass, Decision, NodesByLabel, Origin, PolicyKind, Scope, Verdict, decide_in_full,
 };
 
 /// A finding about a port, without its nodes.
@@ -46,7 +46,12 @@ pub(super) fn look(
     // Policies on trial count as if they held everywhere: this is what they will do.
     let decide = |node| decide_in_full(state, node, scope, id).unwrap_or_default();
     let from_nowhere = decide("");
-    let Some(first) = from_nowhere.first() else { return };
+    let Some(first) = from_nowhere.first() else {
+        // A headless one that says what becomes of direct dials.
+        let broken = topology::ignored(state, id).into_iter();
+        findings.extend(broken.map(|it| Finding::of(&id.namespace, &id.name, Rule::Ignored, it)));
+        return;
+    };
     let is_left = |bypass| matches!(bypass, Some(Bypass::Annotation | Bypass::OutOfScope));
     if first.choices.iter().any(|choice| is_left(choice.bypass)) {
         return;

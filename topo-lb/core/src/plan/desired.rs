@@ -288,11 +288,12 @@ impl Desired {
         })
     }
 
-    /// Service ports whose endpoints clients may not dial directly, or not all of them.
+    /// Service ports whose endpoints clients may not dial directly, or not all of them; also where only steered Pods
+    /// are refused.
     pub fn refusing_direct(&self) -> impl Iterator<Item = (&ServiceId, &Arc<str>)> {
         let all =
             self.services.iter().flat_map(|(id, targets)| targets.iter().map(move |it| (id, it)));
-        let refusing = all.filter(|(_, target)| target.direct() == Direct::Refuse);
+        let refusing = all.filter(|(_, target)| target.is_direct() && target.entry.count == 0);
         refusing.map(|(id, target)| (id, &target.name))
     }
 

@@ -16,7 +16,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::capacity::{Lack, Meanwhile, Shortage, WhenFull};
-use super::desired::Desired;
+use super::desired::{Desired, Target};
 use super::draft::Draft;
 use super::extent::Extent;
 use super::finished::Plan;
@@ -371,7 +371,10 @@ impl Giving<'_> {
             }
             _ => {
                 self.draft.remove(id);
-                left_out(self.narrows)
+                match self.desired.targets(id).iter().all(Target::is_direct) {
+                    true => Meanwhile::DirectDials,
+                    false => left_out(self.narrows),
+                }
             }
         };
         let mut wait = Wait::new();

@@ -69,9 +69,7 @@ pub(super) struct Ejected {
 }
 
 impl<'a> Evaluation<'a> {
-    /// `only_local`: only endpoints on this node count (`internalTrafficPolicy: Local`, or for clients
-    /// outside `externalTrafficPolicy: Local`).
-    /// With weights, and without what this node ejects.
+    /// As [`of`](Self::of), with weights, and without what this node ejects.
     pub(super) fn whole(
         state: &'a State,
         here: Here<'a>,
@@ -84,6 +82,8 @@ impl<'a> Evaluation<'a> {
         done.weighed(weights, rules, here).leaving_out(state, service, port)
     }
 
+    /// `only_local`: only endpoints on this node count (`internalTrafficPolicy: Local`, or for clients
+    /// outside `externalTrafficPolicy: Local`).
     pub(super) fn of(
         state: &'a State,
         here: Here<'a>,

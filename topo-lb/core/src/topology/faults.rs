@@ -8,7 +8,7 @@ use super::trial::Seen;
 use super::{ejected, policy};
 
 /// The ignored annotations and fields of a Service, each with the rule that it broke; `None` if
-/// there are none, or the Service has no ClusterIP to translate. Without those of policies and of its
+/// there are none, or the Service is not served. Without those of policies and of its
 /// Namespace: they are of many Services. As if no object were on trial.
 #[must_use]
 pub fn ignored(state: &State, id: &ServiceId) -> Option<String> {

@@ -13,7 +13,7 @@ use super::min_endpoints::Least;
 use super::origin::Origin;
 use super::policy_source::PolicySource;
 use super::rules::Rules;
-use super::scope::{Bypass, Scope};
+use super::scope::{Bypass, Scope, is_headless};
 use super::spill::Spill;
 use super::trial::{Seen, Trial};
 use super::validation::{ANY, Ignored, Rule, kept, quoted};
@@ -52,7 +52,7 @@ pub(super) struct Policy<'a> {
 
 pub(super) fn of<'a>(state: &'a State, seen: Seen<'_>, service: &'a Service) -> Policy<'a> {
     let has_tcp = service.ports.iter().any(|port| port.protocol == Protocol::Tcp);
-    of_layers(layers(state, service), seen, service.external_local, has_tcp)
+    of_layers(layers(state, service), seen, service.external_local, has_tcp, is_headless(service))
 }
 
 /// The rules that an object breaks by itself, whatever the Services that it selects. What refines keys may
@@ -60,7 +60,7 @@ pub(super) fn of<'a>(state: &'a State, seen: Seen<'_>, service: &'a Service) -> 
 #[must_use]
 pub fn broken(origin: &Origin, policy: &PolicySources) -> Vec<Ignored> {
     let alone = vec![Layer { origin: origin.clone(), policy }];
-    let mut alone = of_layers(alone, Seen::InFull, false, true);
+    let mut alone = of_layers(alone, Seen::InFull, false, true, false);
     alone.ignored.retain(|one| one.rule != Rule::WithoutKeys);
     // Without keys of its own, each could refine another object's, but not both.
     let spill = policy.spill.as_deref().and_then(|text| Spill::from_annotation(text).ok());
@@ -93,6 +93,7 @@ fn of_layers<'a>(
     seen: Seen<'_>,
     external_local: bool,
     has_tcp: bool,
+    is_headless: bool,
 ) -> Policy<'a> {
     let (mut trials, mut ignored) = (Vec::new(), Vec::new());
     // Of the Service, whether it is on trial or not.
@@ -157,6 +158,8 @@ fn of_layers<'a>(
     policy.refusal_intended = intended.is_some();
     let direct = read(layers, Field::Of(Annotation::Direct), &mut ignored, |origin, text| {
         match direct::from_annotation(text, &policy.rules, asks_hints) {
+            // Members of a StatefulSet dial each other: see `scope::has_direct`.
+            _ if is_headless && *origin != Origin::Service => Ok(Direct::Allow),
             // A policy for many Services need not know which of them have one, and a strict one.
             Err(Rule::DirectWithoutStrict | Rule::DirectWithoutPolicy)
                 if *origin != Origin::Service =>

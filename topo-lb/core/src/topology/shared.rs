@@ -7,10 +7,12 @@ use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 
 use super::candidate;
+use super::scope::has_direct;
 use crate::cluster::{Port, Service, State};
 
 /// Leaves out of `endpoints` of a Service port:
-/// * what is also an endpoint of another of its ports, or of another Service with a ClusterIP;
+/// * what is also an endpoint of another of its ports, or of another Service with a ClusterIP, or of a headless one that
+///   says itself what becomes of direct dials;
 /// * what has a `hostname` in any slice: only those of the headless Service of a StatefulSet have one.
 pub(super) fn leave_out(
     state: &State,
@@ -33,8 +35,8 @@ pub(super) fn leave_out(
             .map(|it| (&*it.name, it.protocol))
             .collect();
         for (_, slice) in state.slices(&other.id) {
-            let counts =
-                (is_own || !other.cluster_ips.is_empty()) && candidate::counts(slice, other);
+            let counts = (is_own || !other.cluster_ips.is_empty() || has_direct(other))
+                && candidate::counts(slice, other);
             let is_of_others = |own: &&Port| counts && others.contains(&(&*own.name, own.protocol));
             let of_others = slice.ports.iter().filter(|own| own.protocol == port.protocol);
             let of_others: Vec<u16> = of_others.filter(is_of_others).map(|own| own.port).collect();

@@ -138,13 +138,14 @@ impl Prometheus {
         let figures = Figures::over(Arc::clone(young.as_ref().unwrap_or(over)), all);
         let mut doubts = asked.doubts;
         doubts.extend(figures.doubts(state));
-        match young {
-            Some(age) => doubts.push(format!(
+        let began = if young.is_some() { &nodes } else { &first };
+        doubts.extend(self.missing(state, &nodes, began));
+        doubts.extend(young.map(|age| {
+            format!(
                 "it has metrics of topo-lb of the last {age} alone, and not of {over}: a month is worked out from \
                  those"
-            )),
-            None => doubts.extend(self.missing(state, &nodes, &first)),
-        }
+            )
+        }));
         Ok((figures, doubts))
     }
 
@@ -239,8 +240,8 @@ impl Asked<'_> {
         }
         Ok(match known {
             0 => None,
-            1..600 => Some(format!("{known}s").into()),
-            600..=35_999 => Some(format!("{}m", known / 60).into()),
+            1..3_600 => Some(format!("{known}s").into()),
+            3_600..180_000 => Some(format!("{}m", known / 60).into()),
             _ => Some(format!("{}h", known / 3_600).into()),
         })
     }

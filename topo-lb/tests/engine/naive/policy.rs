@@ -130,7 +130,10 @@ pub(crate) fn said(cluster: &Cluster, me: &str, service: &Service, only_opted_in
     if let Some((who, text)) = first(|said| said.direct.as_deref()) {
         let strict = source != "none" && keys.last().is_none_or(|last| last != "*");
         let any = source != "none" || service.policy.hints_asked;
+        let nameless = service.skipped.is_some() && service.cluster_ips.is_empty();
         match text.trim() {
+            // Members of a StatefulSet dial each other.
+            _ if nameless && who != "the Service" => {}
             "refuse" if strict => direct = "refuse",
             "steer" if any => direct = "steer",
             "refuse" | "steer" => errors += usize::from(who == "the Service"),

@@ -47,7 +47,10 @@ impl State {
         changed: &mut Changed,
     ) {
         let is_alike = |old: &Service, new: &Service| {
-            let counts = |service: &Service| (service.cluster_ips.is_empty(), service.skipped);
+            let counts = |service: &Service| {
+                let says = service.policy.direct.is_some();
+                (service.cluster_ips.is_empty(), service.skipped, says)
+            };
             counts(old) == counts(new) && old.ports == new.ports
         };
         if old.zip(new).is_some_and(|(old, new)| is_alike(old, new)) {

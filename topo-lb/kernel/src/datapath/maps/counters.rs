@@ -61,23 +61,24 @@ impl MappedCounters {
 /// # Errors
 /// A map cannot be read.
 pub fn connections(pin_dir: &Path) -> Result<BTreeMap<Arc<str>, Counters>, ReadError> {
-    counters(pin_dir, |_, counted| *counted != Counters::default())
+    counters(pin_dir, |_| true, |counted| *counted != Counters::default())
 }
 
-/// The `wanted` counters, by the names of their Service ports.
+/// The counters of Service ports with wanted names, if they count, by these names.
 fn counters(
     pin_dir: &Path,
-    wanted: impl Fn(&str, &Counters) -> bool,
+    is_wanted: impl Fn(&str) -> bool,
+    count: impl Fn(&Counters) -> bool,
 ) -> Result<BTreeMap<Arc<str>, Counters>, ReadError> {
     let names: Hash<u32, Name> = open(pin_dir, maps::NAMES, Map::HashMap)?;
     let counters = MappedCounters::open(pin_dir)?;
     let mut all = BTreeMap::new();
     for pair in entries(&names, maps::NAMES) {
         let (index, name) = pair?;
+        let name = encode::read_text(&name.text).filter(|name| is_wanted(name));
+        let Some(name) = name else { continue };
         let counted = counters.of(index)?;
-        if let Some(name) = encode::read_text(&name.text)
-            && wanted(name, &counted)
-        {
+        if count(&counted) {
             all.insert(name.into(), counted);
         }
     }
@@ -105,6 +106,6 @@ pub fn refused(
     pin_dir: &Path,
     wanted: impl Fn(&str) -> bool,
 ) -> Result<BTreeMap<Arc<str>, u64>, ReadError> {
-    let counted = counters(pin_dir, |name, _| wanted(name))?.into_iter();
+    let counted = counters(pin_dir, wanted, |_| true)?.into_iter();
     Ok(counted.map(|(name, counted)| (name, counted.refused)).collect())
 }

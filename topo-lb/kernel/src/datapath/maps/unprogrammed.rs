@@ -36,7 +36,12 @@ impl UnprogrammedMap {
         let mut written = BTreeMap::new();
         for (key, value) in entries(&map, maps::UNPROGRAMMED).collect::<Result<Vec<_>, _>>()? {
             match parts(&value) {
-                Some((id, lack)) => drop(written.insert(id, (key, lack))),
+                Some((id, lack)) => {
+                    // One that died while it wrote may have left two.
+                    if let Some((other, _)) = written.insert(id, (key, lack)) {
+                        remove(&mut map, other)?;
+                    }
+                }
                 None => remove(&mut map, key)?,
             }
         }
