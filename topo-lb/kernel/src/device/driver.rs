@@ -42,13 +42,14 @@ pub fn unfit_for_xdp(device: &Device) -> Option<Unfit> {
     Some(Unfit { why, always })
 }
 
-/// What drives a device: of hardware its driver, of others their kind. `None`: nobody says.
+/// What drives a device: its kind, or of hardware, which has none, its driver. The kind is asked first, as `/sys` may
+/// be of another network namespace. `None`: nobody says.
 #[must_use]
 pub fn driver(device: &Device) -> Option<String> {
     let path = Path::new("/sys/class/net").join(&device.name).join("device/driver");
     let hardware = || Some(read_link(path).ok()?.file_name()?.to_string_lossy().into_owned());
     let kind = || links().ok()?.into_iter().find(|link| link.device == *device)?.kind;
-    hardware().or_else(kind)
+    kind().or_else(hardware)
 }
 
 /// Whether a driver is known to run programs of XDP.
