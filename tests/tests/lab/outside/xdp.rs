@@ -350,7 +350,8 @@ fn frames_that_no_kernel_has_seen_are_carried_at_any_rate() -> Result<()> {
         let before = carried(scene)?;
         generator.send(scene.cluster.fabric(), FRAMES)?;
         // A ring of 256 frames between network namespaces drops, before either sees it, what comes too fast: on a busy
-        // machine most of it. So it is not about how many frames come, but about who takes those that do.
+        // machine most of it. So it is not about how many frames come, but about who takes those that do: tc gets those that
+        // open a flow, and at a boundary of 8.6 s what comes of it before tc has noted the time.
         let (least, most) = (u64::from(FRAMES) / 64, u64::from(FLOWS) * 4);
         until("packets by XDP", FOLLOWS, || {
             let now = carried(scene)?;

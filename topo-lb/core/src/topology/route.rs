@@ -113,7 +113,8 @@ pub fn routes(
     };
     let here = Here::of(state, this_node);
     let policy = policy::of(state, Seen::From(this_node), service);
-    if policy.bypass(scope, service).is_some() {
+    let is_idle = is_headless(service) && policy.direct == Direct::Allow;
+    if is_idle || policy.bypass(scope, service).is_some() {
         return Vec::new();
     }
     let families = candidate::families(service);
@@ -136,8 +137,8 @@ pub fn routes(
                 let failures = ejection.map_or(0, |it| it.failures);
                 Route { strict: only_local || route.strict, failures, ..route }
             };
-            let by = (&policy.rules, policy.weights.as_ref());
             let rules = &policy.rules;
+            let by = (rules, policy.weights.as_ref());
             let (mut own, ByClients { anywhere, outside }) =
                 frontends(state, service, exposing, place, family, differs);
             // These lead where a ClusterIP leads, but whatever `internalTrafficPolicy` says, and for

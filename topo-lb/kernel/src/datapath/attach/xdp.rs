@@ -60,8 +60,9 @@ impl Datapath {
     /// get these. Until then both may note what they see in their own copy; the next packet that is tc's ends that.
     pub(super) fn attach_xdp(&mut self, devices: &[(Role, Device)], renew: bool) {
         let pin_dir = self.options.pin_dir.clone();
-        let (is_on, takes_any) = (self.options.xdp != Xdp::Off, self.options.xdp == Xdp::Any);
-        let wanted = devices.iter().filter(|(role, _)| is_on && *role == Role::External);
+        let mode = self.options.xdp;
+        let wanted = devices.iter().filter(|(role, _)| *role == Role::External);
+        let wanted = wanted.filter(|_| mode != Xdp::Off);
         let wanted: Vec<&Device> = wanted.map(|(_, device)| device).collect();
         for pin in pins(&pin_dir).iter().filter(|pin| pin.mode == AttachMode::Xdp) {
             if wanted.iter().all(|device| device.index != pin.device) {
@@ -75,8 +76,7 @@ impl Datapath {
                 continue;
             }
             let program = xdp.program(ebpf);
-            let result =
-                program.and_then(|program| attach(&pin_dir, device, program, (takes_any, renew)));
+            let result = program.and_then(|program| attach(&pin_dir, device, program, mode, renew));
             let pin = Pin::of_xdp(device.index);
             match result {
                 Ok(is_new) => {
@@ -114,7 +114,8 @@ fn attach(
     pin_dir: &Path,
     device: &Device,
     program: BorrowedFd<'_>,
-    (takes_any, renew): (bool, bool),
+    mode: Xdp,
+    renew: bool,
 ) -> Result<bool, String> {
     let path = Pin::of_xdp(device.index).path(pin_dir);
     let unusable = |error| format!("the pin {} cannot be made or used: {error}", path.display());
@@ -124,8 +125,8 @@ fn attach(
         }
         return Ok(false);
     }
-    let unfit = device::unfit_for_xdp(device).filter(|unfit| !takes_any || unfit.always);
-    if let Some(unfit) = unfit {
+    let unfit = device::unfit_for_xdp(device);
+    if let Some(unfit) = unfit.filter(|unfit| mode != Xdp::Any || unfit.always) {
         return Err(unfit.why.to_owned());
     }
     let link = syscall::link_xdp(program, device.index).map_err(explain)?;
