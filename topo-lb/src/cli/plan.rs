@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
+use clap::Args;
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory as _};
 
-use super::{Cli, Output, ScopeArgs, name};
+use super::{Output, ScopeArgs, name};
 use crate::commands::agent_metrics::Origin;
 use crate::{commands::prometheus::Over, commands::prometheus::Prometheus};
 use topo_lb_core::topology::label::ZONE;
@@ -33,8 +33,9 @@ pub struct PlanArgs {
     /// --metrics or --prometheus
     #[arg(long, conflicts_with_all = ["to", "set", "by", "services"])]
     pub advise: bool,
-    /// Compare the bytes of this time up to now with those of as long before, such as 90m or 7d: what a change
-    /// of then has saved. Needs --prometheus, and no cluster
+    /// Compare the bytes of this time up to now, such as 90m or 7d, or since a moment, such as 2026-11-20 or
+    /// 2026-11-20T08:00:00Z, with those of as long before: what a change of then has saved. Needs
+    /// --prometheus, and no cluster
     #[arg(
         long,
         value_name = "TIME",
@@ -135,7 +136,7 @@ impl PlanArgs {
             _ => return Ok(()),
         };
         let why = why.replace("topo-lb plan", &format!("{} plan", name::called()));
-        Err(Cli::command().error(ErrorKind::MissingRequiredArgument, why))
+        Err(name::command(name::called()).error(ErrorKind::MissingRequiredArgument, why))
     }
 
     /// The Prometheus to ask.

@@ -59,11 +59,18 @@ fn what_clients_dial_directly_is_no_demand_and_is_told() {
     assert_eq!((without.direct, with.direct), (0.0, 8e9));
     // The figures are of a day, and the table of a month.
     let said = what_if::advice_table(&with, false);
-    assert!(said.contains("\nA month, clients of all Services moved 240 GB more to"), "{said}");
+    assert!(
+        said.contains("\nA month, clients of default/svc moved 240 GB more out of their zone, to"),
+        "{said}"
+    );
     // A Service of which nothing else is known is not one without bytes.
     let only = Moved { is_direct: true, ..moved(&id("svc"), "a1", "http", false, 8e9) };
     let only = advise(&state, &asked(&Figures::since_start([only], Vec::new()), 1.0));
     assert_eq!((only.uncounted, only.direct), (0, 8e9));
+    // As are the probes of a kubelet.
+    let probes = Moved { is_direct: true, ..moved(&id("svc"), "a1", "http", true, 8e9) };
+    let probes = advise(&state, &asked(&Figures::since_start([probes], Vec::new()), 1.0));
+    assert_eq!((probes.uncounted, probes.direct, &probes.direct_services[..]), (0, 0.0, &[][..]));
 }
 
 #[test]

@@ -264,7 +264,7 @@ fn a_change_costs_what_leaves_zone_and_region_and_what_stays_the_same_costs_the_
 #[test]
 fn what_clients_dial_directly_is_not_moved_and_is_apart() {
     let near = |node, bytes| moved(Some(node), "http", true, bytes);
-    let direct = Moved { is_direct: true, ..near("a1", 900.0) };
+    let direct = Moved { is_direct: true, is_near: false, ..near("a1", 900.0) };
     let [all, keyed] = [with(service()), with(keyed(&format!("{Z},*")))].map(|it| proxied(&it));
     let figures = Figures::since_start([near("a1", 300.0), near("b1", 100.0), direct], Vec::new());
     let asked = asked();

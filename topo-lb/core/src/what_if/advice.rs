@@ -58,8 +58,10 @@ pub struct Advice {
     pub left: Vec<Left>,
     /// What all Services with bytes cost, in money of the counted time: now, and after all that is advised.
     pub money: Both<f64>,
-    /// Bytes of all clients that dialled endpoints by their own addresses: no policy moves them.
+    /// Bytes that left the zone of clients that dialled endpoints by their own addresses: no policy moves them.
     pub direct: f64,
+    /// The Services of these endpoints, those with most bytes first.
+    pub direct_services: Vec<String>,
     /// Services of which no bytes are known.
     pub uncounted: usize,
 }
@@ -245,8 +247,7 @@ fn advice(state: &State, tried: BTreeMap<&ServiceId, Tried>, asked: &Asked<'_>) 
     let translated = state
         .services()
         .filter(|id| state.service(id).is_some_and(|service| service.skipped.is_none()));
-    let is_unknown =
-        |id: &&ServiceId| !tried.contains_key(id) && asked.figures.direct([*id]) == 0.0;
+    let is_unknown = |id: &&ServiceId| !asked.figures.knows(id);
     let uncounted = translated.filter(is_unknown).count();
     let (mut services, mut left) = (Vec::new(), Vec::new());
     let mut money = Both::default();
@@ -291,6 +292,7 @@ fn advice(state: &State, tried: BTreeMap<&ServiceId, Tried>, asked: &Asked<'_>) 
         left,
         money,
         direct: asked.figures.direct(state.services()),
+        direct_services: asked.figures.dialled(state).into_iter().map(shown_id).collect(),
         uncounted,
     }
 }

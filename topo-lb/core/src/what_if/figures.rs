@@ -1,6 +1,7 @@
 //! What agents have counted of TCP connections, by Service port and node.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::AddAssign;
 use std::sync::Arc;
 
 use crate::cluster::{Port, ServiceId, State};
@@ -43,6 +44,13 @@ impl Counted {
     }
 }
 
+impl AddAssign for Counted {
+    fn add_assign(&mut self, more: Self) {
+        self.near += more.near;
+        self.far += more.far;
+    }
+}
+
 /// By node; `None`: of unknown nodes.
 pub(super) type ByNode = BTreeMap<Option<Arc<str>>, Counted>;
 
@@ -51,7 +59,7 @@ pub(super) type ByNode = BTreeMap<Option<Arc<str>>, Counted>;
 pub struct Figures {
     services: BTreeMap<ServiceId, BTreeMap<Arc<str>, ByNode>>,
     /// Bytes of clients that dialled endpoints' own addresses.
-    direct: BTreeMap<ServiceId, f64>,
+    direct: BTreeMap<ServiceId, Counted>,
     /// Texts that break off.
     cut: Vec<String>,
     /// Services with figures that are no counts of bytes.
@@ -89,14 +97,12 @@ impl Figures {
             for (port, nodes) in ports {
                 let own = own.entry(port).or_default();
                 for (node, more) in nodes {
-                    let counted = own.entry(node).or_default();
-                    counted.near += more.near;
-                    counted.far += more.far;
+                    *own.entry(node).or_default() += more;
                 }
             }
         }
-        for (service, bytes) in other.direct {
-            *self.direct.entry(service).or_default() += bytes;
+        for (service, more) in other.direct {
+            *self.direct.entry(service).or_default() += more;
         }
         self.cut.extend(other.cut);
         self.impossible.extend(other.impossible);
@@ -108,12 +114,12 @@ impl Figures {
             self.impossible.insert(service);
             return;
         }
-        if is_direct {
-            *self.direct.entry(service).or_default() += bytes;
-            return;
-        }
-        let nodes = self.services.entry(service).or_default().entry(port).or_default();
-        let counted = nodes.entry(node).or_default();
+        let counted = if is_direct {
+            self.direct.entry(service).or_default()
+        } else {
+            let ports = self.services.entry(service).or_default();
+            ports.entry(port).or_default().entry(node).or_default()
+        };
         *(if is_near { &mut counted.near } else { &mut counted.far }) += bytes;
     }
 
@@ -161,9 +167,23 @@ impl Figures {
         self.services.contains_key(id)
     }
 
-    /// What clients of these Services moved to endpoints that they dialled by their own addresses.
+    /// Whether there are some of a Service, or of clients that dialled its endpoints.
+    pub(super) fn knows(&self, id: &ServiceId) -> bool {
+        self.has(id) || self.direct.contains_key(id)
+    }
+
+    /// What left the zone of clients of these Services that dialled endpoints by their own addresses. What stays
+    /// in it, such as the probes of kubelets, costs nothing.
     pub(super) fn direct<'a>(&self, ids: impl IntoIterator<Item = &'a ServiceId>) -> f64 {
-        ids.into_iter().filter_map(|id| self.direct.get(id)).sum()
+        ids.into_iter().filter_map(|id| self.direct.get(id)).map(|it| it.far).sum()
+    }
+
+    /// The Services with such bytes in the cluster of `state`, those with most of them first.
+    pub(super) fn dialled(&self, state: &State) -> Vec<&ServiceId> {
+        let has = |(id, it): &(&ServiceId, &Counted)| it.far > 0.0 && state.service(id).is_some();
+        let mut all: Vec<_> = self.direct.iter().filter(has).collect();
+        all.sort_by(|(_, one), (_, other)| other.far.total_cmp(&one.far));
+        all.into_iter().map(|(id, _)| id).collect()
     }
 
     /// Those of a Service port: by its name, or by its number if it has no name.
@@ -229,7 +249,7 @@ mod tests {
             |is_near, bytes| Moved { is_direct: true, ..moved(None, "http", is_near, bytes) };
         let figures = figures([direct(true, 3.0), direct(false, 4.0)]);
         assert!(!figures.has(&web()));
-        assert_eq!(figures.direct([&web()]), 7.0);
+        assert_eq!(figures.direct([&web()]), 4.0, "what stays in its zone costs nothing");
         let doubts = figures.doubts(&State::default());
         assert!(doubts.is_empty(), "they count bytes: {doubts:?}");
     }

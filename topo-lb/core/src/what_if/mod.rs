@@ -101,8 +101,8 @@ pub struct Report<'a> {
     /// The time that the bytes are of, such as `1d`; `None`: since the agents' counters began.
     #[serde(skip_serializing_if = "Option::is_none", rename = "bytesOver")]
     pub bytes_over: Option<Arc<str>>,
-    /// Bytes of clients of what changes that dialled endpoints by their own addresses, and so stay where
-    /// they are, or are refused ([`ServicePort::refused_direct`]). `None` without figures.
+    /// Bytes that left the zone of clients of what changes that dialled endpoints by their own addresses, and so go
+    /// on to, or are refused ([`ServicePort::refused_direct`]). `None` without figures.
     #[serde(skip_serializing_if = "Option::is_none", rename = "bytesDirect")]
     pub bytes_direct: Option<f64>,
     /// What the bytes of clients of what changes cost; `None` if nobody asked, or none are known.

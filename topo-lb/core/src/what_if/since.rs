@@ -39,10 +39,12 @@ pub struct Since {
     pub prices: Prices,
     /// Services with bytes in either time: what saves or costs most first; what is in one time alone, by what it costs.
     pub services: Vec<Followed>,
-    /// All of them; what they saved is the sum of what each has.
+    /// All Services; what they saved is the sum of what each has.
     pub all: Outcome,
     /// What clients dialled directly: it goes by no policy of a Service.
     pub direct: Outcome,
+    /// Both.
+    pub together: Outcome,
 }
 
 /// A Service.
@@ -152,13 +154,19 @@ pub fn since(since: &str, prices: Prices, bytes: Both<Vec<Measured>>) -> Since {
     };
     services.sort_by(|one, other| weight(other).total_cmp(&weight(one)));
     let saved = services.iter().filter_map(|it| it.outcome.saved).reduce(|sum, more| sum + more);
+    let of_services = Outcome { saved, ..Outcome::of(all, prices) };
+    let of_direct = Outcome::of(direct, prices);
+    all.before += direct.before;
+    all.after += direct.after;
+    let saved = saved.into_iter().chain(of_direct.saved).reduce(|sum, more| sum + more);
     Since {
         since: since.to_owned(),
         months: months(since),
         prices,
         services,
-        all: Outcome { saved, ..Outcome::of(all, prices) },
-        direct: Outcome::of(direct, prices),
+        all: of_services,
+        direct: of_direct,
+        together: Outcome { saved, ..Outcome::of(all, prices) },
     }
 }
 
@@ -211,6 +219,7 @@ mod tests {
         assert_eq!((all.all.money, all.all.saved), (both(50.0, 10.03), Some(70.0)));
         assert_eq!(all.direct.money, both(10.0, 10.0));
         assert_eq!(all.direct.saved, Some(0.0));
+        assert_eq!((all.together.money, all.together.saved), (both(60.0, 20.03), Some(70.0)));
     }
 
     #[test]

@@ -139,14 +139,14 @@ fn money(Cost { money, months, prices }: &Cost) -> String {
     format!("Bytes of what changes cost ${before:.2} → ${after:.2} {time}, {effect}. {prices}.\n")
 }
 
-/// What stays as it is, whatever the policies are; `who` dialled it directly.
+/// What leaves its zone as before, whatever the policies are; `who` dialled it directly.
 pub(super) fn direct(bytes: f64, who: &str) -> String {
     if bytes == 0.0 {
         return String::new();
     }
     let bytes = magnitude::bytes(bytes);
     format!(
-        "{who} moved {bytes} more to endpoints that they dialled directly, by their own addresses. With \
+        "{who} moved {bytes} more out of their zone, to endpoints that they dialled directly, by their own addresses. With \
          topo-lb.io/direct, a strict policy refuses those that it passes over, and any policy steers Pods that opted \
          in.\n"
     )

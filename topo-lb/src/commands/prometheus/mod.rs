@@ -19,6 +19,7 @@ use ::kube::config::Config;
 use http::header::AUTHORIZATION;
 use http::{HeaderValue, Request, StatusCode};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use k8s_openapi::jiff::Timestamp;
 use tokio::time::timeout;
 
 use super::agent_metrics::DIRECT;
@@ -48,7 +49,7 @@ const BYTES: [&str; 2] = [declared::TCP_SENT_BYTES.name, declared::TCP_RECEIVED_
 /// A job without `honor_labels` renames labels of the agent that the target has, too.
 const RENAMED: &str = "exported_";
 
-/// A time up to now, as Prometheus writes it: `90m`.
+/// A time up to now, as Prometheus writes it: `90m`. It is read from that, or from the moment at which it begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Over(Arc<str>);
 
@@ -61,9 +62,31 @@ impl FromStr for Over {
             Some(1..) if text.starts_with(|first: char| first.is_ascii_digit()) => {
                 Ok(Self(text.into()))
             }
-            _ => Err("write it as a number and one of s, m, h, d, w: 90m, 1d"),
+            _ => match moment(text).map(|moment| Timestamp::now().duration_since(moment)) {
+                Some(age) if age.as_secs() > 0 => Ok(Self(written(age.as_secs().unsigned_abs()))),
+                Some(_) => Err("the moment is yet to come"),
+                None => Err(
+                    "write it as a number and one of s, m, h, d, w, such as 90m or 1d, or as the \
+                             moment at which it begins, such as 2026-11-20 or 2026-11-20T08:00:00Z",
+                ),
+            },
         }
     }
+}
+
+/// A moment of RFC 3339, or the first one of a day in UTC.
+fn moment(text: &str) -> Option<Timestamp> {
+    text.parse().or_else(|_| format!("{text}T00:00:00Z").parse()).ok()
+}
+
+/// So many seconds as Prometheus writes them, cut off to a fiftieth at most.
+fn written(seconds: u64) -> Arc<str> {
+    match seconds {
+        0..3_600 => format!("{seconds}s"),
+        3_600..180_000 => format!("{}m", seconds / 60),
+        _ => format!("{}h", seconds / 3_600),
+    }
+    .into()
 }
 
 impl Over {
@@ -134,7 +157,7 @@ impl Prometheus {
             all.extend(samples.into_iter().filter_map(|it| moved(it, is_direct)));
         }
         let first = asked.nodes(&format!("count by (node) ({PRESENT} offset {over})")).await?;
-        let young = if first.is_empty() { asked.age().await? } else { None };
+        let young = if first.is_empty() { asked.age().await?.map(written) } else { None };
         let figures = Figures::over(Arc::clone(young.as_ref().unwrap_or(over)), all);
         let mut doubts = asked.doubts;
         doubts.extend(figures.doubts(state));
@@ -226,9 +249,9 @@ impl Asked<'_> {
         Ok(self.samples(query).await?.into_iter().map(|sample| sample.node).collect())
     }
 
-    /// How long ago it first had metrics of any agent, to a fiftieth of that, as Prometheus writes it; `None`: not
-    /// even seconds.
-    async fn age(&mut self) -> Result<Option<Arc<str>>, PrometheusError> {
+    /// How many seconds ago it first had metrics of any agent, to a fiftieth of that, if that is less than the time
+    /// asked for; `None`: not even seconds.
+    async fn age(&mut self) -> Result<Option<u64>, PrometheusError> {
         let (mut known, mut unknown) = (0, self.of.over.seconds());
         while unknown - known > (known / 50).max(2) {
             let middle = u64::midpoint(known, unknown);
@@ -238,12 +261,7 @@ impl Asked<'_> {
                 false => known = middle,
             }
         }
-        Ok(match known {
-            0 => None,
-            1..3_600 => Some(format!("{known}s").into()),
-            3_600..180_000 => Some(format!("{}m", known / 60).into()),
-            _ => Some(format!("{}h", known / 3_600).into()),
-        })
+        Ok((known > 0).then_some(known))
     }
 
     async fn samples(&mut self, query: &str) -> Result<Vec<Sample>, PrometheusError> {

@@ -9,7 +9,8 @@ use topo_lb_core::what_if::{Both, Measured};
 
 use super::answer::Sample;
 use super::{
-    Asked, BYTES, DIRECT, LIMITS, NAMED, Nodes, Over, PRESENT, Prometheus, PrometheusError, RENAMED,
+    Asked, BYTES, DIRECT, LIMITS, NAMED, Nodes, Over, PRESENT, Prometheus, PrometheusError,
+    RENAMED, written,
 };
 
 /// 1 where an agent counts what it does not translate, too.
@@ -36,10 +37,14 @@ impl Prometheus {
         let first = asked.nodes(&format!("count by (node) ({PRESENT} offset {twice})")).await?;
         let counts = format!("min by (node) (min_over_time({COUNTS_ALL}[{over}]{before})) == 0");
         let partly = asked.nodes(&counts).await?;
+        let age = if earlier.is_empty() { asked.age().await? } else { None };
         let bytes =
             Both { before: asked.measured(&before).await?, after: asked.measured("").await? };
         let mut doubts = asked.doubts;
-        doubts.extend(missing(&self.over, &now, &earlier, &first));
+        match earlier.is_empty() {
+            true => doubts.push(young(over, age)),
+            false => doubts.extend(missing(&self.over, &now, &earlier, &first)),
+        }
         if !partly.is_empty() {
             doubts.push(format!(
                 "not all agents counted everything (--count all) in the {over} before: bytes of Services that had \
@@ -70,12 +75,20 @@ impl Asked<'_> {
     }
 }
 
+/// A sentence on a Prometheus that has no metrics of the time before, but those of a time up to now.
+fn young(over: &str, age: Option<u64>) -> String {
+    let known = match age {
+        Some(age) => {
+            format!("It has those of the last {}: try --since {}", written(age), written(age / 2))
+        }
+        None => "It has those of seconds: wait".to_owned(),
+    };
+    format!("it has no metrics from before {over} ago. {known}")
+}
+
 /// Sentences on nodes whose metrics are of a part of either time: now, earlier, and at the earlier one's begin.
 fn missing(over: &Over, now: &Nodes, earlier: &Nodes, first: &Nodes) -> Vec<String> {
     let (over, twice) = (&over.0, over.twice());
-    if earlier.is_empty() {
-        return vec![format!("it has no metrics from before {over} ago: try a shorter --since")];
-    }
     if [now, earlier, first].iter().any(|nodes| nodes.contains(&None)) {
         return vec![
             "its metrics do not say of which node they are: set the label node in the scrape job. Whether all \

@@ -5,13 +5,15 @@ use std::fmt::Write as _;
 use super::super::Both;
 use super::super::table::direct;
 use super::Advice;
-use crate::explain::{empty, shown};
+use crate::explain::{empty, shown, some};
 use crate::magnitude;
 
 /// Most Services that are shown. JSON has all.
 const ROWS: usize = 20;
 /// Most of those that are left as they are.
 const LEFT: usize = 5;
+/// Most names in a sentence.
+const NAMED: usize = 5;
 
 /// The advice for people; `colour` adds terminal colours.
 #[must_use]
@@ -68,7 +70,8 @@ pub fn table(advice: &Advice, colour: bool) -> String {
         text += &rest(advice.left.len(), LEFT);
     }
     let who = if advice.months.is_some() { "A month, clients of" } else { "Clients of" };
-    text += &direct(advice.direct * factor, &format!("{who} all Services"));
+    let services = some(advice.direct_services.iter().map(String::as_str), NAMED);
+    text += &direct(advice.direct * factor, &format!("{who} {services}"));
     if advice.uncounted > 0 {
         let s = if advice.uncounted == 1 { " has" } else { "s have" };
         let _ = writeln!(text, "{} Service{s} no bytes in these metrics.", advice.uncounted);

@@ -37,6 +37,7 @@ pub fn table(since: &Since, colour: bool) -> String {
     let has_direct = since.direct != Outcome::default();
     if has_direct {
         table.add_row(cells("dialled directly".to_owned(), &since.direct));
+        table.add_row(cells("together".to_owned(), &since.together));
     }
     let mut text = format!("{}\n", table.trim_fmt());
     if let Some(more) = since.services.len().checked_sub(ROWS).filter(|more| *more > 0) {
@@ -81,6 +82,7 @@ SERVICE           OUT OF ZONE      STAYED        COSTS              SAVED
  shop/new          0 B → 30 GB      – → 0 %       $0.00 → $0.30      –
  all Services      40 TB → 10 TB    33 % → 89 %   $500.00 → $100.30  $700.00
  dialled directly  5.0 TB → 5.0 TB  0 % → 0 %     $100.00 → $100.00  $0.00
+ together          45 TB → 15 TB    31 % → 84 %   $600.00 → $200.30  $700.00
 
 The 3d before → the last 3d, as Prometheus has them, as those of a month. A GB costs $0.01 out of the zone, $0.02 \
 out of the region.
