@@ -14,6 +14,7 @@ use super::columns::{Need, fitting, shortened};
 use super::traffic::{ByTier, Row};
 use super::view::{Column, View};
 use crate::commands::list::EndpointRow;
+use topo_lb_core::magnitude;
 
 /// The columns of the open Service's tiers.
 const TIER_HEADER: [&str; 4] = ["TCP BY TIER", "ENDED/S", "BYTES/S", "FAILED"];
@@ -200,6 +201,12 @@ fn summary<'a>(view: &View, status: &Status, has_colours: bool) -> Paragraph<'a>
         let trouble = format!("   {}: {}{more}", printable(node), printable(trouble));
         spans.push(Span::from(trouble).style(coloured(Color::Red)));
     }
+    // The last, as it is what a narrow screen can miss best.
+    let sum = Row::sum("", view.rows()).rate;
+    if sum.all() > 0.0 || sum.far_bytes() > 0.0 {
+        let (made, far) = (per_second(sum.all()), magnitude::bytes(sum.far_bytes()));
+        spans.push(Span::from(format!("   all: {made} connections/s, {far}/s out of the zone")));
+    }
     Paragraph::new(Line::from(spans))
 }
 
@@ -246,7 +253,7 @@ mod tests {
         let status = Status { asked: 1, troubles, ..Status::default() };
         assert!(view.press(Key::Enter));
         let wanted = "\
-2 Services, 1 node   worker-2: no answer within 5 s
+2 Services, 1 node   worker-2: no answer within 5 s   all: 163 connections/s, 1.2 MB/s out of the zone
 SERVICE                           CONN/S      NODE      ZONE    REGION ELSEWHERE       FAR   FAR B/S   REFUSED    FAILED
 default/web                          163       120       3.2         -        40      25 %    1.2 MB       2.0         -
 default/idle\u{fffd}[2J                       -         -         -         -         -         -         -         -         -";
@@ -296,7 +303,7 @@ dialled directly                     1.0         -         -
         };
         let screen = screen(&view, &status);
         let head = "2 Services, 1 node   round trips node 0.1 ms   the agent only observes: connections and \
-                    refusals are those that would be\n";
+                    refusals are those that would be";
         assert!(screen.starts_with(head), "\n{screen}");
         let lines: Vec<String> = screen
             .lines()

@@ -6,12 +6,16 @@ use super::cells::{COLUMNS, Cut, Shown};
 use super::traffic::Row;
 use super::view::Column;
 
+/// The name of the last row: no Service has a name without a namespace.
+const ALL: &str = "all";
+
 /// The rows of a single look, as a table for people; of so many characters, if somebody looks.
 pub(super) fn text(rows: &[&Row], sort: Column, room: Option<usize>) -> String {
     if rows.is_empty() {
         return "No Service that is counted has had a connection.".to_owned();
     }
-    let rows: Vec<_> = rows.iter().map(|row| Cut::of_service(row)).collect();
+    let sum = (rows.len() > 1).then(|| Row::sum(ALL, rows.iter().copied()));
+    let rows: Vec<_> = rows.iter().copied().chain(&sum).map(Cut::of_service).collect();
     let shown = Shown::of(room.unwrap_or(usize::MAX / 2), sort, rows.iter());
     let mut table = comfy_table::Table::new();
     let others = shown.others.iter().map(|(place, _)| COLUMNS[*place].0);
@@ -50,6 +54,8 @@ mod tests {
         }
         let narrow = text(&rows, Some(60));
         assert!(narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");
+        let all = whole.lines().last().expect("a row");
+        assert!(all.starts_with("all ") && all.contains("1.2 MB"), "{whole}");
         assert!(narrow.contains("1.2 MB") && !narrow.contains("REGION"), "{narrow}");
         let left = Row {
             service: "shop/cart".into(),

@@ -160,6 +160,13 @@ pub struct Row {
 }
 
 impl Row {
+    /// All of these together, under this name.
+    pub(super) fn sum<'a>(name: &str, rows: impl IntoIterator<Item = &'a Self>) -> Self {
+        let mut all = Self { service: name.into(), ..Self::default() };
+        rows.into_iter().for_each(|row| all.rate.add(&row.rate));
+        all
+    }
+
     /// Whether topo-lb left all its connections to another proxy; clients may have dialled endpoints directly, too.
     pub(crate) fn is_left(&self) -> bool {
         let through = self.tiers.keys().filter(|tier| **tier != Tier::Direct);
