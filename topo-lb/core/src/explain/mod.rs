@@ -120,6 +120,9 @@ pub struct Policy {
     pub kind: &'static str,
     /// Its keys.
     pub keys: Vec<String>,
+    /// What may leave the tier in force: a share such as `20%`, or `auto`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spill: Option<String>,
     /// When endpoints are ejected, because connects to them fail.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ejection: Option<String>,
@@ -360,6 +363,7 @@ pub(crate) fn policy(decision: &Decision<'_>) -> Policy {
         trials: policy.trials.iter().map(ToString::to_string).collect(),
         kind: policy.kind.into(),
         keys: policy.keys.iter().map(|&key| key.to_owned()).collect(),
+        spill: policy.spill.map(|spill| spill.to_string()),
         ejection: policy.ejection.map(|setting| setting.to_string()),
         error: (!errors.is_empty()).then(|| errors.join("; ")),
         errors,

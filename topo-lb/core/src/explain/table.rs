@@ -111,9 +111,10 @@ pub(crate) fn port_text(port: &Port) -> String {
 pub(crate) fn policy_text(policy: &Policy) -> String {
     let keys: Vec<_> = policy.keys.iter().map(|key| shown(key)).collect();
     let source = policy.object.as_deref().map_or_else(|| policy.source.to_owned(), shown);
+    let spill = policy.spill.as_ref().map(|spill| format!("; spill {spill}")).unwrap_or_default();
     match &keys[..] {
         [] => source,
-        keys => format!("{source}: {}", keys.join(", ")),
+        keys => format!("{source}: {}{spill}", keys.join(", ")),
     }
 }
 

@@ -10,7 +10,7 @@ use crate::cluster::service::Skipped;
 use crate::cluster::unread::{Unread, What};
 use crate::cluster::{Annotation, Doubt, On, Service, ServiceId, State};
 use crate::explain::{shown, some};
-use crate::topology::{direct, named};
+use crate::topology::{has_direct, named};
 
 /// A finding for each annotation and label that has no effect where it is, once for all Pods of a
 /// namespace; for each address of a Service that is not served; for Endpoints that have no EndpointSlice in `state`; and for EndpointSlices of no Service.
@@ -97,7 +97,7 @@ fn sentence(what: &What, kind: &str, whose: &str) -> Option<String> {
 /// Why annotations of a Service that is not translated have no effect; `None` if they have.
 pub(super) fn without_effect(service: &Service) -> Option<String> {
     let skipped = service.skipped.filter(|why| *why != Skipped::NoClusterIp)?;
-    let (has_name, has_direct) = (named::has_name(service), direct::has_direct(service));
+    let (has_name, has_direct) = (named::has_name(service), has_direct(service));
     let is_idle = |one: &Annotation| match one {
         // Clients of a name dial pods themselves, and no hook sees which Service they mean.
         Annotation::ExternalTopologyKeys | Annotation::Ejection => true,

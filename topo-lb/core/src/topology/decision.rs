@@ -22,7 +22,7 @@ use super::policy::Policy;
 use super::policy_source::PolicySource;
 use super::rules::{PolicyKind, Rules};
 use super::scope::{self, Bypass};
-use super::spill::Share;
+use super::spill::{Share, Spill};
 use super::trial::Trial;
 use super::validation::Ignored;
 use super::verdict::Verdict;
@@ -63,6 +63,8 @@ pub struct InForce<'a> {
     pub kind: PolicyKind,
     /// Its keys; empty for *hints* and *none*.
     pub keys: Vec<&'a str>,
+    /// What annotation `topo-lb.io/spill` asks for; `None`: nothing spills.
+    pub spill: Option<Spill>,
     /// Annotations and fields that broke a rule.
     pub ignored: Vec<Ignored>,
     /// When endpoints are ejected; `None`: never.
@@ -300,6 +302,10 @@ impl<'a> Decision<'a> {
                 Rules::Keys(keys) => keys.keys.clone(),
                 Rules::OpenYurt { value, .. } => vec![value],
                 Rules::None => Vec::new(),
+            },
+            spill: match rules {
+                Rules::Keys(keys) => Some(keys.spill).filter(|spill| *spill != Spill::NONE),
+                Rules::OpenYurt { .. } | Rules::None => None,
             },
             origin: policy.origin.clone(),
             passed_over: policy.passed_over.clone(),

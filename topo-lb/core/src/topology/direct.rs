@@ -9,7 +9,6 @@ use super::evaluation::{CandidateStatus, Evaluation};
 use super::exposed::FrontendOfKind;
 use super::label::Here;
 use super::rules::Rules;
-pub(crate) use super::scope::has_direct;
 use super::shared;
 use super::validation::{Rule, quoted};
 use crate::cluster::service::STEER;

@@ -78,5 +78,5 @@ pub use policy_source::PolicySource;
 pub use reached::reached;
 pub use route::{Part, Route, headless_dials, port_name, routes};
 pub use rules::PolicyKind;
-pub use scope::{Bypass, Scope};
+pub use scope::{Bypass, Scope, has_direct};
 pub use verdict::{Chosen, Verdict};

@@ -182,7 +182,7 @@ pub fn headless_dials(
     scope: Scope,
     id: &ServiceId,
 ) -> Vec<(Family, DirectDials)> {
-    let Some(service) = state.service(id).filter(|service| direct::has_direct(service)) else {
+    let Some(service) = state.service(id).filter(|service| scope::has_direct(service)) else {
         return Vec::new();
     };
     let here = Here::of(state, this_node);

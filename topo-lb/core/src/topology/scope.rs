@@ -57,7 +57,8 @@ pub(super) fn is_headless(service: &Service) -> bool {
 
 /// Whether a headless Service says itself what becomes of clients that dial its endpoints. What a policy or a
 /// Namespace says of many does not count: members of a StatefulSet dial each other by their headless Service.
-pub(crate) fn has_direct(service: &Service) -> bool {
+#[must_use]
+pub fn has_direct(service: &Service) -> bool {
     is_headless(service) && service.policy.direct.is_some()
 }
 

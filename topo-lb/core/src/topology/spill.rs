@@ -35,7 +35,7 @@ impl Share {
 
 /// What `topo-lb.io/spill` asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Spill {
+pub enum Spill {
     /// This share.
     Share(Share),
     /// A share that follows from how crowded the tier is (`crowding`).
@@ -54,6 +54,15 @@ impl Spill {
         match text.trim() {
             AUTO => Ok(Self::Auto),
             _ => from_annotation(text).map(Self::Share),
+        }
+    }
+}
+
+impl fmt::Display for Spill {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Share(share) => share.fmt(f),
+            Self::Auto => f.write_str(AUTO),
         }
     }
 }

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::cluster::id;
 use topo_lb_core::cluster::State;
 use topo_lb_core::cluster::service::Skipped;
-use topo_lb_core::topology::{Bypass, Scope, bypass, decider};
+use topo_lb_core::topology::{Bypass, Scope, bypass, decider, has_direct};
 
 /// What becomes of a Service's connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -32,6 +32,10 @@ impl Treatment {
     pub(super) fn of(state: &State, scope: Scope, counts_all: bool, name: &str) -> Self {
         let service = id(name).and_then(|id| state.service(&id));
         let Some(service) = service else { return Self::Unknown };
+        let decides = decider(state, service).is_some();
+        if has_direct(service) && decides && bypass(state, scope, service).is_none() {
+            return Self::Policy;
+        }
         if !has_address(service) {
             return match service.skipped {
                 Some(Skipped::Headless) if counts_all => Self::Direct,
@@ -44,7 +48,7 @@ impl Treatment {
             Some(Bypass::OutOfScope) => Self::NotCounted,
             Some(Bypass::Annotation | Bypass::Local { .. }) => Self::NotHandled,
             None if service.policy.hints_asked => Self::Policy,
-            None if decider(state, service).is_some() => Self::Policy,
+            None if decides => Self::Policy,
             None => Self::NoPolicy,
         }
     }
@@ -79,6 +83,11 @@ mod tests {
             ("none", json!({}), json!({})),
             ("alone", json!({"topo-lb.io/handle": "false"}), json!({})),
             ("headless", json!({}), json!({"clusterIP": "None", "clusterIPs": ["None"]})),
+            (
+                "refusing",
+                json!({"topo-lb.io/topology-keys": "kubernetes.io/hostname", "topo-lb.io/direct": "refuse"}),
+                json!({"clusterIP": "None", "clusterIPs": ["None"]}),
+            ),
         ];
         for (name, annotations, more) in services {
             let mut spec = json!({"clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"],
@@ -92,15 +101,18 @@ mod tests {
             let _ = state.apply(Update::Service(Change::Applied(service)), "");
         }
         let all = |scope, counts_all| {
-            ["keys", "hints", "none", "alone", "headless", "gone"]
+            ["keys", "hints", "none", "alone", "headless", "refusing", "gone"]
                 .map(|name| Treatment::of(&state, scope, counts_all, &format!("d/{name}")))
         };
         use Treatment::{Direct, Left, NoPolicy, NotCounted, NotHandled, Policy, Unknown};
         let handled = |scope| all(scope, false);
-        assert_eq!(handled(Scope::All), [Policy, Policy, NoPolicy, NotHandled, Unknown, Unknown]);
-        let opt_in = [Policy, Policy, NotCounted, NotHandled, Unknown, Unknown];
+        assert_eq!(
+            handled(Scope::All),
+            [Policy, Policy, NoPolicy, NotHandled, Unknown, Policy, Unknown]
+        );
+        let opt_in = [Policy, Policy, NotCounted, NotHandled, Unknown, Policy, Unknown];
         assert_eq!(handled(Scope::OptIn), opt_in);
-        assert_eq!(all(Scope::OptIn, true), [Policy, Policy, Left, Left, Direct, Unknown]);
+        assert_eq!(all(Scope::OptIn, true), [Policy, Policy, Left, Left, Direct, Policy, Unknown]);
         assert_eq!((uncounted(&state, Scope::All), uncounted(&state, Scope::OptIn)), (0, 1));
     }
 }

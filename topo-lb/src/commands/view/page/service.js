@@ -58,7 +58,8 @@ function ofPort(of) {
   const facts = [
     refused > 0 ? html("b", { class: "bad" }, `${count(refused)} ${refused === 1 ? "node is" : "nodes are"} refused`) : "no node is refused",
     ` · ${count(crossing)} may leave ${crossing === 1 ? "its" : "their"} zone`];
-  const keys = policy.keys.length ? `: ${policy.keys.join(", ")}` : "";
+  const spill = policy.spill ? `; spill ${policy.spill}` : "";
+  const keys = policy.keys.length ? `: ${policy.keys.join(", ")}${spill}` : "";
   const list = html("ol", { class: "waterfall" }, ...rows.map((row) => alike(row, policy)));
   if (all > rows.length) list.append(html("li", { class: "note" }, `${count(all - rows.length)} more rows are not shown`));
   return html("section", {},
