@@ -1,6 +1,6 @@
 //! What accounting costs a short TCP connection: the same connections with the program attached, and
 //! without, in turns: connections to Services, and with `--count all` those that are not translated. And the time of the
-//! walk over open connections.
+//! walk over open connections. And what `connect` costs where it finds nothing.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd as _;
@@ -8,8 +8,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Error, Result, ensure};
-use aya_obj::generated::bpf_attach_type::BPF_CGROUP_SOCK_OPS;
-use aya_obj::generated::bpf_prog_type::BPF_PROG_TYPE_SOCK_OPS;
+use aya_obj::generated::bpf_attach_type::{BPF_CGROUP_INET4_CONNECT, BPF_CGROUP_SOCK_OPS};
+use aya_obj::generated::bpf_prog_type;
+use aya_obj::generated::bpf_prog_type::{BPF_PROG_TYPE_CGROUP_SOCK_ADDR, BPF_PROG_TYPE_SOCK_OPS};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::Value;
 use topo_lb_kernel::datapath::attach::walk;
@@ -108,7 +109,8 @@ pub(crate) fn measure(
         false => None,
     };
 
-    let [processor, latency] = turns(ground, &agent, &mut client, targets, effort.of(8, 60))?;
+    let rounds = effort.of(8, 60);
+    let [processor, latency] = turns(ground, &agent, &mut client, targets, rounds, ACCOUNTING)?;
     let ratios = [
         Figure::new("accounting_processor_ratio", "ratio", &processor).at_most(1.03),
         Figure::new("accounting_exchange_ratio", "ratio", &latency).at_most(1.03),
@@ -154,7 +156,8 @@ fn untranslated(
         let agent = ground.agent(("--manifests", &manifests), &[("--count", "all")])?;
         let targets = Targets::one(target);
         ground.reach(client, targets)?;
-        let [processor, latency] = turns(ground, &agent, client, targets, effort.of(8, 60))?;
+        let rounds = effort.of(8, 60);
+        let [processor, latency] = turns(ground, &agent, client, targets, rounds, ACCOUNTING)?;
         let counted = format!("tier=\"{way}\"}}");
         until("connections to be counted", PATIENCE, || {
             let metrics = agent.get("/metrics")?;
@@ -170,24 +173,51 @@ fn untranslated(
         ]);
     }
     nft("delete table ip proxy".to_owned())?;
+    figures.push(missed(ground, client, effort, say)?);
     Ok(figures)
 }
 
+/// What it costs to look a destination up that is neither a frontend nor one of 100,000 endpoints: the program of
+/// `connect` by one that does nothing in its link.
+fn missed(
+    ground: &Ground<'_>,
+    client: &mut Dialler,
+    effort: Effort,
+    say: &dyn Fn(&str),
+) -> Result<Figure> {
+    let services = effort.of(1_000, 10_000);
+    say("connects to no endpoint");
+    let population = Population { annotates: false, ..Population::new(HERE, 3, services, 10) };
+    let manifests = ground.manifests(&population, &[])?;
+    let agent = ground.agent(("--manifests", &manifests), &[("--count", "all")])?;
+    let targets = Targets::one((ground.cluster.pod("a")?.ipv4, PORT).into());
+    ground.reach(client, targets)?;
+    let [_, latency] = turns(ground, &agent, client, targets, effort.of(8, 60), CONNECT)?;
+    let figure = Figure::new("missed_endpoint_ratio", "ratio", &latency);
+    Ok(figure.with("endpoints", services * 10).at_most(1.01))
+}
+
+/// A link that the agent pins, and the type of its program with that of its place.
+type Link = (&'static str, bpf_prog_type, u32);
+const ACCOUNTING: Link = ("accounting", BPF_PROG_TYPE_SOCK_OPS, BPF_CGROUP_SOCK_OPS as u32);
+const CONNECT: Link = ("connect4", BPF_PROG_TYPE_CGROUP_SOCK_ADDR, BPF_CGROUP_INET4_CONNECT as u32);
+
 const ENDED: &str = "topo_lb_tcp_ended_connections_total{";
 
-/// Processor time and median time of a connection, with the program that accounts by one that does nothing in its link:
-/// the agent would put a link back that is gone.
+/// Processor time and median time of a connection, with a program by one that does nothing in its link: the agent would
+/// put a link back that is gone.
 fn turns(
     ground: &Ground<'_>,
     agent: &Agent<'_>,
     client: &mut Dialler,
     targets: Targets,
     rounds: u32,
+    (name, program_type, place): Link,
 ) -> Result<[Sample; 2]> {
-    let link = agent.pins().join("links/accounting");
-    let (link, info) = syscall::open_link(&link)?.context("the agent does not account")?;
+    let link = agent.pins().join("links").join(name);
+    let (link, info) = syscall::open_link(&link)?.context("the agent has no such link")?;
     let program = syscall::program_by_id(info.program)?;
-    let nothing = syscall::load_empty(BPF_PROG_TYPE_SOCK_OPS, BPF_CGROUP_SOCK_OPS as u32)?;
+    let nothing = syscall::load_empty(program_type, place)?;
     let node = ground.cluster.node(HERE)?;
     // What the agent does counts, too.
     let used = || -> Result<Duration> {

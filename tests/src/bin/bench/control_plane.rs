@@ -23,7 +23,7 @@ use topo_lb_tests::records::Records;
 const PERIOD: Duration = Duration::from_millis(10);
 /// A kubelet's status reports per hour when nothing changes (`nodeStatusReportFrequency`: 5 min).
 const REPORTS: f64 = 12.0;
-const MEGABYTE: f64 = 1e6;
+pub(crate) const MEGABYTE: f64 = 1e6;
 /// The kinds that an agent watches.
 const KINDS: usize = 6;
 
@@ -74,7 +74,7 @@ pub(crate) fn one_size(
     has_policies: bool,
 ) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
-    let (mut programmed, mut started, mut resident) =
+    let (mut programmed, mut started, mut memory) =
         (Sample::default(), Sample::default(), Sample::default());
     let (mut restarted, mut writes) = (Sample::default(), Sample::default());
     let others = if has_policies { policies::objects(ground, population)? } else { Vec::new() };
@@ -90,7 +90,7 @@ pub(crate) fn one_size(
         let listed = server.state().finished.context("all objects were listed")?;
         programmed.add(listed.elapsed().as_secs_f64());
         thread::sleep(Duration::from_secs(1));
-        resident.add(resident_bytes(&agent)? / MEGABYTE);
+        memory.add(resident(agent.process_id()?, "VmRSS:")? / MEGABYTE);
 
         agent.stop()?;
         let begun = Instant::now();
@@ -105,7 +105,7 @@ pub(crate) fn one_size(
     figures.push(Figure::new("start_seconds", "s", &started));
     figures.push(Figure::new("restart_seconds", "s", &restarted));
     figures.push(Figure::new("restart_writes", "writes", &writes));
-    figures.push(Figure::new("rss_mb", "MB", &resident));
+    figures.push(Figure::new("rss_mb", "MB", &memory));
     let listed = server.state().listed;
     // Every start lists once, and each round has two starts.
     let lists = f64::from(effort.of(2, 6));
@@ -199,11 +199,10 @@ fn status_reports(ground: &Ground<'_>, effort: Effort) -> Result<Vec<Figure>> {
     ])
 }
 
-/// Resident memory: `VmRSS` of /proc/PID/status.
-fn resident_bytes(agent: &Agent<'_>) -> Result<f64> {
-    let path = format!("/proc/{}/status", agent.process_id()?);
-    let status = fs::read_to_string(&path)?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+/// Resident memory of a process, in bytes: a line of /proc/PID/status, such as `VmRSS:`.
+pub(crate) fn resident(process: u32, line: &str) -> Result<f64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status"))?;
+    let line = status.lines().find_map(|it| it.strip_prefix(line));
     let kibibytes = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
     Ok(kibibytes.context("a process has a size")? * 1024.0)
 }

@@ -45,7 +45,7 @@ fn made_from(report: &str) -> Result<BTreeMap<PathBuf, String>> {
 }
 
 /// The parts of the page: title, text, names of the figures.
-const PARTS: [(&str, &str, &[&str]); 8] = [
+const PARTS: [(&str, &str, &[&str]); 9] = [
     (
         "Connect path",
         "Connect, 64 bytes to the server, 64 bytes back, close: between two pods of one node, both \
@@ -78,12 +78,14 @@ const PARTS: [(&str, &str, &[&str]); 8] = [
          processor time of the walk over open connections that a scrape makes; each of them has moved \
          bytes since the last walk. *untranslated_processor_ratio* and *untranslated_exchange_ratio* are the same with \
          `--count all` for connections that topo-lb does not translate, what the agent does with them included: *left* \
-         ones go to a Service by a rule of nftables, *direct* ones to the pod.",
+         ones go to a Service by a rule of nftables, *direct* ones to the pod. *missed_endpoint_ratio* is the median \
+         time of a connection to a pod that is no endpoint, with the program of `connect` by that with an empty program.",
         &[
             "accounting_processor_ratio",
             "accounting_exchange_ratio",
             "untranslated_processor_ratio",
             "untranslated_exchange_ratio",
+            "missed_endpoint_ratio",
             "walk_100k_ms",
         ],
     ),
@@ -216,10 +218,16 @@ const PARTS: [(&str, &str, &[&str]); 8] = [
          often.",
         &["view_first_paint_ms", "view_longest_frame_ms", "view_updates_per_second"],
     ),
+    (
+        "What to bind first",
+        "`topo-lb plan --advise` of Services of 10 endpoints in three zones, none with a policy, from manifests and a \
+         file of metrics for each node, whose clients use 100 of the Services at three distances.",
+        &["advise_seconds", "advise_mb"],
+    ),
 ];
 
 /// Parts that are newer than the last whole run.
-const NEWER: [&str; 2] = ["DNS", "The page of `topo-lb view`"];
+const NEWER: [&str; 3] = ["DNS", "The page of `topo-lb view`", "What to bind first"];
 
 fn page(report: &Report) -> Result<String> {
     let mut text = String::from(

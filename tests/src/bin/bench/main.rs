@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: measures topo-lb and its alternatives.
 
 mod accounting;
+mod advice;
 mod api;
 mod connect;
 mod control_plane;
@@ -108,6 +109,8 @@ enum Part {
     View,
     /// A rolling update on 5,000 nodes
     Rollout,
+    /// `plan --advise` of a large cluster
+    Advice,
 }
 
 fn main() -> ExitCode {
@@ -158,7 +161,7 @@ fn measure(effort: Effort, parts: &[Part]) -> Result<Report> {
     let wanted = |part| parts.is_empty() || parts.contains(&part);
     let mut results: Vec<Figure> = Vec::new();
     type Measure = fn(&Ground<'_>, Effort, &dyn Fn(&str)) -> Result<Vec<Figure>>;
-    let parts: [(Part, Measure); 9] = [
+    let parts: [(Part, Measure); 10] = [
         (Part::Connect, connect::measure),
         (Part::Accounting, accounting::measure),
         (Part::External, external::measure),
@@ -168,6 +171,7 @@ fn measure(effort: Effort, parts: &[Part]) -> Result<Report> {
         (Part::ControlPlane, control_plane::measure),
         (Part::FirstContact, first_contact::measure),
         (Part::View, view::measure),
+        (Part::Advice, advice::measure),
     ];
     let parts: Vec<_> = parts.into_iter().filter(|(part, _)| wanted(*part)).collect();
     if !parts.is_empty() {
