@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
-use ratatui::style::{Color, Modifier, Style};
+use ratatui::style::{Color, Modifier, Style, Stylize as _};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row as Cells, Table, TableState};
 
@@ -14,7 +14,6 @@ use super::columns::{Need, fitting, shortened};
 use super::traffic::{ByTier, Row};
 use super::view::{Column, View};
 use crate::commands::list::EndpointRow;
-use topo_lb_core::magnitude;
 
 /// The columns of the open Service's tiers.
 const TIER_HEADER: [&str; 4] = ["TCP BY TIER", "ENDED/S", "BYTES/S", "FAILED"];
@@ -63,7 +62,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View, status: &Status, has_colo
     let [head, body, name, by_tier, nodes, others, foot] = areas.areas(frame.area());
     frame.render_widget(summary(view, status, has_colours), head);
     let all = view.rows();
-    let services: Vec<_> = all.iter().map(|row| Cut::of_service(row)).collect();
+    let sum = Row::sum_of(&all);
+    let services: Vec<_> = all.iter().copied().chain(&sum).map(Cut::of_service).collect();
     let of_node = |(node, rate): (&Arc<str>, _)| Cut::of(node, rate);
     let of_nodes = open.filter(|_| endpoints.is_none()).into_iter().flat_map(|row| &row.nodes);
     let of_nodes: Vec<_> = of_nodes.map(of_node).collect();
@@ -71,7 +71,14 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View, status: &Status, has_colo
     let shown = Shown::of(room, view.sort, services.iter().chain(&of_nodes));
     let cursor = view.cursor.as_ref().map(|_| view.place());
     let mut state = TableState::default().with_selected(cursor);
-    let services = table(&services, "SERVICE", Some(view.sort), &shown, has_colours);
+    let (rows, sum) = services.split_at(all.len());
+    let mut services = table(rows, "SERVICE", Some(view.sort), &shown, has_colours);
+    // A small screen has room for Services alone.
+    if let [sum] = sum
+        && body.height > 3
+    {
+        services = services.footer(line(sum, &shown, false).bold());
+    }
     frame.render_stateful_widget(services, body, &mut state);
     if let Some(text) = &status.others {
         frame.render_widget(Paragraph::new(text.clone()), others);
@@ -201,12 +208,6 @@ fn summary<'a>(view: &View, status: &Status, has_colours: bool) -> Paragraph<'a>
         let trouble = format!("   {}: {}{more}", printable(node), printable(trouble));
         spans.push(Span::from(trouble).style(coloured(Color::Red)));
     }
-    // The last, as it is what a narrow screen can miss best.
-    let sum = Row::sum("", view.rows()).rate;
-    if sum.all() > 0.0 || sum.far_bytes() > 0.0 {
-        let (made, far) = (per_second(sum.all()), magnitude::bytes(sum.far_bytes()));
-        spans.push(Span::from(format!("   all: {made} connections/s, {far}/s out of the zone")));
-    }
     Paragraph::new(Line::from(spans))
 }
 
@@ -253,7 +254,7 @@ mod tests {
         let status = Status { asked: 1, troubles, ..Status::default() };
         assert!(view.press(Key::Enter));
         let wanted = "\
-2 Services, 1 node   worker-2: no answer within 5 s   all: 163 connections/s, 1.2 MB/s out of the zone
+2 Services, 1 node   worker-2: no answer within 5 s
 SERVICE                           CONN/S      NODE      ZONE    REGION ELSEWHERE       FAR   FAR B/S   REFUSED    FAILED
 default/web                          163       120       3.2         -        40      25 %    1.2 MB       2.0         -
 default/idle\u{fffd}[2J                       -         -         -         -         -         -         -         -         -";
@@ -303,7 +304,7 @@ dialled directly                     1.0         -         -
         };
         let screen = screen(&view, &status);
         let head = "2 Services, 1 node   round trips node 0.1 ms   the agent only observes: connections and \
-                    refusals are those that would be";
+                    refusals are those that would be\n";
         assert!(screen.starts_with(head), "\n{screen}");
         let lines: Vec<String> = screen
             .lines()
@@ -410,6 +411,15 @@ dialled directly                     1.0         -         -
         let foot: Vec<_> = screen.lines().rev().take(2).collect();
         assert!(foot[0].starts_with('←'), "\n{screen}");
         assert_eq!(foot[1], "To no Service: 5.0 B/s", "\n{screen}");
+    }
+
+    #[test]
+    fn the_last_row_is_the_sum_of_all() {
+        let mut view = View::default();
+        view.update(Row::examples());
+        let screen = screen(&view, &Status::default());
+        let sum = screen.lines().find(|line| line.starts_with("all ")).expect("a sum");
+        assert!(sum.contains(" 163 ") && sum.contains("1.2 MB"), "\n{screen}");
     }
 
     #[test]

@@ -6,15 +6,12 @@ use super::cells::{COLUMNS, Cut, Shown};
 use super::traffic::Row;
 use super::view::Column;
 
-/// The name of the last row: no Service has a name without a namespace.
-const ALL: &str = "all";
-
 /// The rows of a single look, as a table for people; of so many characters, if somebody looks.
 pub(super) fn text(rows: &[&Row], sort: Column, room: Option<usize>) -> String {
     if rows.is_empty() {
         return "No Service that is counted has had a connection.".to_owned();
     }
-    let sum = (rows.len() > 1).then(|| Row::sum(ALL, rows.iter().copied()));
+    let sum = Row::sum_of(rows);
     let rows: Vec<_> = rows.iter().copied().chain(&sum).map(Cut::of_service).collect();
     let shown = Shown::of(room.unwrap_or(usize::MAX / 2), sort, rows.iter());
     let mut table = comfy_table::Table::new();

@@ -160,11 +160,11 @@ pub struct Row {
 }
 
 impl Row {
-    /// All of these together, under this name.
-    pub(super) fn sum<'a>(name: &str, rows: impl IntoIterator<Item = &'a Self>) -> Self {
-        let mut all = Self { service: name.into(), ..Self::default() };
-        rows.into_iter().for_each(|row| all.rate.add(&row.rate));
-        all
+    /// Several rows together; no Service has this name, as it has no namespace.
+    pub(super) fn sum_of(rows: &[&Self]) -> Option<Self> {
+        let mut all = Self { service: "all".into(), ..Self::default() };
+        rows.iter().for_each(|row| all.rate.add(&row.rate));
+        (rows.len() > 1).then_some(all)
     }
 
     /// Whether topo-lb left all its connections to another proxy; clients may have dialled endpoints directly, too.
