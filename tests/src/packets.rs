@@ -215,7 +215,7 @@ impl Programs {
     ) -> Result<(i32, Vec<u8>, u32)> {
         let frame = received_by(device, packet);
         let is_external = hook == Hook::ExternalIngress;
-        let sent_back = if is_external { self.run_by_xdp(device, &frame)? } else { None };
+        let by_xdp = if is_external { self.run_by_xdp(device, &frame)? } else { None };
         let mut out = vec![0; packet.len() + 256];
         // The first eleven words of `struct __sk_buff` (include/uapi/linux/bpf.h): the third one is the
         // mark.
@@ -235,8 +235,8 @@ impl Programs {
             *address = NODE_MAC;
         }
         let verdict = result.return_value.cast_signed();
-        if let Some(sent_back) = sent_back {
-            fast_path::compare(&sent_back, verdict, &out)?;
+        if let Some(by_xdp) = by_xdp {
+            fast_path::compare(&by_xdp, verdict, &out)?;
         }
         Ok((verdict, out, context_out[2]))
     }

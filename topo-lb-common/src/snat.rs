@@ -15,6 +15,10 @@ pub struct Snat {
     pub device4: u32,
     /// The same for IPv6.
     pub device6: u32,
+    /// Ethernet address of that device; zeros: none.
+    pub ethernet: [u8; 6],
+    /// Zero.
+    pub reserved: [u8; 2],
     /// Not zero: a program met a route on which it cannot send packets on, so the kernel has to masquerade.
     /// It stays so as long as the map is there.
     pub declined: u32,

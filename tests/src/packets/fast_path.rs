@@ -1,25 +1,33 @@
 //! Runs each packet of a client outside through the program of XDP, too: it sends back what the program of tc
-//! sends on, the same bytes, or leaves it to that, as it came.
+//! sends on, the same bytes, drops what that drops, or leaves it to that, as it came.
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use aya::Ebpf;
 use aya::maps::PerCpuArray;
 use aya::programs::{TestRun as _, TestRunOptions, Xdp};
 use topo_lb_common::maps;
 use topo_lb_common::packets::{Packets, XDP};
 
-use super::{BACK, Programs, Raw};
+use super::{BACK, DROP, Programs, Raw};
 use crate::requirements::kernel;
 
 /// The program of XDP.
 const PROGRAM: &str = "topo_lb_xdp";
-/// `XDP_PASS` and `XDP_TX`, include/uapi/linux/bpf.h.
+/// `XDP_DROP`, `XDP_PASS` and `XDP_TX`, include/uapi/linux/bpf.h.
+const XDP_DROP: u32 = 1;
 const PASS: u32 = 2;
 const TX: u32 = 3;
 /// Longer frames do not fit into the page of a run.
 const LONGEST: usize = 3_000;
 /// The addresses of an Ethernet header: tc leaves them to the kernel.
 const ADDRESSES: usize = 12;
+
+/// What XDP does with a frame that it does not leave to tc.
+pub(super) enum ByXdp {
+    /// It sends this back.
+    SentBack(Vec<u8>),
+    Dropped,
+}
 
 pub(super) fn load(ebpf: &mut Ebpf) -> Result<()> {
     program(ebpf)?.load().context("the verifier refuses the program of XDP")
@@ -30,8 +38,8 @@ fn program(ebpf: &mut Ebpf) -> Result<&mut Xdp> {
 }
 
 impl Programs {
-    /// The frame that XDP sends back; `None`: it leaves it to tc.
-    pub(super) fn run_by_xdp(&mut self, device: u32, frame: &[u8]) -> Result<Option<Vec<u8>>> {
+    /// What XDP does with a frame; `None`: it leaves it to tc.
+    pub(super) fn run_by_xdp(&mut self, device: u32, frame: &[u8]) -> Result<Option<ByXdp>> {
         // A run has the device that it is given from Linux 5.14 on (ec94670fcb3b, "bpf: Support specifying ingress
         // via xdp_md context in BPF_PROG_TEST_RUN").
         if kernel() < (5, 14) || frame.len() > LONGEST {
@@ -46,20 +54,29 @@ impl Programs {
         options.data_out = Some(&mut out);
         let result = program(&mut self.ebpf)?.test_run(options)?;
         let verdict = result.return_value;
-        ensure!(verdict == TX || verdict == PASS && out == frame, "verdict {verdict} of XDP");
-        Ok((verdict == TX).then_some(out))
+        Ok(match verdict {
+            TX => Some(ByXdp::SentBack(out)),
+            XDP_DROP => Some(ByXdp::Dropped),
+            PASS if out == frame => None,
+            verdict => bail!("verdict {verdict} of XDP"),
+        })
     }
 
-    /// How many packets XDP has sent back.
-    pub fn sent_back(&self) -> Result<u64> {
+    /// How many packets XDP has sent back, and how many it has dropped.
+    pub fn done_by_xdp(&self) -> Result<(u64, u64)> {
         let packets = self.ebpf.map(maps::PACKETS).context("a map")?;
         let packets = PerCpuArray::<_, Raw<Packets>>::try_from(packets)?.get(&XDP, 0)?;
-        Ok(packets.iter().map(|packets| packets.0.translated).sum())
+        let sum = |of: fn(&Packets) -> u64| packets.iter().map(|packets| of(&packets.0)).sum();
+        Ok((sum(|it| it.translated), sum(|it| it.denied)))
     }
 }
 
-/// Checks that tc has sent on what XDP has sent back.
-pub(super) fn compare(sent_back: &[u8], verdict: i32, by_tc: &[u8]) -> Result<()> {
+/// Checks that tc has sent on what XDP has sent back, and dropped what it has dropped.
+pub(super) fn compare(by_xdp: &ByXdp, verdict: i32, by_tc: &[u8]) -> Result<()> {
+    let ByXdp::SentBack(sent_back) = by_xdp else {
+        ensure!(verdict == DROP, "XDP drops a packet on which tc's verdict is {verdict}");
+        return Ok(());
+    };
     ensure!(verdict == BACK, "XDP sends back a packet on which tc's verdict is {verdict}");
     ensure!(
         sent_back[ADDRESSES..] == by_tc[ADDRESSES..],

@@ -19,6 +19,7 @@ use topo_lb_kernel::datapath::programs::object::{
 };
 
 use super::{Hook, Programs, Raw, octets};
+use crate::frame::NODE_MAC;
 
 /// The mark of packets to endpoints of other nodes.
 pub const MARK: u32 = MASQUERADE_MARK;
@@ -100,7 +101,8 @@ impl Programs {
             address4: four.octets(),
             device4: device,
             device6: device,
-            declined: 0,
+            ethernet: NODE_MAC,
+            ..Snat::default()
         })
     }
 

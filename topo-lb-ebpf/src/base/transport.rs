@@ -32,6 +32,19 @@ pub(crate) struct Transport {
     pub(crate) is_sound: bool,
 }
 
+impl Transport {
+    /// One of which nothing is known yet.
+    pub(crate) const NONE: Self = Self {
+        ports: 0,
+        sequence: 0,
+        acknowledged: 0,
+        payload: 0,
+        flags: 0,
+        words: 0,
+        is_sound: false,
+    };
+}
+
 /// Both ports as in a packet, from host order.
 #[inline(always)]
 pub(crate) const fn ports(source: u16, destination: u16) -> u32 {
@@ -59,15 +72,7 @@ pub(crate) fn ports_of<F: Read>(skb: *mut __sk_buff, header: &Header<F>) -> Opti
 /// The transport header of a packet.
 #[inline(always)]
 pub(crate) fn transport<F: Read>(skb: *mut __sk_buff, header: &Header<F>) -> Transport {
-    let mut transport = Transport {
-        ports: 0,
-        sequence: 0,
-        acknowledged: 0,
-        payload: 0,
-        flags: 0,
-        words: 0,
-        is_sound: false,
-    };
+    let mut transport = Transport::NONE;
     let room = header.end.wrapping_sub(header.transport);
     let is_usual = header.transport == ETHERNET + F::BYTES;
     match header.protocol {

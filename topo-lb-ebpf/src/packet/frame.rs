@@ -1,6 +1,6 @@
 //! A frame in a driver: read and written in place, as nothing else has it yet.
 
-use aya_ebpf::bindings::xdp_md;
+use aya_ebpf::bindings::{bpf_fib_lookup as FibLookup, xdp_md};
 use topo_lb_common::address::{TCP, UDP};
 
 use crate::base::access::{ETHERNET, Packet as _, bounds};
@@ -16,6 +16,8 @@ use crate::packet::rewrite::Write;
 pub(crate) trait InPlace: Read + Write {
     /// The bytes of the IP packet, as its header says, and the hops that it may still make.
     fn extent(frame: *mut xdp_md) -> Option<(u16, u8)>;
+    /// Adds what routes may depend on besides addresses: the TOS, or the traffic class with the flow label.
+    fn classify(frame: *mut xdp_md, question: &mut FibLookup) -> Option<()>;
     /// The sum of both addresses.
     fn sum(addresses: (Self::Address, Self::Address)) -> Change;
     /// Writes the addresses of a header, and takes one from its hops. `change`: that of the addresses.
@@ -31,6 +33,14 @@ impl InPlace for V4 {
         let [first, _, third] = frame.direct(ETHERNET)?;
         let ([_, _, high, low], [hops, ..]) = (first.to_ne_bytes(), third.to_ne_bytes());
         Some((u16::from_be_bytes([high, low]), hops))
+    }
+
+    #[inline(always)]
+    fn classify(frame: *mut xdp_md, question: &mut FibLookup) -> Option<()> {
+        let [first] = frame.direct(ETHERNET)?;
+        let [_, tos, ..] = first.to_ne_bytes();
+        question.__bindgen_anon_2.tos = tos;
+        Some(())
     }
 
     #[inline(always)]
@@ -61,6 +71,14 @@ impl InPlace for V6 {
         let [high, low, _, hops] = second.to_ne_bytes();
         let payload = u16::from_be_bytes([high, low]);
         if payload > u16::MAX - 40 { None } else { Some((payload + 40, hops)) }
+    }
+
+    #[inline(always)]
+    fn classify(frame: *mut xdp_md, question: &mut FibLookup) -> Option<()> {
+        let [first] = frame.direct(ETHERNET)?;
+        // All but the version, `IPV6_FLOWINFO_MASK`, as `ip6_route_input` has it (net/ipv6/route.c).
+        question.__bindgen_anon_2.flowinfo = first & u32::to_be(0x0fff_ffff);
+        Some(())
     }
 
     #[inline(always)]
@@ -95,15 +113,7 @@ impl InPlace for V6 {
 #[inline(always)]
 pub(crate) fn transport<F: Read>(frame: *mut xdp_md, protocol: u8, room: u32) -> Option<Transport> {
     let place = ETHERNET + F::BYTES;
-    let mut transport = Transport {
-        ports: 0,
-        sequence: 0,
-        acknowledged: 0,
-        payload: 0,
-        flags: 0,
-        words: 0,
-        is_sound: true,
-    };
+    let mut transport = Transport { is_sound: true, ..Transport::NONE };
     if protocol == TCP {
         let [ports, sequence, acknowledged, word, _] = frame.direct::<5>(place)?;
         let [offset, flags, _, _] = word.to_ne_bytes();

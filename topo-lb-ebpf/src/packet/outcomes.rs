@@ -22,12 +22,12 @@ pub(crate) fn count(hook: Hook, outcome: Outcome) {
     }
 }
 
-/// Counts a packet that XDP has translated.
+/// Counts a packet that XDP has not left to tc, with its outcome.
 #[inline(always)]
-pub(crate) fn sent_back() {
+pub(crate) fn done_by_xdp(outcome: Outcome) {
     if let Some(packets) = PACKETS.get_ptr_mut(XDP) {
         // SAFETY: as in `count`.
-        unsafe { (*packets).translated += 1 };
+        unsafe { *(*packets).at(outcome) += 1 };
     }
 }
 

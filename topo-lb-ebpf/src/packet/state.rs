@@ -15,9 +15,23 @@ use crate::packet::connection::{find_of, holds, other_key};
 use crate::packet::four_tuple::{EntryFields, FourTuple};
 use crate::packet::verdict::Verdict;
 
-/// How often a datagram also refreshes the entry of the other direction: every 2^33 ns (8.6 s),
-/// which is less than any lifetime.
+/// How often a datagram also refreshes the entry of the other direction, and a packet of each direction is tc's:
+/// every 2^33 ns (8.6 s), which is less than any lifetime.
 const REFRESH: u32 = 33;
+
+/// Whether a packet at `now` is its direction's first one in the current [`REFRESH`]. That begins at another
+/// [`TICK`] for connections with other ports, or all would be due at once.
+#[inline(always)]
+pub(crate) fn is_due(fields: EntryFields, now: u64) -> bool {
+    // SAFETY: fields of a look-up's value, each read separately.
+    let (before, ports) = unsafe {
+        let ports = [fields.source_port.read_volatile(), fields.destination_port.read_volatile()];
+        (fields.last_used.read_volatile(), ports.map(u64::from))
+    };
+    let phase = (ports[0] + ports[1]) << TICK;
+    (before.wrapping_add(phase) ^ now.wrapping_add(phase)) >> REFRESH != 0
+}
+
 /// Whether a client's packet shows that its half-open connection is established: it completes TCP's
 /// handshake, or it is a datagram after an answer.
 #[inline(always)]
@@ -99,12 +113,9 @@ pub(crate) fn changes_state<F: Family>(
     }
     let fields = EntryFields::of(connection);
     // SAFETY: fields of a look-up's value, each read separately.
-    let (before, state, kind) = unsafe {
-        let before = fields.last_used.read_volatile();
-        (before, fields.state.read_volatile(), fields.kind.read_volatile())
-    };
+    let (state, kind) = unsafe { (fields.state.read_volatile(), fields.kind.read_volatile()) };
     // TCP has acknowledgements, and the time of its replies shows whether the endpoint is silent.
-    (before ^ now) >> REFRESH != 0 || kind & REPLY != 0 && state & ANSWERED == 0
+    is_due(fields, now) || kind & REPLY != 0 && state & ANSWERED == 0
 }
 
 /// Records what a packet changes in both entries of the connection, if anything. `key` is that of

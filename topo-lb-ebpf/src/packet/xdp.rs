@@ -1,7 +1,8 @@
 //! The fast path of what tc has decided: before the kernel has made a packet of a frame, that of an established
-//! connection with a source of ours ([`crate::packet::snat`]) is translated and sent back out of its device.
+//! connection with a source of ours ([`crate::packet::snat`]) is translated and sent back out of its device, and one
+//! of a client that may not dial the frontend is dropped.
 //!
-//! It decides nothing. What a program of tc would record, answer, check or drop is tc's, and so is what the
+//! It decides nothing. What a program of tc would record, answer or check is tc's, and so is what the
 //! kernel has to look at: all that passes as it came.
 
 use core::ptr::NonNull;
@@ -10,8 +11,9 @@ use aya_ebpf::bindings::{
     BPF_FIB_LKUP_RET_SUCCESS, bpf_fib_lookup as FibLookup, xdp_action, xdp_md,
 };
 use aya_ebpf::helpers::bpf_fib_lookup;
-use topo_lb_common::address::TCP;
+use topo_lb_common::address::{TCP, UDP};
 use topo_lb_common::connection::{self as kind, Connection4, FROM_CLIENT, OUTSIDE_DEVICE};
+use topo_lb_common::packets::Outcome;
 use topo_lb_common::snat::is_source_port;
 
 use crate::base::clock::now;
@@ -20,60 +22,112 @@ use crate::base::header::Read as _;
 use crate::base::maps::SNAT;
 use crate::base::transport::{Transport, split_ports};
 use crate::decide::frontend_filter::has_bit;
+use crate::decide::trace::is_on;
 use crate::packet::connection::{self, EndpointCheck};
 use crate::packet::fast_path::{FastPath, PacketSummary};
 use crate::packet::four_tuple::{EntryFields, FourTuple};
 use crate::packet::frame::{self, Ends, InPlace, device, ether_type};
-use crate::packet::outcomes::sent_back;
+use crate::packet::outcomes::done_by_xdp;
+use crate::packet::outside::is_denied;
+use crate::packet::own;
 use crate::packet::reply_filter::is_no_endpoint;
 use crate::packet::snat::Route;
 use crate::packet::state;
+use crate::packet::unreachable::Unreachable;
 
-/// How often a packet of each direction of a connection is tc's: every 2^33 ns (8.6 s). Then the kernel uses its
-/// entry of the neighbour, and finds out whether that still answers.
-const CONFIRM: u32 = 33;
+/// What [`send_back`] returns for a packet of no established connection: no action of XDP.
+const UNKNOWN: u32 = u32::MAX;
 
 /// Handles a frame that a device has received.
 #[inline(always)]
 pub(crate) fn receive(frame: *mut xdp_md) -> u32 {
-    match ether_type(frame) {
-        Some(V4::ETHER_TYPE) => send_back4(frame),
-        Some(V6::ETHER_TYPE) => send_back6(frame),
+    let verdict = match ether_type(frame) {
+        Some(V4::ETHER_TYPE) => match send_back4(frame) {
+            UNKNOWN => drop_denied4(frame),
+            verdict => verdict,
+        },
+        Some(V6::ETHER_TYPE) => match send_back6(frame) {
+            UNKNOWN => drop_denied6(frame),
+            verdict => verdict,
+        },
         // With the tag of a VLAN it belongs to another device.
         _ => xdp_action::XDP_PASS,
+    };
+    match verdict {
+        xdp_action::XDP_TX => done_by_xdp(Outcome::Translated),
+        xdp_action::XDP_DROP => done_by_xdp(Outcome::Denied),
+        _ => {}
     }
+    verdict
 }
 
-// Global functions, as those of `steps`: the frames of both families together are more than a program's stack.
+// Global functions, as those of `steps`: the frames of all together are more than a program's stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn send_back4(frame: *mut xdp_md) -> u32 {
-    verdict(send_back::<V4>(frame))
+    send_back::<V4>(frame).unwrap_or(xdp_action::XDP_PASS)
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn send_back6(frame: *mut xdp_md) -> u32 {
-    verdict(send_back::<V6>(frame))
+    send_back::<V6>(frame).unwrap_or(xdp_action::XDP_PASS)
 }
 
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn drop_denied4(frame: *mut xdp_md) -> u32 {
+    if is_dropped::<V4>(frame) == Some(true) { xdp_action::XDP_DROP } else { xdp_action::XDP_PASS }
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn drop_denied6(frame: *mut xdp_md) -> u32 {
+    if is_dropped::<V6>(frame) == Some(true) { xdp_action::XDP_DROP } else { xdp_action::XDP_PASS }
+}
+
+/// Whether tc would only drop and count a packet of no established connection: it opens one that
+/// `loadBalancerSourceRanges` deny. `None`: it cannot be read.
 #[inline(always)]
-fn verdict(is_sent: Option<()>) -> u32 {
-    if is_sent.is_none() {
-        return xdp_action::XDP_PASS;
+fn is_dropped<F: FastPath + InPlace + Unreachable>(frame: *mut xdp_md) -> Option<bool> {
+    let packet = F::summary(frame)?;
+    let (bytes, _) = F::extent(frame)?;
+    let transport = frame::transport::<F>(frame, packet.protocol, u32::from(bytes) - F::BYTES)?;
+    if !connection::opens(packet.protocol, &transport) {
+        return Some(false);
     }
-    sent_back();
-    xdp_action::XDP_TX
+    let (source_port, port) = split_ports(packet.ports);
+    let frontend = F::frontend(packet.destination, port, packet.protocol);
+    // The kernel drops a packet of a source that is no single host. A tracer is told of each that tc drops.
+    if !is_denied::<F>(&frontend, packet.source) || !F::is_unicast(packet.source) || is_on() {
+        return Some(false);
+    }
+    let says = FourTuple::<F> {
+        source: packet.source,
+        destination: packet.destination,
+        source_port,
+        destination_port: port,
+    };
+    let key = says.key(packet.protocol, FROM_CLIENT, OUTSIDE_DEVICE);
+    let is_known = connection::find_half_open::<F>(&key).is_some()
+        || packet.protocol == UDP && own::is_own::<F>(&key, now());
+    Some(!is_known)
 }
 
-/// Sends a packet of an established connection on. `None`: it is tc's, and as it came.
+/// Sends a packet of an established connection on: returns `XDP_TX`, or [`UNKNOWN`] if it is of none.
+/// `None`: it is tc's, and as it came.
 #[inline(always)]
-fn send_back<F: FastPath + InPlace + Route>(frame: *mut xdp_md) -> Option<()> {
-    let (address, uplink) = F::own_fields(SNAT.get_ptr(0)?);
+fn send_back<F: FastPath + InPlace + Route>(frame: *mut xdp_md) -> Option<u32> {
+    let snat = SNAT.get_ptr(0)?;
+    let (address, uplink) = F::own_fields(snat);
     // SAFETY: fields of an array's element. Only the agent writes them.
-    let (address, uplink) = unsafe { (F::words(address.read_volatile()), uplink.read_volatile()) };
+    let (address, uplink, ethernet) = unsafe {
+        let ethernet = (&raw const (*snat).ethernet).read_volatile();
+        (F::words(address.read_volatile()), uplink.read_volatile(), ethernet)
+    };
     // Zero while the kernel gives connections their source, for example as somebody has rules for what it forwards.
-    if uplink != device(frame) {
+    // A frame for another host is nobody's.
+    if uplink != device(frame) || frame::receiver(frame)? != ethernet {
         return None;
     }
     let packet = F::summary(frame)?;
@@ -91,7 +145,7 @@ fn send_back<F: FastPath + InPlace + Route>(frame: *mut xdp_md) -> Option<()> {
         destination_port,
     };
     let key = says.key(packet.protocol, FROM_CLIENT, OUTSIDE_DEVICE);
-    let found = connection::find_established::<F>(&key)?;
+    let Some(found) = connection::find_established::<F>(&key) else { return Some(UNKNOWN) };
     let now = now();
     if hops <= 1 || !is_settled::<F>(found, packet.protocol, &transport, now) {
         return None;
@@ -104,10 +158,11 @@ fn send_back<F: FastPath + InPlace + Route>(frame: *mut xdp_md) -> Option<()> {
     }
     state::note::<F>(found, packet.protocol, &transport, now);
     if packet.protocol == TCP {
-        frame::rewrite::<F, 5>(frame, &packet, stored, &to, ends)
+        frame::rewrite::<F, 5>(frame, &packet, stored, &to, ends)?;
     } else {
-        frame::rewrite::<F, 2>(frame, &packet, stored, &to, ends)
+        frame::rewrite::<F, 2>(frame, &packet, stored, &to, ends)?;
     }
+    Some(xdp_action::XDP_TX)
 }
 
 /// Whether a packet may be one to a frontend, or a reply to `address`, the source of connections: as tc looks
@@ -130,19 +185,20 @@ fn is_settled<F: FastPath>(
     now: u64,
 ) -> bool {
     let fields = EntryFields::of(found);
-    // SAFETY: fields of a look-up's value, each read separately.
-    let (kind, last_used) =
-        unsafe { (fields.kind.read_volatile(), fields.last_used.read_volatile()) };
+    // SAFETY: a field of a look-up's value.
+    let kind = unsafe { fields.kind.read_volatile() };
+    // With the packets that are due, the kernel uses its entry of the neighbour, and finds out whether that still
+    // answers.
     kind & kind::SNAT != 0
-        && (last_used ^ now) >> CONFIRM == 0
+        && !state::is_due(fields, now)
         && !state::changes_state::<F>(found, protocol, transport, now)
         && connection::check_endpoint::<F>(found, protocol, transport, now) == EndpointCheck::Goes
 }
 
-/// Where the kernel would send a packet of so many bytes. `None`: the frame is not for this host, or the kernel
-/// would not send the packet as it is, does not know the neighbour, or uses another device.
+/// Where the kernel would send a packet of so many bytes. `None`: the kernel would not send the packet as it is, does
+/// not know the neighbour, or uses another device.
 #[inline(always)]
-fn next_hop<F: Route>(
+fn next_hop<F: Route + InPlace>(
     frame: *mut xdp_md,
     protocol: u8,
     bytes: u16,
@@ -164,14 +220,15 @@ fn next_hop<F: Route>(
     question.l4_protocol = protocol;
     question.__bindgen_anon_1.tot_len = bytes;
     question.ifindex = device(frame);
+    F::classify(frame, question)?;
     F::question(question, to.source, to.destination);
     // SAFETY: a context of this hook, and a whole question.
     let answer = unsafe {
         bpf_fib_lookup(frame.cast(), &raw mut *question, size_of::<FibLookup>() as i32, 0)
     };
-    // The packet leaves by the device by which it came, so its sender now was its receiver before.
+    // Before Linux 6.3 (1fe4850b34ab) the kernel names a neighbour that it does not know yet: by zeros.
     let is_back = answer as u32 == BPF_FIB_LKUP_RET_SUCCESS
         && question.ifindex == device(frame)
-        && frame::receiver(frame)? == question.smac;
+        && question.dmac != [0; 6];
     if is_back { Some((question.dmac, question.smac)) } else { None }
 }

@@ -163,8 +163,82 @@ fn both_ways_go_on_by_the_uplink_with_one_hop_less() -> Result<()> {
             on_uplink(programs, "datagram", &udp(client, port), BACK)?;
         }
         // Of each family a segment each way, and a datagram.
-        let sent_back = programs.sent_back()?;
-        ensure!(kernel() < (5, 14) || sent_back == 6, "XDP sent {sent_back} packets back");
+        let by_xdp = programs.done_by_xdp()?;
+        ensure!(kernel() < (5, 14) || by_xdp == (6, 0), "sent back and dropped: {by_xdp:?}");
+        Ok(())
+    })
+}
+
+#[test]
+fn xdp_leaves_a_packet_to_tc_that_another_route_is_for() -> Result<()> {
+    on_node(|programs| {
+        let Parts { client, port, there, .. } = FAMILIES[0];
+        programs.expose(2, at(port), UDP, &[(at(there), Locality::Zone)])?;
+        let packet = udp(client, port);
+        let (source, _, _) = on_uplink(programs, "datagram", &packet, BACK)?;
+        on_uplink(programs, "its answer", &frame::udp(at(there), source, b"I"), BACK)?;
+        for _ in 0..2 {
+            on_uplink(programs, "datagram", &packet, BACK)?;
+        }
+        let (before, _) = programs.done_by_xdp()?;
+        ensure!(kernel() < (5, 14) || before == 1, "XDP sent {before} packets back");
+        // A route for `IPTOS_LOWDELAY` alone.
+        printed(Command::new("ip").args("route add 10.244.2.2/32 tos 0x10 dev pod".split(' ')))?;
+        let mut urgent = packet.clone();
+        urgent[15] = 0x10;
+        let checksum = u16::from_be_bytes([packet[24], packet[25]]);
+        urgent[24..26].copy_from_slice(&checksum.wrapping_sub(0x10).to_be_bytes());
+        programs.run_on(UPLINK, Hook::ExternalIngress, &urgent)?;
+        ensure!(programs.done_by_xdp()?.0 == before, "XDP sends it back");
+        on_uplink(programs, "another one", &packet, BACK)?;
+        ensure!(kernel() < (5, 14) || programs.done_by_xdp()?.0 == before + 1, "it is tc's");
+        Ok(())
+    })
+}
+
+#[test]
+fn xdp_drops_what_source_ranges_deny_and_leaves_what_is_open_or_for_another_host() -> Result<()> {
+    on_node(|programs| {
+        let allowed: [(IpAddr, u32); 2] =
+            [("192.0.2.0".parse()?, 24), ("2001:db8:1::".parse()?, 64)];
+        for (place, Parts { client, port, there, .. }) in FAMILIES.into_iter().enumerate() {
+            for (index, protocol) in [(1, TCP), (2, UDP)] {
+                let row = [(at(there), Locality::Zone)];
+                programs.expose(index, at(port), protocol, &row)?;
+            }
+            // Half-open, both of them.
+            let (syn, datagram) = (tcp(client, port, Tcp::Syn(999)), udp(client, port));
+            on_uplink(programs, "before", &syn, BACK)?;
+            on_uplink(programs, "before", &datagram, BACK)?;
+            for protocol in [TCP, UDP] {
+                programs.allow_only(at(port), protocol, allowed[place])?;
+            }
+            on_uplink(programs, "is open", &syn, BACK)?;
+            on_uplink(programs, "is open", &datagram, BACK)?;
+            let other = SocketAddr::new(at(client).ip(), at(client).port() + 1).to_string();
+            let mut denied = [tcp(&other, port, Tcp::Syn(1)), udp(&other, port)];
+            for packet in &denied {
+                let (verdict, _) = programs.run_on(UPLINK, Hook::ExternalIngress, packet)?;
+                ensure!(verdict == DROP, "verdict {verdict}");
+            }
+            // No SYN: perhaps it is an answer to a connection of this node.
+            let stray = tcp(&other, port, Tcp::Ack);
+            let (verdict, _) = programs.run_on(UPLINK, Hook::ExternalIngress, &stray)?;
+            ensure!(verdict == NEXT, "verdict {verdict}");
+            for packet in &mut denied {
+                packet[5] ^= 1;
+                let (verdict, _) = programs.run_on(UPLINK, Hook::ExternalIngress, packet)?;
+                ensure!(verdict == NEXT, "verdict {verdict} on a frame for another host");
+            }
+        }
+        let by_xdp = programs.done_by_xdp()?;
+        ensure!(kernel() < (5, 14) || by_xdp == (0, 4), "sent back and dropped: {by_xdp:?}");
+        programs.stop_giving_sources()?;
+        let Parts { client, port, .. } = FAMILIES[0];
+        let other = SocketAddr::new(at(client).ip(), 999).to_string();
+        let (verdict, _) =
+            programs.run_on(UPLINK, Hook::ExternalIngress, &tcp(&other, port, Tcp::Syn(1)))?;
+        ensure!(verdict == DROP && programs.done_by_xdp()? == by_xdp, "XDP is to do nothing");
         Ok(())
     })
 }

@@ -21,7 +21,7 @@ fn dial_from(scene: &Scene<'_>, sources: [&str; 2]) -> Result<()> {
 }
 
 /// Waits until the maps of source ranges have so many entries, of both families together.
-fn wait_for_sources(scene: &Scene<'_>, wanted: usize) -> Result<()> {
+pub(super) fn wait_for_sources(scene: &Scene<'_>, wanted: usize) -> Result<()> {
     until("the source ranges", FOLLOWS, || {
         let mut found = 0;
         for map in [maps::SOURCES4, maps::SOURCES6] {

@@ -225,7 +225,10 @@ impl Scrape {
             }
         }
         if let Some(packets) = self.xdp_packets {
-            families.one(&declared::XDP_PACKETS, packets.translated)?;
+            let mut family = families.begin(&declared::XDP_PACKETS)?;
+            for outcome in [Outcome::Translated, Outcome::Denied] {
+                family.sample(&[outcome.label()], packets.of(outcome))?;
+            }
         }
         let Some(tables) = &self.tables else { return Ok(()) };
         let tables = || ["IPv4", "IPv6"].into_iter().zip(tables);

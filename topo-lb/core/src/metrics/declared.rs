@@ -138,8 +138,8 @@ metrics! {
     PACKETS: Counter "topo_lb_packets_total" [direction outcome]
         "Packets on the devices of guests and of clients outside by what became of them",
         "Guests: `--tc-devices`. No series without such devices";
-    XDP_PACKETS: Counter "topo_lb_xdp_packets_total" []
-        "Packets of clients outside that XDP has translated and handed back to the device's driver",
+    XDP_PACKETS: Counter "topo_lb_xdp_packets_total" [outcome]
+        "Packets of clients outside that XDP has translated and handed back to the device's driver, or dropped as denied",
         "tc does not count them: `topo_lb_packets_total` has the others. No series without `--kube-proxy-replacement`";
     PROGRAMMING_DURATION: Histogram "topo_lb_programming_duration_seconds" []
         "From the arrival of a change to the end of the writes that it led to",

@@ -8,8 +8,9 @@ use netlink_packet_core::NLM_F_DUMP;
 use super::Device;
 use crate::netlink::{self, Netlink, attribute, head};
 
-/// `IFLA_IFNAME`, `IFLA_MASTER`, `IFLA_LINKINFO`, `IFLA_XDP`, `IFLA_INFO_KIND`,
+/// `IFLA_ADDRESS`, `IFLA_IFNAME`, `IFLA_MASTER`, `IFLA_LINKINFO`, `IFLA_XDP`, `IFLA_INFO_KIND`,
 /// include/uapi/linux/if_link.h.
+const ADDRESS: u16 = 1;
 const NAME: u16 = 3;
 const MASTER: u16 = 10;
 const INFO: u16 = 18;
@@ -37,6 +38,8 @@ pub(crate) struct Link {
     pub(crate) device: Device,
     /// Whether packets begin with an Ethernet header.
     pub(crate) is_ethernet: bool,
+    /// Its Ethernet address, or zeros.
+    pub(crate) ethernet: [u8; 6],
     pub(crate) is_loopback: bool,
     /// Whether it is set up, `ip link set up`.
     pub(crate) is_up: bool,
@@ -73,6 +76,7 @@ fn link(body: &[u8]) -> Option<Link> {
     Some(Link {
         device: Device { index, name: netlink::text(attribute(attributes, NAME)?) },
         is_ethernet: hardware == libc::ARPHRD_ETHER,
+        ethernet: attribute(attributes, ADDRESS).and_then(head).unwrap_or_default(),
         is_loopback: hardware == libc::ARPHRD_LOOPBACK,
         is_up: flags & libc::IFF_UP.cast_unsigned() != 0,
         kind: kind.map(netlink::text),
@@ -91,6 +95,7 @@ mod tests {
         let wanted = Link {
             device: Device { index: 1, name: "lo".to_owned() },
             is_ethernet: false,
+            ethernet: [0; 6],
             is_loopback: true,
             is_up: true,
             kind: None,

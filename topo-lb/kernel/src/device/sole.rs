@@ -17,6 +17,8 @@ const AT_BRIDGES: [&str; 3] = ["dummy", "ifb", "veth"];
 pub struct SoleUplink {
     /// The device.
     pub device: Device,
+    /// Its Ethernet address, or zeros.
+    pub ethernet: [u8; 6],
     /// One of each family: the one that it had before if it is still there, or else the host's own one, or
     /// else its first one.
     pub addresses: Vec<IpAddr>,
@@ -82,7 +84,8 @@ fn sole(
     if let Some(other) = primary.iter().find(|address| !has(address)) {
         return Err(format!("{other} is no lasting address of {}", device.name));
     }
-    Ok(SoleUplink { device: device.clone(), addresses })
+    let ethernet = links.iter().find(|link| link.device == *device).map(|link| link.ethernet);
+    Ok(SoleUplink { device: device.clone(), ethernet: ethernet.unwrap_or_default(), addresses })
 }
 
 /// Whether packets to another node can leave by a device besides the uplink.
@@ -129,6 +132,7 @@ mod tests {
         Link {
             device: Device { index, name: name.to_owned() },
             is_ethernet: true,
+            ethernet: [2, 0, 0, 0, 0, index as u8],
             is_loopback: name == "lo",
             is_up: true,
             kind: (!kind.is_empty()).then(|| kind.to_owned()),
@@ -173,6 +177,7 @@ mod tests {
         ] {
             let wanted = Ok(SoleUplink {
                 device: Device { index: 2, name: "eth0".to_owned() },
+                ethernet: [2, 0, 0, 0, 0, 2],
                 addresses: vec![[192, 0, 2, 1].into()],
             });
             assert_eq!(with(link.clone(), addresses), wanted, "{link:?}");

@@ -38,7 +38,8 @@ pub(crate) fn addresses(snat: &Snat) -> impl Iterator<Item = IpAddr> {
 }
 
 fn with(before: Snat, uplink: Option<&SoleUplink>) -> Snat {
-    let mut snat = Snat { device4: 0, device6: 0, ..before };
+    let ethernet = uplink.map_or(before.ethernet, |uplink| uplink.ethernet);
+    let mut snat = Snat { device4: 0, device6: 0, ethernet, ..before };
     for address in uplink.iter().flat_map(|uplink| &uplink.addresses) {
         let index = uplink.map_or(0, |uplink| uplink.device.index);
         match address {
@@ -58,8 +59,9 @@ mod tests {
     fn addresses_stay_for_replies_when_new_connections_do_not_get_them() {
         let device = Device { index: 7, name: "eth0".to_owned() };
         let addresses = vec![[192, 0, 2, 1].into()];
-        let first = with(Snat::default(), Some(&SoleUplink { device, addresses }));
-        let wanted = Snat { address4: [192, 0, 2, 1], device4: 7, ..Snat::default() };
+        let ethernet = [2, 0, 0, 0, 0, 7];
+        let first = with(Snat::default(), Some(&SoleUplink { device, ethernet, addresses }));
+        let wanted = Snat { address4: [192, 0, 2, 1], device4: 7, ethernet, ..Snat::default() };
         assert_eq!(first, wanted);
         assert_eq!(with(first, None), Snat { device4: 0, ..wanted });
         let declined = Snat { declined: 1, ..first };
