@@ -128,7 +128,6 @@ impl<F: Family> FourTuple<F> {
 pub(crate) struct EntryFields {
     pub(crate) last_used: *mut u64,
     pub(crate) source_port: *mut u16,
-    pub(crate) destination_port: *mut u16,
     pub(crate) service: *mut u32,
     pub(crate) revision: *mut u32,
     pub(crate) sequence: *mut u32,
@@ -148,7 +147,6 @@ impl EntryFields {
             Self {
                 last_used: &raw mut (*entry).last_used,
                 source_port: &raw mut (*entry).source_port,
-                destination_port: &raw mut (*entry).destination_port,
                 service: &raw mut (*entry).service,
                 revision: &raw mut (*entry).revision,
                 sequence: &raw mut (*entry).sequence,

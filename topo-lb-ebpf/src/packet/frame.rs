@@ -1,6 +1,6 @@
 //! A frame in a driver: read and written in place, as nothing else has it yet.
 
-use aya_ebpf::bindings::{bpf_fib_lookup as FibLookup, xdp_md};
+use aya_ebpf::bindings::xdp_md;
 use topo_lb_common::address::{TCP, UDP};
 
 use crate::base::access::{ETHERNET, Packet as _, bounds};
@@ -12,12 +12,20 @@ use crate::packet::fast_path::PacketSummary;
 use crate::packet::four_tuple::FourTuple;
 use crate::packet::rewrite::Write;
 
+/// What routes and limits look at in an IP header besides addresses.
+pub(crate) struct Extent {
+    /// Bytes of the IP packet, as its header says.
+    pub(crate) bytes: u16,
+    /// The hops that it may still make.
+    pub(crate) hops: u8,
+    /// `tos` or `flowinfo` of a question for its way: the type of service, or traffic class and flow label.
+    pub(crate) class: u32,
+}
+
 /// Writes an address family's headers in place.
 pub(crate) trait InPlace: Read + Write {
-    /// The bytes of the IP packet, as its header says, and the hops that it may still make.
-    fn extent(frame: *mut xdp_md) -> Option<(u16, u8)>;
-    /// Adds what routes may depend on besides addresses: the TOS, or the traffic class with the flow label.
-    fn classify(frame: *mut xdp_md, question: &mut FibLookup) -> Option<()>;
+    /// Of a frame's packet.
+    fn extent(frame: *mut xdp_md) -> Option<Extent>;
     /// The sum of both addresses.
     fn sum(addresses: (Self::Address, Self::Address)) -> Change;
     /// Writes the addresses of a header, and takes one from its hops. `change`: that of the addresses.
@@ -29,18 +37,11 @@ pub(crate) trait InPlace: Read + Write {
 
 impl InPlace for V4 {
     #[inline(always)]
-    fn extent(frame: *mut xdp_md) -> Option<(u16, u8)> {
+    fn extent(frame: *mut xdp_md) -> Option<Extent> {
         let [first, _, third] = frame.direct(ETHERNET)?;
-        let ([_, _, high, low], [hops, ..]) = (first.to_ne_bytes(), third.to_ne_bytes());
-        Some((u16::from_be_bytes([high, low]), hops))
-    }
-
-    #[inline(always)]
-    fn classify(frame: *mut xdp_md, question: &mut FibLookup) -> Option<()> {
-        let [first] = frame.direct(ETHERNET)?;
-        let [_, tos, ..] = first.to_ne_bytes();
-        question.__bindgen_anon_2.tos = tos;
-        Some(())
+        let ([_, class, high, low], [hops, ..]) = (first.to_ne_bytes(), third.to_ne_bytes());
+        let class = u32::from_ne_bytes([class, 0, 0, 0]);
+        Some(Extent { bytes: u16::from_be_bytes([high, low]), hops, class })
     }
 
     #[inline(always)]
@@ -66,19 +67,13 @@ impl InPlace for V4 {
 
 impl InPlace for V6 {
     #[inline(always)]
-    fn extent(frame: *mut xdp_md) -> Option<(u16, u8)> {
-        let [second] = frame.direct(ETHERNET + 4)?;
+    fn extent(frame: *mut xdp_md) -> Option<Extent> {
+        /// `IPV6_FLOWINFO_MASK`, include/net/ipv6.h.
+        const CLASS: u32 = 0x0fff_ffff_u32.to_be();
+        let [first, second] = frame.direct(ETHERNET)?;
         let [high, low, _, hops] = second.to_ne_bytes();
-        let payload = u16::from_be_bytes([high, low]);
-        if payload > u16::MAX - 40 { None } else { Some((payload + 40, hops)) }
-    }
-
-    #[inline(always)]
-    fn classify(frame: *mut xdp_md, question: &mut FibLookup) -> Option<()> {
-        let [first] = frame.direct(ETHERNET)?;
-        // All but the version, `IPV6_FLOWINFO_MASK`, as `ip6_route_input` has it (net/ipv6/route.c).
-        question.__bindgen_anon_2.flowinfo = first & u32::to_be(0x0fff_ffff);
-        Some(())
+        let bytes = u16::from_be_bytes([high, low]).checked_add(40)?;
+        Some(Extent { bytes, hops, class: first & CLASS })
     }
 
     #[inline(always)]

@@ -19,17 +19,25 @@ use crate::packet::verdict::Verdict;
 /// every 2^33 ns (8.6 s), which is less than any lifetime.
 const REFRESH: u32 = 33;
 
-/// Whether a packet at `now` is its direction's first one in the current [`REFRESH`]. That begins at another
-/// [`TICK`] for connections with other ports, or all would be due at once.
+/// Whether a packet at `now` is the first one of its direction in a period of [`REFRESH`]. Periods of different
+/// connections begin at different ticks, by their ports, and those of a connection's two directions half a period
+/// apart: so not all are due at once, and a direction that refreshes the other one does not always come before it.
 #[inline(always)]
-pub(crate) fn is_due(fields: EntryFields, now: u64) -> bool {
+pub(crate) fn is_due<F: Family>(connection: NonNull<ConnectionOf<F>>, now: u64) -> bool {
+    const HALF: u64 = 1 << (REFRESH - TICK - 1);
+    let entry = connection.as_ptr();
     // SAFETY: fields of a look-up's value, each read separately.
-    let (before, ports) = unsafe {
-        let ports = [fields.source_port.read_volatile(), fields.destination_port.read_volatile()];
-        (fields.last_used.read_volatile(), ports.map(u64::from))
+    let (last_used, kind, ports) = unsafe {
+        let (from, to) = ((*entry).key.source_port, (*entry).key.destination_port);
+        let ports = [from, to, (*entry).source_port, (*entry).destination_port];
+        let fields = EntryFields::of(connection);
+        (fields.last_used.read_volatile(), fields.kind.read_volatile(), ports)
     };
-    let phase = (ports[0] + ports[1]) << TICK;
-    (before.wrapping_add(phase) ^ now.wrapping_add(phase)) >> REFRESH != 0
+    // Both entries have these four ports.
+    let ports: u64 = ports.map(u64::from).into_iter().sum();
+    // Whole ticks: the first packet in a period is the first one in a tick, whose time is noted.
+    let phase = (ports + if kind & REPLY == 0 { 0 } else { HALF }) << TICK;
+    (last_used.wrapping_add(phase) ^ now.wrapping_add(phase)) >> REFRESH != 0
 }
 
 /// Whether a client's packet shows that its half-open connection is established: it completes TCP's
@@ -115,7 +123,7 @@ pub(crate) fn changes_state<F: Family>(
     // SAFETY: fields of a look-up's value, each read separately.
     let (state, kind) = unsafe { (fields.state.read_volatile(), fields.kind.read_volatile()) };
     // TCP has acknowledgements, and the time of its replies shows whether the endpoint is silent.
-    is_due(fields, now) || kind & REPLY != 0 && state & ANSWERED == 0
+    is_due::<F>(connection, now) || kind & REPLY != 0 && state & ANSWERED == 0
 }
 
 /// Records what a packet changes in both entries of the connection, if anything. `key` is that of

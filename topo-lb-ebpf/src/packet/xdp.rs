@@ -26,7 +26,7 @@ use crate::decide::trace::is_on;
 use crate::packet::connection::{self, EndpointCheck};
 use crate::packet::fast_path::{FastPath, PacketSummary};
 use crate::packet::four_tuple::{EntryFields, FourTuple};
-use crate::packet::frame::{self, Ends, InPlace, device, ether_type};
+use crate::packet::frame::{self, Ends, Extent, InPlace, device, ether_type};
 use crate::packet::outcomes::done_by_xdp;
 use crate::packet::outside::is_denied;
 use crate::packet::own;
@@ -91,8 +91,8 @@ extern "C" fn drop_denied6(frame: *mut xdp_md) -> u32 {
 #[inline(always)]
 fn is_dropped<F: FastPath + InPlace + Unreachable>(frame: *mut xdp_md) -> Option<bool> {
     let packet = F::summary(frame)?;
-    let (bytes, _) = F::extent(frame)?;
-    let transport = frame::transport::<F>(frame, packet.protocol, u32::from(bytes) - F::BYTES)?;
+    let room = u32::from(F::extent(frame)?.bytes) - F::BYTES;
+    let transport = frame::transport::<F>(frame, packet.protocol, room)?;
     if !connection::opens(packet.protocol, &transport) {
         return Some(false);
     }
@@ -134,8 +134,8 @@ fn send_back<F: FastPath + InPlace + Route>(frame: *mut xdp_md) -> Option<u32> {
     if !is_known(&packet, address) {
         return None;
     }
-    let (bytes, hops) = F::extent(frame)?;
-    let room = u32::from(bytes) - F::BYTES;
+    let extent = F::extent(frame)?;
+    let room = u32::from(extent.bytes) - F::BYTES;
     let transport = frame::transport::<F>(frame, packet.protocol, room)?;
     let (source_port, destination_port) = split_ports(packet.ports);
     let says = FourTuple::<F> {
@@ -147,12 +147,12 @@ fn send_back<F: FastPath + InPlace + Route>(frame: *mut xdp_md) -> Option<u32> {
     let key = says.key(packet.protocol, FROM_CLIENT, OUTSIDE_DEVICE);
     let Some(found) = connection::find_established::<F>(&key) else { return Some(UNKNOWN) };
     let now = now();
-    if hops <= 1 || !is_settled::<F>(found, packet.protocol, &transport, now) {
+    if extent.hops <= 1 || !is_settled::<F>(found, packet.protocol, &transport, now) {
         return None;
     }
     let to = FourTuple::<F>::of_entry(found);
     let stored = frame::checksum::<F>(frame, &packet, room)?;
-    let ends = next_hop::<F>(frame, packet.protocol, bytes, &to)?;
+    let ends = next_hop::<F>(frame, packet.protocol, &extent, &to)?;
     if !connection::holds::<F>(found, &key) {
         return None;
     }
@@ -190,18 +190,18 @@ fn is_settled<F: FastPath>(
     // With the packets that are due, the kernel uses its entry of the neighbour, and finds out whether that still
     // answers.
     kind & kind::SNAT != 0
-        && !state::is_due(fields, now)
+        && !state::is_due::<F>(found, now)
         && !state::changes_state::<F>(found, protocol, transport, now)
         && connection::check_endpoint::<F>(found, protocol, transport, now) == EndpointCheck::Goes
 }
 
-/// Where the kernel would send a packet of so many bytes. `None`: the kernel would not send the packet as it is, does
+/// Where the kernel would send a packet. `None`: the kernel would not send the packet as it is, does
 /// not know the neighbour, or uses another device.
 #[inline(always)]
-fn next_hop<F: Route + InPlace>(
+fn next_hop<F: Route>(
     frame: *mut xdp_md,
     protocol: u8,
-    bytes: u16,
+    extent: &Extent,
     to: &FourTuple<F>,
 ) -> Option<Ends> {
     const { assert!(size_of::<FibLookup>() <= size_of::<Connection4>()) };
@@ -218,9 +218,9 @@ fn next_hop<F: Route + InPlace>(
     };
     question.family = F::NUMBER;
     question.l4_protocol = protocol;
-    question.__bindgen_anon_1.tot_len = bytes;
+    question.__bindgen_anon_1.tot_len = extent.bytes;
+    question.__bindgen_anon_2.flowinfo = extent.class;
     question.ifindex = device(frame);
-    F::classify(frame, question)?;
     F::question(question, to.source, to.destination);
     // SAFETY: a context of this hook, and a whole question.
     let answer = unsafe {

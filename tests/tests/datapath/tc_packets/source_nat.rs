@@ -169,29 +169,130 @@ fn both_ways_go_on_by_the_uplink_with_one_hop_less() -> Result<()> {
     })
 }
 
+/// Opens a connection from this port of the client until it is established. Returns a packet of each direction.
+fn establish(
+    programs: &mut Programs,
+    Parts { client, port, there, .. }: &Parts,
+    client_port: u16,
+    protocol: u8,
+) -> Result<[Vec<u8>; 2]> {
+    let client = SocketAddr::new(at(client).ip(), client_port).to_string();
+    if protocol == UDP {
+        let asks = udp(&client, port);
+        let (source, _, _) = on_uplink(programs, "datagram", &asks, BACK)?;
+        let answer = frame::udp(at(there), source, b"I");
+        on_uplink(programs, "its answer", &answer, BACK)?;
+        // Only this one establishes the flow.
+        on_uplink(programs, "datagram", &asks, BACK)?;
+        return Ok([asks, answer]);
+    }
+    let (source, _, _) = on_uplink(programs, "SYN", &tcp(&client, port, Tcp::Syn(999)), BACK)?;
+    on_uplink(programs, "SYN-ACK", &frame::tcp(at(there), source, Tcp::SynAck), BACK)?;
+    on_uplink(programs, "ACK", &tcp(&client, port, Tcp::Bare), BACK)?;
+    Ok([tcp(&client, port, Tcp::Ack), frame::tcp(at(there), source, Tcp::Ack)])
+}
+
+/// How many of these packets XDP sends back; tc sends all of them on.
+fn by_xdp<'a>(
+    programs: &mut Programs,
+    packets: impl IntoIterator<Item = &'a Vec<u8>>,
+) -> Result<u64> {
+    let before = programs.done_by_xdp()?.0;
+    for packet in packets {
+        on_uplink(programs, "established", packet, BACK)?;
+    }
+    Ok(programs.done_by_xdp()?.0 - before)
+}
+
 #[test]
-fn xdp_leaves_a_packet_to_tc_that_another_route_is_for() -> Result<()> {
+fn connections_and_their_directions_take_turns_in_going_by_tc() -> Result<()> {
+    const CONNECTIONS: u16 = 64;
+    /// Half of the period of the programs' `state.rs`.
+    const HALF: Duration = Duration::from_nanos(1 << 32);
+    if kernel() < (5, 14) {
+        return Ok(());
+    }
     on_node(|programs| {
-        let Parts { client, port, there, .. } = FAMILIES[0];
-        programs.expose(2, at(port), UDP, &[(at(there), Locality::Zone)])?;
-        let packet = udp(client, port);
-        let (source, _, _) = on_uplink(programs, "datagram", &packet, BACK)?;
-        on_uplink(programs, "its answer", &frame::udp(at(there), source, b"I"), BACK)?;
-        for _ in 0..2 {
-            on_uplink(programs, "datagram", &packet, BACK)?;
+        for (parts, protocol) in FAMILIES.iter().flat_map(|it| [(it, TCP), (it, UDP)]) {
+            let row = [(at(parts.there), Locality::Zone)];
+            programs.expose(1 + u32::from(protocol), at(parts.port), protocol, &row)?;
+            let connections: Vec<_> = (0..CONNECTIONS)
+                .map(|number| establish(programs, parts, 40_000 + number, protocol))
+                .collect::<Result<_>>()?;
+            programs.age(HALF * 2)?;
+            let [asking, _] = [0, 1].map(|way| connections.iter().map(move |both| &both[way]));
+            ensure!(by_xdp(programs, asking)? == 0, "each is due once a period");
+            by_xdp(programs, connections.iter().flatten())?;
+            programs.age(HALF)?;
+            let mut sums = [0, 0];
+            for both in &connections {
+                let of = [by_xdp(programs, [&both[0]])?, by_xdp(programs, [&both[1]])?];
+                ensure!(of != [1, 1], "none is due in half a period");
+                sums = [sums[0] + of[0], sums[1] + of[1]];
+            }
+            // Where a tick begins meanwhile, both may be due.
+            let all = u64::from(CONNECTIONS);
+            ensure!(sums[0] + sums[1] >= all * 3 / 4, "{sums:?} by XDP");
+            ensure!(sums.iter().all(|sum| *sum >= all / 4), "{sums:?} by XDP");
         }
-        let (before, _) = programs.done_by_xdp()?;
-        ensure!(kernel() < (5, 14) || before == 1, "XDP sent {before} packets back");
-        // A route for `IPTOS_LOWDELAY` alone.
-        printed(Command::new("ip").args("route add 10.244.2.2/32 tos 0x10 dev pod".split(' ')))?;
-        let mut urgent = packet.clone();
-        urgent[15] = 0x10;
-        let checksum = u16::from_be_bytes([packet[24], packet[25]]);
-        urgent[24..26].copy_from_slice(&checksum.wrapping_sub(0x10).to_be_bytes());
-        programs.run_on(UPLINK, Hook::ExternalIngress, &urgent)?;
-        ensure!(programs.done_by_xdp()?.0 == before, "XDP sends it back");
-        on_uplink(programs, "another one", &packet, BACK)?;
-        ensure!(kernel() < (5, 14) || programs.done_by_xdp()?.0 == before + 1, "it is tc's");
+        Ok(())
+    })
+}
+
+#[test]
+fn routes_by_the_type_of_service_are_xdps_too() -> Result<()> {
+    if kernel() < (5, 14) {
+        return Ok(());
+    }
+    on_node(|programs| {
+        let ip = |family: &str, what: &str| {
+            let mut ip = Command::new("ip");
+            ip.arg(family).args(what.split(' '));
+            printed(&mut ip).map(drop)
+        };
+        for (parts, family) in FAMILIES.iter().zip(["-4", "-6"]) {
+            programs.expose(1, at(parts.port), TCP, &[(at(parts.there), Locality::Zone)])?;
+            let both = establish(programs, parts, 40_000, TCP)?;
+            ip(family, "rule add tos 0x10 table 100")?;
+            ip(family, "route add default dev pod table 100")?;
+            ensure!(by_xdp(programs, &both)? == 2, "without a type of service");
+            let with = both.map(|mut packet| {
+                if parts.is_v6 {
+                    packet[14..16].copy_from_slice(&[0x61, 0]);
+                } else {
+                    packet[15] = 0x10;
+                    let sum = u16::from_be_bytes([packet[24], packet[25]]);
+                    packet[24..26].copy_from_slice(&(sum - 0x10).to_be_bytes());
+                }
+                packet
+            });
+            for packet in &with {
+                ensure!(wrong_checksums(packet)?.is_empty(), "the packet itself");
+            }
+            ensure!(by_xdp(programs, &with)? == 0, "by another device");
+            ip(family, "rule delete tos 0x10 table 100")?;
+            ensure!(by_xdp(programs, &with)? == 2, "by the uplink");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_neighbour_without_an_address_is_tcs() -> Result<()> {
+    if kernel() < (5, 14) {
+        return Ok(());
+    }
+    on_node(|programs| {
+        for (parts, router) in FAMILIES.iter().zip(["172.18.0.1", "fd00:18::1"]) {
+            programs.expose(1, at(parts.port), TCP, &[(at(parts.there), Locality::Zone)])?;
+            let both = establish(programs, parts, 40_000, TCP)?;
+            ensure!(by_xdp(programs, &both)? == 2, "with its address");
+            // Before Linux 6.3 a look-up names one of which the kernel has yet to hear.
+            let mut ip = Command::new("ip");
+            let of = ["lladdr", "00:00:00:00:00:00", "dev", "uplink", "nud", "permanent"];
+            printed(ip.args(["neigh", "replace", router]).args(of))?;
+            ensure!(by_xdp(programs, &both)? == 0, "XDP sends to no address");
+        }
         Ok(())
     })
 }
