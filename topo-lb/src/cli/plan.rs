@@ -91,7 +91,7 @@ pub struct PlanArgs {
         conflicts_with = "metrics"
     )]
     pub prometheus_token_file: Option<PathBuf>,
-    /// With --prometheus: the bytes of this time up to now, such as 90m or 7d
+    /// With --prometheus: the bytes of this time up to now, such as 90m or 7d, or since a moment, as for --since
     #[arg(
         long,
         value_name = "TIME",

@@ -255,6 +255,8 @@ fn routes_by_the_type_of_service_are_xdps_too() -> Result<()> {
             let both = establish(programs, parts, 40_000, TCP)?;
             ip(family, "rule add tos 0x10 table 100")?;
             ip(family, "route add default dev pod table 100")?;
+            // Where a period ends meanwhile, the first ones are tc's.
+            by_xdp(programs, &both)?;
             ensure!(by_xdp(programs, &both)? == 2, "without a type of service");
             let with = both.map(|mut packet| {
                 if parts.is_v6 {
@@ -271,6 +273,7 @@ fn routes_by_the_type_of_service_are_xdps_too() -> Result<()> {
             }
             ensure!(by_xdp(programs, &with)? == 0, "by another device");
             ip(family, "rule delete tos 0x10 table 100")?;
+            by_xdp(programs, &with)?;
             ensure!(by_xdp(programs, &with)? == 2, "by the uplink");
         }
         Ok(())
@@ -286,6 +289,7 @@ fn a_neighbour_without_an_address_is_tcs() -> Result<()> {
         for (parts, router) in FAMILIES.iter().zip(["172.18.0.1", "fd00:18::1"]) {
             programs.expose(1, at(parts.port), TCP, &[(at(parts.there), Locality::Zone)])?;
             let both = establish(programs, parts, 40_000, TCP)?;
+            by_xdp(programs, &both)?;
             ensure!(by_xdp(programs, &both)? == 2, "with its address");
             // Before Linux 6.3 a look-up names one of which the kernel has yet to hear.
             let mut ip = Command::new("ip");
@@ -334,6 +338,8 @@ fn xdp_drops_what_source_ranges_deny_and_leaves_what_is_open_or_for_another_host
         }
         let by_xdp = programs.done_by_xdp()?;
         ensure!(kernel() < (5, 14) || by_xdp == (0, 4), "sent back and dropped: {by_xdp:?}");
+        let totals = programs.totals(Hook::ExternalIngress)?;
+        ensure!(totals.denied == 4, "XDP and tc do not count the same: {totals:?}");
         programs.stop_giving_sources()?;
         let Parts { client, port, .. } = FAMILIES[0];
         let other = SocketAddr::new(at(client).ip(), 999).to_string();

@@ -102,7 +102,7 @@ pub struct Report<'a> {
     #[serde(skip_serializing_if = "Option::is_none", rename = "bytesOver")]
     pub bytes_over: Option<Arc<str>>,
     /// Bytes that left the zone of clients of what changes that dialled endpoints by their own addresses, and so go
-    /// on to, or are refused ([`ServicePort::refused_direct`]). `None` without figures.
+    /// where they went, or are refused ([`ServicePort::refused_direct`]). `None` without figures.
     #[serde(skip_serializing_if = "Option::is_none", rename = "bytesDirect")]
     pub bytes_direct: Option<f64>,
     /// What the bytes of clients of what changes cost; `None` if nobody asked, or none are known.

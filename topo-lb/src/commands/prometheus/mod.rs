@@ -79,11 +79,11 @@ fn moment(text: &str) -> Option<Timestamp> {
     text.parse().or_else(|_| format!("{text}T00:00:00Z").parse()).ok()
 }
 
-/// So many seconds as Prometheus writes them, cut off to a fiftieth at most.
+/// So many seconds as Prometheus writes them, cut off to minutes from an hour on, and to hours from a month on.
 fn written(seconds: u64) -> Arc<str> {
     match seconds {
         0..3_600 => format!("{seconds}s"),
-        3_600..180_000 => format!("{}m", seconds / 60),
+        3_600..2_592_000 => format!("{}m", seconds / 60),
         _ => format!("{}h", seconds / 3_600),
     }
     .into()

@@ -79,7 +79,11 @@ impl Asked<'_> {
 fn young(over: &str, age: Option<u64>) -> String {
     let known = match age {
         Some(age) => {
-            format!("It has those of the last {}: try --since {}", written(age), written(age / 2))
+            format!(
+                "It has those of the last {}: try --since {}",
+                written(age),
+                written((age / 2).max(1))
+            )
         }
         None => "It has those of seconds: wait".to_owned(),
     };

@@ -39,7 +39,6 @@ impl Datapath {
         let pin_dir = self.options.pin_dir.clone();
         let mut all_ours = true;
         let netlink = Netlink::open(None).ok();
-        self.attach_xdp(devices, renew);
         for pin in pins(&pin_dir).iter().filter(|pin| pin.mode != AttachMode::Xdp) {
             if !devices.iter().any(|(_, device)| device.index == pin.device) {
                 all_ours &= detach(&pin_dir, pin);
@@ -49,6 +48,8 @@ impl Datapath {
         if let Some(carried) = &mut self.carried {
             carried.begin();
         }
+        // With the connections in its new tables: it drops what a client may not open.
+        self.attach_xdp(devices, renew);
         // First egress on all devices: replies must be translated before a connection can be.
         for direction in Direction::BOTH {
             for (role, device) in devices {
