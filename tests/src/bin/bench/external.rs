@@ -121,9 +121,6 @@ pub(crate) fn measure(
     }
     let mut client = ground.beyond()?;
     let (mut all, mut serial) = (Vec::new(), Vec::new());
-    if std::env::var_os("ONLY_XDP").is_some() {
-        return xdp::measure(ground, effort);
-    }
     let sizes: &[u16] = effort.of(&[10], &[10, 1_000, 10_000]);
     for &count in sizes {
         say(&format!("clients outside, {count} Services"));
