@@ -149,7 +149,7 @@ impl Cpus {
         let before = sched_getaffinity(None).context("cannot read the CPUs")?;
         let mut all = (0..CpuSet::MAX_CPU).filter(|cpu| before.is_set(*cpu));
         let others = all.next().context("no CPU")?;
-        let nodes = all.last().unwrap_or(others);
+        let nodes = all.next_back().unwrap_or(others);
         run_on(others, None)?;
         Ok(Self { nodes, others, before })
     }
