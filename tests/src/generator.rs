@@ -33,14 +33,13 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// Of an IPv4 frame, into the device with this index. The source port of each is `flows` ports in turn at random,
-    /// a power of two, from the frame's one on, which is a multiple of it. The frame's transport checksum has to be
-    /// right for all of them: UDP's zero is.
+    /// Of an IPv4 frame, into the device with this index. The source port of each is one of `flows` at random, from
+    /// the frame's one on. The frame's transport checksum has to be right for all of them: UDP's zero is.
     ///
     /// # Errors
     /// The kernel refuses the program.
     pub fn new(frame: &[u8], flows: u16, device: u32) -> Result<Self> {
-        ensure!(flows.is_power_of_two(), "{flows} flows");
+        ensure!(flows > 0, "no flow");
         let mut frame = frame.to_vec();
         // Whole words are written.
         let length = frame.len().next_multiple_of(4);
@@ -92,13 +91,13 @@ fn code(frame: &[u8], flows: u16, device: u32) -> Result<Vec<[u8; 8]>> {
     }
     let [high, low] = [frame[SOURCE_PORT as usize], frame[SOURCE_PORT as usize + 1]];
     rest.extend([
-        instruction(0x57, 8, 0, 0, i32::from(flows - 1)), // r8 &= flows - 1
-        instruction(0x47, 8, 0, 0, i32::from(u16::from_be_bytes([high, low]))), // r8 |= port
-        instruction(0xdc, 8, 0, 0, 16),                   // r8 = htobe16(r8)
-        instruction(0x6b, 7, 8, SOURCE_PORT, 0),          // *(u16 *)(r7 + port) = r8
+        instruction(0x97, 8, 0, 0, i32::from(flows)), // r8 %= flows
+        instruction(0x07, 8, 0, 0, i32::from(u16::from_be_bytes([high, low]))), // r8 += port
+        instruction(0xdc, 8, 0, 0, 16),               // r8 = htobe16(r8)
+        instruction(0x6b, 7, 8, SOURCE_PORT, 0),      // *(u16 *)(r7 + port) = r8
         instruction(0xb4, 1, 0, 0, device.cast_signed()), // w1 = device
-        instruction(0xb7, 2, 0, 0, 0),                    // r2 = 0
-        instruction(0x85, 0, 0, 0, REDIRECT),             // r0 = bpf_redirect(r1, r2)
+        instruction(0xb7, 2, 0, 0, 0),                // r2 = 0
+        instruction(0x85, 0, 0, 0, REDIRECT),         // r0 = bpf_redirect(r1, r2)
     ]);
     code.push(instruction(0x2d, 4, 3, i16::try_from(rest.len())?, 0)); // if r4 > r3 goto exit
     code.extend(rest);

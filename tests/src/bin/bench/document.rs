@@ -106,10 +106,18 @@ const PARTS: [(&str, &str, &[&str]); 9] = [
          the longest time that one of them took (promised as p99), and *nothing* is a pod on a node without a proxy. The peers are those of the connect path; every proxy has a node of its own \
          with the same Services, half of them local and half remote. *external_remote_ratio* is \
          promised to be at most that of *nftables* with the fewest Services. \
-         *drop_kpps*: a process sends datagrams as fast as a packet socket takes them, and the node \
-         drops them as they arrive: by a program of native XDP or one of tc that does nothing else, or \
-         by topo-lb because of `loadBalancerSourceRanges`. *nobody* is a device without a peer: the \
-         sender's own time, which *xdp_drop_own_ratio* leaves out.",
+         The rows of XDP are frames of 64 bytes as from a card: the kernel makes them at the rate of one \
+         core (`BPF_F_TEST_XDP_LIVE_FRAMES`) without an skb, which a frame that a process has sent already has on a \
+         veth device. A thread of the kernel takes them (threaded NAPI), on another core than all else, and \
+         *xdp_drop_ns*, *xdp_forward_ns* and *xdp_oneway_ns* are its CPU time for a frame that it has taken: all that the \
+         node spends. The other end of the device drops what it gets, or is the endpoint and answers at once. \
+         *xdp_drop_ratio* is tc's time by that of XDP for datagrams that `loadBalancerSourceRanges` deny: topo-lb with \
+         `--xdp off` by that with `--xdp any`; for *empty programs*, of programs that do nothing but drop. \
+         *xdp_forward_ratio* is datagrams to a node port and their answers, with the endpoint on another node: \
+         the time by the rules of *nftables* by that of topo-lb. *xdp_oneway_ratio* is the same of \
+         datagrams that nobody answers. *xdp_swap_kpps* is the rate of one core, by its CPU time, at which XDP sends on \
+         datagrams of established flows to an endpoint of another node, and a program of XDP that swaps the addresses \
+         of every datagram and sends it back; *xdp_swap_ratio* is the one by the other.",
         &[
             "external_local_ratio",
             "external_remote_ratio",
@@ -119,10 +127,15 @@ const PARTS: [(&str, &str, &[&str]); 9] = [
             "external_serial_kcps",
             "external_serial_pause_ms",
             "xdp_drop_ratio",
-            "xdp_drop_own_ratio",
+            "xdp_forward_ratio",
+            "xdp_oneway_ratio",
+            "xdp_swap_ratio",
             "external_us",
             "external_udp_kpps",
-            "drop_kpps",
+            "xdp_drop_ns",
+            "xdp_forward_ns",
+            "xdp_oneway_ns",
+            "xdp_swap_kpps",
         ],
     ),
     (

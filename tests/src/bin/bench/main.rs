@@ -29,6 +29,7 @@ mod sample;
 mod store;
 mod test_run;
 mod turnover;
+mod uplink;
 mod view;
 mod xdp;
 
@@ -93,7 +94,7 @@ enum Part {
     Connect,
     /// What accounting costs short TCP connections
     Accounting,
-    /// Exchanges, connections in series and datagrams of clients outside of the nodes; packets that nodes drop
+    /// Exchanges, connections in series and datagrams of clients outside of the nodes; frames as from a card, by XDP
     External,
     /// Queries to the agent's resolver, and by it to the cluster DNS
     Dns,

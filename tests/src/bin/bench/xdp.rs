@@ -1,208 +1,262 @@
-//! Packets a second that a node drops: by a program of XDP and by one of tc that do nothing else, and by
-//! the agent because of `loadBalancerSourceRanges`. Each has a node of its own, and floods take turns.
+//! The fast path of XDP: the CPU time of a node for frames that come as from a card, without an skb
+//! ([`crate::uplink`]). Each contender has a node of its own, and all of a row take turns.
 
-use std::net::Ipv4Addr;
-use std::time::Duration;
+use std::net::{Ipv4Addr, SocketAddr};
 
-use anyhow::{Context as _, Result, bail, ensure};
-use aya::programs::{SchedClassifier, TcAttachType, Xdp, XdpMode};
-use aya_obj::generated::bpf_attach_type::BPF_XDP;
-use aya_obj::generated::bpf_prog_type::{BPF_PROG_TYPE_SCHED_CLS, BPF_PROG_TYPE_XDP};
+use anyhow::{Context as _, Result, ensure};
+use aya::programs::{SchedClassifier, TcAttachType};
+use aya_obj::generated::bpf_prog_type::BPF_PROG_TYPE_SCHED_CLS;
 use fs_err as fs;
 use serde_json::json;
 use topo_lb_kernel::datapath::host::syscall::load;
-use topo_lb_tests::flood::{dropped_in_queues, flood};
+use topo_lb_tests::agent::Agent;
+use topo_lb_tests::card::{ASKS, always, answer_all, drop_all};
 use topo_lb_tests::frame::udp;
+use topo_lb_tests::generator::Generator;
 use topo_lb_tests::manifest::{endpoint, service, slice};
-use topo_lb_tests::netns::NetNs;
+use topo_lb_tests::wiring::node4;
 
 use crate::exchange::PORT;
+use crate::external::rule;
+use crate::external_services::{Endpoint, Services};
 use crate::ground::{
-    Effort, Ground, HERE, HERE_NUMBER, NFTABLES, NFTABLES_NUMBER, PLAIN, PLAIN_NUMBER,
+    Effort, FAR, FAR_NUMBER, Ground, HERE, HERE_NUMBER, NFTABLES, NFTABLES_NUMBER, PLAIN,
+    PLAIN_NUMBER,
 };
+use crate::nftables;
 use crate::program::{attach_tc, prepare, through_pin};
 use crate::result::Figure;
 use crate::sample::Sample;
+use crate::uplink::{Cpus, DEVICE, Uplink};
 
-/// The load balancer IP that is flooded, and who floods it.
+/// The load balancer IP of a Service that denies [`DENIED`].
 const BALANCER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 10);
-const SOURCE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 77);
-/// Each node's uplink.
-const UPLINK: &str = "eth0";
-/// A device whose peer is down, so that the kernel drops what is sent: a flood out of it takes the time
-/// of its sender alone.
-const NOWHERE: &str = "nowhere";
-/// `TC_ACT_SHOT` (include/uapi/linux/pkt_cls.h) and `XDP_DROP` (include/uapi/linux/bpf.h).
-const SHOT: u8 = 2;
-const XDP_DROP: u8 = 1;
-/// How often a flood is tried, and the pause between two tries: half a minute in all.
-const TRIES: u32 = 60;
-const PAUSE: Duration = Duration::from_millis(500);
+/// Clients: one that is denied, one that is answered, and one that nobody answers.
+const DENIED: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 77);
+const ANSWERED: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 78);
+const UNANSWERED: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 79);
+/// The first source port of a client.
+const FIRST: u16 = 40_000;
+/// `TC_ACT_SHOT`, include/uapi/linux/pkt_cls.h.
+const SHOT: i32 = 2;
 
-/// Who drops the packets of a flood.
-struct Dropper<'a> {
-    name: &'static str,
-    /// The fabric's device to the node, and the node's namespace.
-    device: String,
-    node: Option<(&'a NetNs, Vec<Vec<u8>>)>,
-    /// Packets a second.
-    rates: Sample,
-    /// Nanoseconds per packet without the sender's.
-    own: Sample,
+/// Who takes frames.
+const FAST: &str = "topo-lb --xdp any";
+const SLOW: &str = "topo-lb --xdp off";
+const RULES: &str = "nftables";
+const EMPTY_XDP: &str = "an empty XDP program";
+const EMPTY_TC: &str = "an empty tc program";
+const SWAP: &str = "an XDP program that swaps addresses";
+
+/// Frames of one client.
+#[derive(Clone, Copy)]
+struct Flows {
+    from: Ipv4Addr,
+    count: u16,
+    /// The other end of the uplink answers them.
+    is_answered: bool,
+}
+
+/// What a node has to do with frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Task {
+    Drop,
+    SendOn,
+}
+
+/// One of those that are compared.
+struct Contender<'a> {
+    by: &'static str,
+    uplink: &'a Uplink<'a>,
+    generator: Generator,
+    /// Nanoseconds of the node for a frame.
+    times: Sample,
+}
+
+impl<'a> Contender<'a> {
+    /// Takes datagrams of 64 bytes to this address.
+    fn new(by: &'static str, uplink: &'a Uplink<'a>, flows: Flows, to: SocketAddr) -> Result<Self> {
+        let mut payload = [0; 22];
+        payload[0] = if flows.is_answered { ASKS } else { 0 };
+        let mut frame = udp((flows.from, FIRST).into(), to, &payload);
+        // No checksum: it would be another one for each source port.
+        frame[40..42].copy_from_slice(&[0, 0]);
+        let generator = uplink.generator(&frame, flows.count)?;
+        Ok(Self { by, uplink, generator, times: Sample::default() })
+    }
 }
 
 pub(crate) fn measure(ground: &Ground<'_>, effort: Effort) -> Result<Vec<Figure>> {
-    let cluster = ground.cluster;
-    let fabric = cluster.fabric();
-    let node =
-        |number: u8, name| Ok::<_, anyhow::Error>((cluster.node_netns(name)?, frames(number)));
-    let mut droppers = Vec::new();
-    let mut add = |name, device: String, node| {
-        let (rates, own) = (Sample::default(), Sample::default());
-        droppers.push(Dropper { name, device, node, rates, own });
-    };
-    add("nobody", NOWHERE.into(), None);
-    add("tc", format!("node{NFTABLES_NUMBER}"), Some(node(NFTABLES_NUMBER, NFTABLES)?));
-    add("XDP", format!("node{PLAIN_NUMBER}"), Some(node(PLAIN_NUMBER, PLAIN)?));
-    add("topo-lb", format!("node{HERE_NUMBER}"), Some(node(HERE_NUMBER, HERE)?));
+    let cpus = Cpus::divide()?;
+    let uplink = |name, number| Uplink::new(ground.cluster, name, number, &cpus);
+    let [fast, slow, rules, bare] = [
+        uplink(HERE, HERE_NUMBER)?,
+        uplink(PLAIN, PLAIN_NUMBER)?,
+        uplink(NFTABLES, NFTABLES_NUMBER)?,
+        uplink(FAR, FAR_NUMBER)?,
+    ];
+    let services = |number, pod| Services::new(ground, 2, node4(number), pod);
+    let [here, plain, nftables] = [
+        services(HERE_NUMBER, "a")?,
+        services(PLAIN_NUMBER, "b4")?,
+        services(NFTABLES_NUMBER, "a2")?,
+    ];
+    let _agents = [agent(ground, HERE, &here, "any")?, agent(ground, PLAIN, &plain, "off")?];
 
-    let _agent = agent(ground)?;
-    let shot = load(BPF_PROG_TYPE_SCHED_CLS, "", &returning(SHOT), 0);
-    let mut shot = through_pin(shot, |pin| SchedClassifier::from_pin(pin))?;
-    let drop_all = load(BPF_PROG_TYPE_XDP, "", &returning(XDP_DROP), BPF_XDP as u32);
-    let attach_type = aya_obj::programs::XdpAttachType::Interface;
-    let mut drop_all = through_pin(drop_all, |pin| Xdp::from_pin(pin, attach_type))?;
-    let tc = cluster.node_netns(NFTABLES)?.run(|| {
-        prepare(UPLINK)?;
-        attach_tc(&mut shot, UPLINK, TcAttachType::Ingress)
-    })?;
-    let xdp = cluster.node_netns(PLAIN)?.run(|| {
-        let link = drop_all.attach(UPLINK, XdpMode::Driver);
-        let link = link.with_context(|| format!("{UPLINK} takes no program of native XDP"))?;
-        Ok(drop_all.take_link(link)?)
-    })?;
-    fabric.ip(&[
-        format!("link add {NOWHERE} type veth peer name {NOWHERE}2"),
-        format!("link set {NOWHERE} up"),
-    ])?;
-    let result = rounds(fabric, &mut droppers, effort);
-    fabric.ip(&[format!("link delete {NOWHERE}")])?;
-    cluster.node_netns(NFTABLES)?.run(|| {
-        drop(tc);
-        Ok(())
-    })?;
-    cluster.node_netns(PLAIN)?.run(|| {
-        drop(xdp);
-        Ok(())
-    })?;
-    result?;
-    Ok(tell(&droppers))
+    let mut figures = drops([&fast, &slow], [&bare, &rules], effort)?;
+    rule(ground, NFTABLES, &nftables::rules(nftables.translated(), node4(NFTABLES_NUMBER)))?;
+    let to = |services: &Services| services.first(Endpoint::Remote).first;
+    let ways =
+        [(FAST, &fast, to(&here)), (SLOW, &slow, to(&plain)), (RULES, &rules, to(&nftables))];
+    let forwarded = forwarding(ways, effort);
+    rule(ground, NFTABLES, "flush ruleset\n")?;
+    figures.extend(forwarded?);
+    figures.extend(swaps(&fast, to(&here), &bare, effort)?);
+    Ok(figures)
 }
 
-/// r0 = `verdict`; exit.
-fn returning(verdict: u8) -> [[u8; 8]; 2] {
-    [[0xb7, 0, 0, 0, verdict, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]]
-}
-
-/// An agent that denies the flood's source the load balancer IP.
-fn agent<'a>(ground: &Ground<'a>) -> Result<topo_lb_tests::agent::Agent<'a>> {
+/// An agent that serves these Services and denies a client another one.
+fn agent<'a>(
+    ground: &Ground<'a>,
+    node: &str,
+    services: &Services,
+    xdp: &'static str,
+) -> Result<Agent<'a>> {
     let ports = [("dns", PORT, "UDP")];
     let mut denied = service("denied", &["10.96.0.20"], &ports, &[]);
     denied["spec"]["type"] = "LoadBalancer".into();
     denied["spec"]["loadBalancerSourceRanges"] = json!(["198.51.100.0/24"]);
     denied["status"] = json!({"loadBalancer": {"ingress": [{"ip": BALANCER}]}});
-    let pod = ground.cluster.pod("a")?;
-    let slice = slice("denied", "IPv4", &ports, &[endpoint(&pod.ipv4.to_string(), HERE, "a")]);
-    let path = ground.cluster.folder().join("denied.json");
-    let list = json!({"apiVersion": "v1", "kind": "List", "items": [
-        topo_lb_tests::manifest::node(HERE, &[]), denied, slice]});
-    fs::write(&path, list.to_string())?;
-    ground.agent(("--manifests", &path), &[("--kube-proxy-replacement", "")])
+    let far = endpoint(&ground.cluster.pod("a5")?.ipv4.to_string(), FAR, "a5");
+    let others = [denied, slice("denied", "IPv4", &ports, &[far])];
+    let items: Vec<_> = services.objects().chain(others).collect();
+    let path = ground.cluster.folder().join(format!("xdp-{node}.json"));
+    fs::write(&path, json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string())?;
+    let mut agent =
+        Agent::prepare_from(&ground.binary, ground.cluster, node, ("--manifests", &path))?;
+    agent.set("--kube-proxy-replacement", "");
+    agent.set("--xdp", xdp);
+    agent.resume()?;
+    let devices = agent.get("/metrics")?.sample("topo_lb_xdp_devices").context("no devices")?;
+    ensure!((devices > 0.0) == (xdp == "any"), "{devices} devices with XDP, by --xdp {xdp}");
+    Ok(agent)
 }
 
-/// Datagrams of 64 bytes to the load balancer IP, for the uplink of a node.
-fn frames(number: u8) -> Vec<Vec<u8>> {
-    let frame = |port: u16| {
-        let mut frame = udp((SOURCE, port).into(), (BALANCER, PORT).into(), &[7; 64]);
-        frame[..6].copy_from_slice(&[2, 0x54, 0x4c, 1, number, 0]);
-        frame[6..12].copy_from_slice(&[2, 0x54, 0x4c, 1, 254, 0]);
-        frame
+/// What it takes to drop what a Service denies, and what it takes to drop without a look.
+fn drops(
+    [fast, slow]: [&Uplink<'_>; 2],
+    [by_xdp, by_tc]: [&Uplink<'_>; 2],
+    effort: Effort,
+) -> Result<Vec<Figure>> {
+    let shot = load(BPF_PROG_TYPE_SCHED_CLS, "", &always(SHOT), 0);
+    let mut shot = through_pin(shot, |pin| SchedClassifier::from_pin(pin))?;
+    let tc = by_tc.node.run(|| {
+        prepare(DEVICE)?;
+        attach_tc(&mut shot, DEVICE, TcAttachType::Ingress)
+    })?;
+    let _xdp = drop_all(by_xdp.node, DEVICE)?;
+    let flows = Flows { from: DENIED, count: 256, is_answered: false };
+    let contender = |by, uplink| Contender::new(by, uplink, flows, (BALANCER, PORT).into());
+    let mut contenders = [
+        contender(FAST, fast)?,
+        contender(SLOW, slow)?,
+        contender(EMPTY_XDP, by_xdp)?,
+        contender(EMPTY_TC, by_tc)?,
+    ];
+    let result = rounds(&mut contenders, Task::Drop, effort);
+    by_tc.node.run(|| {
+        drop(tc);
+        Ok(())
+    })?;
+    result?;
+    let [fast, slow, empty_xdp, empty_tc] = &contenders;
+    let ratio = |slow: &Contender<'_>, fast: &Contender<'_>, by| {
+        Figure::new("xdp_drop_ratio", "ratio", &slow.times.by(&fast.times)).with("by", by)
     };
-    (40_000..40_256).map(frame).collect()
+    let mut figures = vec![
+        ratio(slow, fast, "topo-lb").at_least(5.0),
+        ratio(empty_tc, empty_xdp, "empty programs"),
+    ];
+    figures.extend(contenders.iter().map(|it| each("xdp_drop_ns", it)));
+    Ok(figures)
 }
 
-fn rounds(fabric: &NetNs, droppers: &mut [Dropper<'_>], effort: Effort) -> Result<()> {
-    let time = Duration::from_millis(effort.of(50, 400));
-    let nowhere = frames(0);
+/// What it takes to send requests and their answers on, and what nobody answers.
+fn forwarding(
+    ways: [(&'static str, &Uplink<'_>, SocketAddr); 3],
+    effort: Effort,
+) -> Result<Vec<Figure>> {
+    let mut figures = Vec::new();
+    for (from, count, name, target) in [
+        (ANSWERED, 1, "xdp_forward", 4.0),
+        (ANSWERED, 1_000, "xdp_forward", 3.5),
+        (UNANSWERED, 5_000, "xdp_oneway", 1.5),
+    ] {
+        let flows = Flows { from, count, is_answered: from == ANSWERED };
+        let [fast, slow, rules] =
+            ways.map(|(by, uplink, to)| Contender::new(by, uplink, flows, to));
+        let mut contenders = [fast?, slow?, rules?];
+        rounds(&mut contenders, Task::SendOn, effort)?;
+        let [fast, slow, rules] = &contenders;
+        let ratio = |it: &Contender<'_>| {
+            let ratio = Figure::new(&format!("{name}_ratio"), "ratio", &rules.times.by(&it.times));
+            ratio.with("flows", count).with("by", it.by)
+        };
+        figures.extend([ratio(fast).at_least(target), ratio(slow)]);
+        let times = contenders.iter().map(|it| each(&format!("{name}_ns"), it));
+        figures.extend(times.map(|figure| figure.with("flows", count)));
+    }
+    Ok(figures)
+}
+
+/// The packets that one core sends on: requests of established flows.
+fn swaps(
+    fast: &Uplink<'_>,
+    to: SocketAddr,
+    bare: &Uplink<'_>,
+    effort: Effort,
+) -> Result<Vec<Figure>> {
+    let _swap = answer_all(bare.node, DEVICE)?;
+    let mut figures = Vec::new();
+    for count in [1, 1_000] {
+        // The forwarded ones have established them.
+        let flows = |is_answered| Flows { from: ANSWERED, count, is_answered };
+        let mut contenders = [
+            Contender::new(FAST, fast, flows(false), to)?,
+            Contender::new(SWAP, bare, flows(true), to)?,
+        ];
+        rounds(&mut contenders, Task::SendOn, effort)?;
+        let [fast, swap] = &contenders;
+        let ratio = Figure::new("xdp_swap_ratio", "ratio", &swap.times.by(&fast.times));
+        figures.push(ratio.with("flows", count).at_least(0.5));
+        for it in &contenders {
+            let rate = Figure::new("xdp_swap_kpps", "kpps", &it.times.inverted(1e6));
+            figures.push(rate.with("by", it.by).with("flows", count));
+        }
+    }
+    Ok(figures)
+}
+
+fn rounds(contenders: &mut [Contender<'_>], task: Task, effort: Effort) -> Result<()> {
+    let frames = effort.of(1 << 13, 1 << 15);
     for round in 0..=effort.of(2, 15) {
-        let mut alone = 0.0;
-        for dropper in &mut *droppers {
-            let Dropper { name, device, node, .. } = dropper;
-            let frames = node.as_ref().map_or(&nowhere, |(_, frames)| frames);
-            let received = || node.as_ref().map_or(Ok(0), |(netns, _)| received(netns));
-            let each = of_each(name, received, || flood(fabric, device, frames, time))?;
-            if *name == "nobody" {
-                alone = each;
-            }
+        for Contender { by, uplink, generator, times } in &mut *contenders {
+            let work = uplink.take(generator, frames)?;
+            // The first round warms the caches, and opens the flows.
             if round > 0 {
-                dropper.rates.add(1e6 / each);
-                dropper.own.add(each - alone);
+                let rest = if task == Task::Drop {
+                    work.sent
+                } else {
+                    work.taken.saturating_sub(work.sent)
+                };
+                ensure!(rest < work.taken / 20, "{by}: no {task:?}: {work:?}");
+                times.add(work.each());
             }
         }
     }
     Ok(())
 }
 
-/// The time that a packet of a flood takes, in nanoseconds. The queues of received packets are the whole
-/// host's: while another's packets fill them, it floods again.
-fn of_each(
-    name: &str,
-    received: impl Fn() -> Result<u64>,
-    flood: impl Fn() -> Result<u64>,
-) -> Result<f64> {
-    let mut full = String::new();
-    for _ in 0..TRIES {
-        let (before, lost) = (received()?, dropped_in_queues()?);
-        let begun = std::time::Instant::now();
-        let sent = flood()?;
-        let elapsed = begun.elapsed().as_nanos() as f64;
-        let passed = received()? - before;
-        ensure!(passed < sent / 50, "{name}: {passed} of {sent} packets were not dropped");
-        let lost = dropped_in_queues()? - lost;
-        if lost < sent / 50 {
-            return Ok(elapsed / sent as f64);
-        }
-        full = format!("{name}: full queues dropped {lost} of {sent} packets, {TRIES} times");
-        std::thread::sleep(PAUSE);
-    }
-    bail!(full)
-}
-
-/// The packets that have reached IP in a network namespace (`InReceives`, RFC 4293).
-fn received(netns: &NetNs) -> Result<u64> {
-    netns.run(|| {
-        let text = fs::read_to_string("/proc/thread-self/net/snmp")?;
-        let line = text.lines().filter(|line| line.starts_with("Ip: ")).nth(1);
-        let number = line.and_then(|line| line.split(' ').nth(3)).context("no InReceives")?;
-        Ok(number.parse()?)
-    })
-}
-
-fn tell(droppers: &[Dropper<'_>]) -> Vec<Figure> {
-    let mut figures = Vec::new();
-    let find = |name| droppers.iter().find(|dropper| dropper.name == name);
-    for dropper in droppers {
-        let rate = Figure::new("drop_kpps", "kpps", &dropper.rates).with("by", dropper.name);
-        figures.push(rate);
-    }
-    let Some(xdp) = find("XDP") else { return figures };
-    for name in ["tc", "topo-lb"] {
-        let Some(other) = find(name) else { continue };
-        let ratio = xdp.rates.by(&other.rates);
-        let ratio = Figure::new("xdp_drop_ratio", "ratio", &ratio).with("than", name);
-        figures.push(if name == "tc" { ratio.at_least(1.5) } else { ratio });
-        let own = other.own.by(&xdp.own);
-        figures.push(Figure::new("xdp_drop_own_ratio", "ratio", &own).with("than", name));
-    }
-    figures
+fn each(name: &str, contender: &Contender<'_>) -> Figure {
+    Figure::new(name, "ns", &contender.times).with("by", contender.by)
 }
