@@ -330,6 +330,12 @@ fn xdp_drops_what_source_ranges_deny_and_leaves_what_is_open_or_for_another_host
             let stray = tcp(&other, port, Tcp::Ack);
             let (verdict, _) = programs.run_on(UPLINK, Hook::ExternalIngress, &stray)?;
             ensure!(verdict == NEXT, "verdict {verdict}");
+            // Of a process of this node, which has asked from that port.
+            let asked = SocketAddr::new(at(client).ip(), 53).to_string();
+            programs.run_on(UPLINK, Hook::ExternalEgress, &udp(port, &asked))?;
+            let answer = udp(&asked, port);
+            let (verdict, _) = programs.run_on(UPLINK, Hook::ExternalIngress, &answer)?;
+            ensure!(verdict == NEXT, "verdict {verdict} on an answer");
             for packet in &mut denied {
                 packet[5] ^= 1;
                 let (verdict, _) = programs.run_on(UPLINK, Hook::ExternalIngress, packet)?;

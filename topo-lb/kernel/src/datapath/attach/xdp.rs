@@ -57,7 +57,8 @@ impl OnDrivers {
 impl Datapath {
     /// Attaches the program to the devices of clients outside, if it is to be, and detaches it from all others.
     /// It finds only connections of the tables that it has: `renew` gives it new ones, with the connections of the old
-    /// ones, before the programs of tc get these. Until then both may note what they see in their own copy; the next packet that is tc's ends that.
+    /// ones, before the programs of tc get these. Until then both may note what they see in their own copy; the next
+    /// packet that is tc's ends that.
     pub(super) fn attach_xdp(&mut self, devices: &[(Role, Device)], renew: bool) {
         let pin_dir = self.options.pin_dir.clone();
         let mode = self.options.xdp;
