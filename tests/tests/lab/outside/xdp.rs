@@ -127,7 +127,7 @@ fn what_tc_has_opened_is_carried_by_xdp() -> Result<()> {
         expect_by_xdp(scene, client, &all)?;
         let metrics = scene.agent.get("/metrics")?;
         ensure!(metrics.sample("topo_lb_xdp_devices") == Some(1.0), "{metrics}");
-        let counted = metrics.sample("topo_lb_xdp_packets_total{outcome=\"translated\"}");
+        let counted = metrics.sample("topo_lb_packets_total{hook=\"xdp\",outcome=\"translated\"}");
         ensure!(counted >= Some(ASKS as f64), "{metrics}");
         // More bytes than a window, each way.
         for &(socket, _) in all.iter().filter(|(_, to)| to.port() == 30_080) {
