@@ -130,7 +130,7 @@ Examples:
     /// Show which Services have how much traffic now, and how much of it leaves its zone
     #[command(after_help = "\
 Examples:
-  topo-lb top                                                   # this node, from the kernel's maps
+  topo-lb top                                                   # on a node: from the kernel's maps
   topo-lb top --agent http://10.0.0.7:19876 --agent http://10.0.0.8:19876
   topo-lb top --cluster --kubeconfig ~/.kube/config --sort bytes
   topo-lb top --once -o json --filter default/                  # one look, for scripts")]

@@ -140,7 +140,8 @@ fn run_explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
         print(args.output, &spreads, || explain::spread_table(&spreads, colours()))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let node = node_name(args.node.clone(), "--node")?;
+    let node = node_name(args.node.clone(), "--node")
+        .map_err(|error| error.context("of one node; --all-nodes explains all of them"))?;
     let state = cluster(updates, &node);
     let ids = service_ids(&asked.services(), &state)?;
     name_scope(known, &state, &node, &ids);

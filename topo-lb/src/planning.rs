@@ -71,13 +71,19 @@ pub(crate) fn run_plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
         );
     }
     let (figures, doubts) = figures(args, &before)?;
+    if args.costs_nothing() {
+        let called = name::called();
+        eprintln!(
+            "{called}: --price needs the bytes that clients moved: --prometheus URL, or --metrics"
+        );
+    }
     let new = brought(&before, &after, args.set.iter().map(what_if::Setting::service).collect());
     for said in doubts.iter().chain(&new) {
         eprintln!("{}: {said}", name::called());
     }
     let (before, after) = (Proxied::of(before, scope), Proxied::of(after, scope));
     let mut report = what_if::compare(&before, &after, &args.by, &asked, figures.as_ref());
-    report.cost = figures.and_then(|it| what_if::cost(&before, &after, &it, args.price));
+    report.cost = figures.and_then(|it| what_if::cost(&before, &after, &it, args.prices()));
     print(args.output, &report, || what_if::table(&report, colours()))?;
     let is_clean = faults == 0
         && new.is_empty()
@@ -93,7 +99,7 @@ fn advise(args: &PlanArgs, state: &State, scope: Scope) -> anyhow::Result<ExitCo
     }
     let figures = figures.context("--advise needs --metrics or --prometheus")?;
     let asked =
-        what_if::Asked { scope, figures: &figures, prices: args.price, max_load: args.max_load };
+        what_if::Asked { scope, figures: &figures, prices: args.prices(), max_load: args.max_load };
     let advice = what_if::advise(state, &asked);
     if let Some(folder) = &args.manifests {
         fs::create_dir_all(folder).with_context(|| format!("the folder {}", folder.display()))?;
@@ -120,7 +126,7 @@ fn since(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     for doubt in &doubts {
         eprintln!("{}: --prometheus: {doubt}", name::called());
     }
-    let since = what_if::since(prometheus.over.as_str(), args.price, bytes);
+    let since = what_if::since(prometheus.over.as_str(), args.prices(), bytes);
     print(args.output, &since, || what_if::since_table(&since, colours()))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -23,6 +23,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The kernel's datagrams have at most 32 KiB (`netlink_recvmsg`), unless one object needs more.
 const BUFFER: usize = 64 * 1024;
 
+/// Bytes of a question, as a rule.
+const QUESTION: usize = 128;
+
 /// A netlink socket. It stays in the network namespace in which it was opened.
 #[derive(Debug)]
 pub struct Netlink(OwnedFd);
@@ -55,27 +58,34 @@ impl Netlink {
         self.exchange(commands, Some(last), |_, _| {})
     }
 
-    /// Sends questions about things of one kind together; calls `each` with the place of a question and the body of its
-    /// answer. What does not exist has no answer. At most as many as there is room for in a socket's buffer.
+    /// Sends questions about things of one kind together, each with the body that `write` appends for its place; calls
+    /// `each` with the place of a question and the body of its answer. What does not exist has no answer. At most as many
+    /// as there is room for in a socket's buffer.
     ///
     /// # Errors
     /// The kernel does not answer, or refuses a question for another reason.
     pub(crate) fn ask_each(
         &self,
         kind: u16,
-        questions: &[Vec<u8>],
+        questions: usize,
+        write: impl Fn(usize, &mut Vec<u8>),
         mut each: impl FnMut(usize, &[u8]),
     ) -> io::Result<()> {
-        let numbered = questions.iter().zip(1_u32..);
-        let mut all = Vec::new();
-        for (body, number) in numbered {
-            all.extend(message(kind, NLM_F_REQUEST, number, body));
+        let mut all = Vec::with_capacity(questions * QUESTION);
+        for (place, number) in (0..questions).zip(1_u32..) {
+            let begin = all.len();
+            let mut header = header(kind, NLM_F_REQUEST, number);
+            let body = begin + header.buffer_len();
+            all.resize(body, 0);
+            write(place, &mut all);
+            header.length = (all.len() - begin) as u32;
+            header.emit(&mut all[begin..body]);
             // Messages are aligned to 4 bytes.
             all.resize(all.len().next_multiple_of(4), 0);
         }
         send(&self.0, &all, SendFlags::empty())?;
         let (mut buffer, mut answered, mut refused) = (vec![0; BUFFER], 0, None);
-        while answered < questions.len() {
+        while answered < questions {
             let (length, _) = match recv(&self.0, &mut buffer[..], RecvFlags::empty()) {
                 Err(Errno::INTR) => continue,
                 received => received?,
@@ -132,10 +142,16 @@ pub fn request(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
     message(kind, flags | NLM_F_REQUEST, 0, body)
 }
 
-fn message(kind: u16, flags: u16, sequence_number: u32, body: &[u8]) -> Vec<u8> {
+/// A header without the message's length.
+fn header(kind: u16, flags: u16, sequence_number: u32) -> NetlinkHeader {
     let mut header = NetlinkHeader::default();
     (header.message_type, header.flags) = (kind, flags);
     header.sequence_number = sequence_number;
+    header
+}
+
+fn message(kind: u16, flags: u16, sequence_number: u32, body: &[u8]) -> Vec<u8> {
+    let mut header = header(kind, flags, sequence_number);
     header.length = (header.buffer_len() + body.len()) as u32;
     let mut bytes = vec![0; header.buffer_len()];
     header.emit(&mut bytes);

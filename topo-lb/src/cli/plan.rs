@@ -44,14 +44,10 @@ pub struct PlanArgs {
             "kubeconfig", "api_server"]
     )]
     pub since: Option<Over>,
-    /// What a GB (10^9 bytes) costs from zone to zone, and from region to region
-    #[arg(
-        long,
-        value_name = "PRICES",
-        env = "TOPO_LB_PRICE",
-        default_value = "zone=0.01,region=0.02"
-    )]
-    pub price: Prices,
+    /// What a GB (10^9 bytes) costs from zone to zone, and from region to region; zone=0.01,region=0.02 if it is
+    /// not said
+    #[arg(long, value_name = "PRICES", env = "TOPO_LB_PRICE")]
+    price: Option<Prices>,
     /// With --advise: most load of the busiest endpoint, in shares that all would get if all had the same
     #[arg(
         long,
@@ -137,6 +133,18 @@ impl PlanArgs {
         };
         let why = why.replace("topo-lb plan", &format!("{} plan", name::called()));
         Err(name::command(name::called()).error(ErrorKind::MissingRequiredArgument, why))
+    }
+
+    /// What a GB costs.
+    #[must_use]
+    pub fn prices(&self) -> Prices {
+        self.price.unwrap_or_default()
+    }
+
+    /// Whether prices are given, and nothing that costs something.
+    #[must_use]
+    pub fn costs_nothing(&self) -> bool {
+        self.price.is_some() && self.prometheus.is_none() && self.metrics.is_empty()
     }
 
     /// The Prometheus to ask.

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 
 use proptest::test_runner::{Config, TestRunner};
+use topo_lb_common::backend::Locality;
 use topo_lb_core::cluster::{Change, Port, ServiceId, State, Update};
 use topo_lb_core::topology::Scope;
 use topo_lb_core::what_if::{
@@ -15,10 +16,10 @@ use crate::random;
 
 const PRICES: Prices = Prices { zone: 0.01, region: 0.03 };
 
-fn moved(service: &ServiceId, node: &str, port: &str, is_near: bool, bytes: f64) -> Moved {
+fn moved(service: &ServiceId, node: &str, port: &str, locality: Locality, bytes: f64) -> Moved {
     let service = service.clone();
     let (node, port) = (Some(node.into()), port.into());
-    Moved { node, service, port, is_near, is_direct: false, bytes }
+    Moved { node, service, port, locality, is_direct: false, bytes }
 }
 
 fn asked(figures: &Figures, max_load: f64) -> Asked<'_> {
@@ -33,11 +34,12 @@ fn three(service: topo_lb_core::cluster::Service, endpoints: &[(&str, &str)]) ->
     Cluster::of(nodes.into(), service, endpoints).state("")
 }
 
-/// What a policy of each node's bytes saves.
+/// What each node's clients moved, to an endpoint in each zone alike.
 fn figures(bytes: &[(&str, f64)]) -> Figures {
     let all = bytes.iter().flat_map(|&(node, bytes)| {
-        [(true, bytes / 3.0), (false, bytes * 2.0 / 3.0)]
-            .map(|(is_near, bytes)| moved(&id("svc"), node, "http", is_near, bytes))
+        let second = if node == "c1" { Locality::Elsewhere } else { Locality::Region };
+        [Locality::Zone, second, Locality::Elsewhere]
+            .map(|locality| moved(&id("svc"), node, "http", locality, bytes / 3.0))
     });
     Figures::over("1d".into(), all)
 }
@@ -53,7 +55,10 @@ fn what_clients_dial_directly_is_no_demand_and_is_told() {
     let mut figures = figures(&[("a1", 3e9), ("b1", 3e9), ("c1", 3e9)]);
     let state = three(service(), &EACH);
     let without = advise(&state, &asked(&figures, 1.0));
-    figures.extend([Moved { is_direct: true, ..moved(&id("svc"), "a1", "http", false, 8e9) }]);
+    figures.extend([Moved {
+        is_direct: true,
+        ..moved(&id("svc"), "a1", "http", Locality::Region, 8e9)
+    }]);
     let with = advise(&state, &asked(&figures, 1.0));
     assert_eq!((with.money, &with.services), (without.money, &without.services));
     assert_eq!((without.direct, with.direct), (0.0, 8e9));
@@ -64,11 +69,11 @@ fn what_clients_dial_directly_is_no_demand_and_is_told() {
         "{said}"
     );
     // A Service of which nothing else is known is not one without bytes.
-    let only = Moved { is_direct: true, ..moved(&id("svc"), "a1", "http", false, 8e9) };
+    let only = Moved { is_direct: true, ..moved(&id("svc"), "a1", "http", Locality::Region, 8e9) };
     let only = advise(&state, &asked(&Figures::since_start([only], Vec::new()), 1.0));
     assert_eq!((only.uncounted, only.direct), (0, 8e9));
     // As are the probes of a kubelet.
-    let probes = Moved { is_direct: true, ..moved(&id("svc"), "a1", "http", true, 8e9) };
+    let probes = Moved { is_direct: true, ..moved(&id("svc"), "a1", "http", Locality::Zone, 8e9) };
     let probes = advise(&state, &asked(&Figures::since_start([probes], Vec::new()), 1.0));
     assert_eq!((probes.uncounted, probes.direct, &probes.direct_services[..]), (0, 0.0, &[][..]));
 }
@@ -85,7 +90,7 @@ fn endpoints_in_each_zone_cost_nothing_with_a_policy_and_it_is_a_command() {
     );
     assert_eq!(one.command, command);
     assert_eq!((one.bytes.crossed, one.bytes.crossing.after), (Some(6e9), 0.0));
-    // Of 6 GB, 4 are expected to leave their region: c1's 2, and half of the others' 4.
+    // Of 6 GB, 4 have left their region: c1's 2, and half of the others' 4.
     let rounded = |money: f64| (money * 1e6).round() / 1e6;
     assert_eq!(rounded(one.money.before), rounded(4.0 * 0.03 + 2.0 * 0.01));
     assert_eq!((one.money.after, one.refused), (0.0, 0));
@@ -114,6 +119,26 @@ fn an_endpoint_that_would_get_too_much_is_spared_by_spill_or_the_service_is_left
 }
 
 #[test]
+fn bytes_of_before_a_policy_are_no_reason_for_another_one() {
+    let near = |node| moved(&id("svc"), node, "http", Locality::Zone, 9e9);
+    let old = figures(&[("a1", 3e9), ("b1", 3e9), ("c1", 3e9)]);
+    let new = Figures::over("1d".into(), ["a1", "b1", "c1"].map(near));
+    let state = three(keyed(&format!("{Z},*")), &EACH);
+    let advice = advise(&state, &asked(&old, 1.5));
+    assert!(advice.services.is_empty(), "{advice:?}");
+    assert!(advice.left[0].why.contains("before its policy"), "{advice:?}");
+    assert_eq!((advice.left[0].money, advice.money), (0.0, Both::default()));
+    // All bytes are of the policy.
+    let advice = advise(&state, &asked(&new, 1.5));
+    assert!(advice.services.is_empty() && advice.left.is_empty(), "{advice:?}");
+    // Chance is no doubt: a tenth of what b1 and c1 moved has left their zone.
+    let chance = [("b1", 1e9), ("c1", 1e9)]
+        .map(|(node, bytes)| moved(&id("svc"), node, "http", Locality::Elsewhere, bytes));
+    let advice = advise(&state, &asked(&new.and(Figures::over("1d".into(), chance)), 1.5));
+    assert!(advice.services.is_empty() && advice.left.is_empty(), "{advice:?}");
+}
+
+#[test]
 fn what_was_meant_is_kept() {
     let figures = figures(&[("a1", 6e9), ("b1", 3e9), ("c1", 3e9)]);
     let why = |service, wanted: &str| {
@@ -128,6 +153,9 @@ fn what_was_meant_is_kept() {
     why(local, "internalTrafficPolicy");
     // Its own spill goes, in a way that `apply --server-side` can.
     let spilling = keyed(&format!("{Z},*")).asking(|policy| policy.spill = Some("50%".into()));
+    // A third of the bytes has left its zone, as the policy lets it.
+    let near = |node| moved(&id("svc"), node, "http", Locality::Node, 6e9);
+    let figures = figures.and(Figures::over("1d".into(), ["a1", "b1", "c1"].map(near)));
     let advice = advise(&three(spilling, &EACH), &asked(&figures, 9.0));
     assert_eq!(settings(&advice)[1], "default/svc=topo-lb.io/spill:0%");
     let yaml = "apiVersion: v1\nkind: Service\nmetadata:\n  namespace: default\n  name: \"svc\"\n  \
@@ -201,7 +229,8 @@ fn a_larger_bound_saves_no_less_and_plan_says_the_same() {
             let ports: Vec<_> = service.ports.iter().map(label).collect();
             let node = node.clone();
             ports.into_iter().flat_map(move |port| {
-                [true, false].map(|is_near| moved(&id("svc"), &node, &port, is_near, bytes))
+                [Locality::Zone, Locality::Elsewhere]
+                    .map(|locality| moved(&id("svc"), &node, &port, locality, bytes))
             })
         };
         let figures = Figures::since_start(nodes.iter().enumerate().flat_map(of_node), Vec::new());

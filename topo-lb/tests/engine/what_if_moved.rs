@@ -85,8 +85,9 @@ fn by_hand(
 
 /// Bytes to one port of the Service, as an agent's metrics have them.
 fn moved(node: Option<&str>, port: &str, is_near: bool, bytes: f64) -> Moved {
+    let locality = if is_near { Locality::Zone } else { Locality::Elsewhere };
     let (node, port) = (node.map(Into::into), port.into());
-    Moved { node, service: id("svc"), port, is_near, is_direct: false, bytes }
+    Moved { node, service: id("svc"), port, locality, is_direct: false, bytes }
 }
 
 /// What agents call a port.
@@ -236,9 +237,9 @@ fn a_change_costs_what_leaves_zone_and_region_and_what_stays_the_same_costs_the_
     for (before, after, regions, money) in [
         (service(), strict(), false, (3.0, 0.0)),
         (service(), strict(), true, (6.0, 0.0)),
-        // All is measured, and what is expected of a strict policy is none of it.
-        (strict(), refusing(), true, (3.0, 3.0)),
-        (strict(), service(), true, (3.0, 4.0)),
+        // A strict policy lets none of it leave the zone: that is of before it.
+        (strict(), refusing(), true, (0.0, 0.0)),
+        (strict(), service(), true, (0.0, 4.0)),
     ] {
         let (before, after) = (in_regions(before, regions), in_regions(after, regions));
         let cost = what_if::cost(&before, &after, &figures, prices).expect("bytes are known");
@@ -264,7 +265,7 @@ fn a_change_costs_what_leaves_zone_and_region_and_what_stays_the_same_costs_the_
 #[test]
 fn what_clients_dial_directly_is_not_moved_and_is_apart() {
     let near = |node, bytes| moved(Some(node), "http", true, bytes);
-    let direct = Moved { is_direct: true, is_near: false, ..near("a1", 900.0) };
+    let direct = Moved { is_direct: true, locality: Locality::Region, ..near("a1", 900.0) };
     let [all, keyed] = [with(service()), with(keyed(&format!("{Z},*")))].map(|it| proxied(&it));
     let figures = Figures::since_start([near("a1", 300.0), near("b1", 100.0), direct], Vec::new());
     let asked = asked();

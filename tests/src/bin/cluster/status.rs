@@ -7,8 +7,11 @@ use anyhow::{Context as _, Result};
 use comfy_table::{Table, presets};
 use serde_json::json;
 use topo_lb_tests::deployment::kubectl;
+use topo_lb_tests::kubernetes::Proxy;
 use topo_lb_tests::kubernetes::state::{Node, State};
 use topo_lb_tests::process::printed;
+
+use crate::keep::PLUGINS;
 
 /// Whether a cluster is up.
 pub(crate) fn run(as_json: bool) -> Result<bool> {
@@ -36,11 +39,32 @@ pub(crate) fn run(as_json: bool) -> Result<bool> {
     let mut pods = Command::new(kubectl()?);
     pods.env("KUBECONFIG", kubeconfig).args(["get", "pods", "-A", "-o", "wide"]);
     print!("{}", printed(&mut pods)?);
-    println!("\nexport KUBECONFIG={}", kubeconfig.display());
-    if let Some(url) = &state.prometheus {
-        println!("Prometheus: {url}");
-    }
+    println!("\n{}", next_steps(&state, kubeconfig)?);
     Ok(true)
+}
+
+/// What to type to use a cluster.
+pub(crate) fn next_steps(state: &State, kubeconfig: &Path) -> Result<String> {
+    let kubectl = kubectl()?;
+    let folder = kubectl.parent().unwrap_or(&kubectl).display();
+    let plugins = kubeconfig.with_file_name(PLUGINS);
+    let mut lines = format!(
+        "export KUBECONFIG={} PATH=$PATH:{folder}:{}",
+        kubeconfig.display(),
+        plugins.display()
+    );
+    if state.proxy == Proxy::KubeProxy {
+        let root = topo_lb_tests::cgroup::root()?;
+        lines += &format!(
+            "\nhelm install topo-lb deploy/helm/topo-lb -n topo-lb --create-namespace \\\n  --set \
+             image.repository=registry.example.com/topo-lb,listen.onNode=true,cgroupRoot={}",
+            root.display()
+        );
+    }
+    if let Some(url) = &state.prometheus {
+        lines += &format!("\nPrometheus: {url}");
+    }
+    Ok(lines)
 }
 
 fn programs(node: &Node) -> String {

@@ -12,12 +12,11 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use topo_lb_tests::deployment::kubectl;
 use topo_lb_tests::interrupt::exit_code;
 use topo_lb_tests::kubernetes::state::State;
 
 use crate::Shape;
-use crate::keep::PLUGINS;
+use crate::status::next_steps;
 
 /// The exit code of a program that SIGINT has ended.
 const INTERRUPTED: u8 = 130;
@@ -67,12 +66,8 @@ fn start(shape: &Shape) -> Result<ExitCode> {
     }
     ensure!(kubeconfig.ends_with('\n'), "the keeper was cut short");
     let kubeconfig = kubeconfig.trim();
-    let kubectl = kubectl()?;
-    let folder = kubectl.parent().unwrap_or(&kubectl).display();
-    let plugins = Path::new(kubeconfig).with_file_name(PLUGINS);
-    eprintln!("\nexport KUBECONFIG={kubeconfig} PATH=$PATH:{folder}:{}\n", plugins.display());
-    if let Some(url) = State::of_machine()?.and_then(|state| state.prometheus) {
-        eprintln!("Prometheus: {url}\n");
+    if let Some(state) = State::of_machine()? {
+        eprintln!("\n{}\n", next_steps(&state, Path::new(kubeconfig))?);
     }
     println!("{kubeconfig}");
     Ok(ExitCode::SUCCESS)

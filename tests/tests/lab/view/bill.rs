@@ -62,7 +62,7 @@ fn traffic_is_priced_by_the_regions_of_nodes_whatever_agents_know() -> Result<()
             "import('/page.js').then((page) => {{ \
              const cost = document.getElementById('sum-cost').textContent.replace(/[$,]/g, ''); \
              const [, , region, elsewhere] = page.shown().now.flows.total.bytes; \
-             const mean = parseFloat(cost) / ((region + elsewhere) * 730 * 3600 / 1e9); \
+             const mean = parseFloat(cost) / ((region + elsewhere) * 720 * 3600 / 1e9); \
              return Math.abs(mean / {right} - 1) < 0.1 }})"
         );
         browser.until(&is_right).with_context(|| format!("${right:.3} a gigabyte"))?;

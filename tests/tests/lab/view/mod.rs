@@ -239,11 +239,11 @@ fn a_picked_service_has_its_waterfall_and_its_cost_at_the_reader_s_price() -> Re
             "for (const [id, price] of [['price-zone', {zone}], ['price-region', {region}]]) {{ \
              const one = document.getElementById(id); one.value = price; one.dispatchEvent(new Event('input')); }}"
         ))?;
-        // A month has 730 hours, and a gigabyte 10⁹ bytes.
+        // A month has 30 days, and a gigabyte 10⁹ bytes.
         browser.until(&format!(
             "import('/page.js').then((page) => {{ const {{ name, bytes }} = page.shown().now.picked ?? {{}}; \
              if (name !== 'ops/logs' || !bytes[2] || !bytes[3]) return false; \
-             const cost = (bytes[2] * {zone} + bytes[3] * {region}) * 730 * 3600 / 1e9; \
+             const cost = (bytes[2] * {zone} + bytes[3] * {region}) * 720 * 3600 / 1e9; \
              return document.querySelector('aside .money dd').textContent === (cost ? '$' + \
              Math.round(cost).toLocaleString('en-US') : '$0.00') }})"
         ))?;

@@ -53,10 +53,18 @@ pub(super) fn look(
         return;
     };
     let is_left = |bypass| matches!(bypass, Some(Bypass::Annotation | Bypass::OutOfScope));
+    let ignored = || first.policy.ignored.iter().filter(|one| one.origin == Origin::Service);
     if first.choices.iter().any(|choice| is_left(choice.bypass)) {
+        // A policy that is ignored may be why nobody handles it.
+        if first.choices.iter().any(|choice| choice.bypass == Some(Bypass::OutOfScope)) {
+            findings.extend(
+                ignored()
+                    .map(|it| Finding::of(&id.namespace, &id.name, Rule::Ignored, it.to_string())),
+            );
+        }
         return;
     }
-    for ignored in first.policy.ignored.iter().filter(|one| one.origin == Origin::Service) {
+    for ignored in ignored() {
         everywhere(&mut sightings, None, Rule::Ignored, ignored.to_string());
     }
     if first.policy.kind == PolicyKind::Keys && first.policy.origin == Origin::Service {

@@ -123,6 +123,8 @@ struct Outcome {
     money: Both<f64>,
     load: Both<Option<f64>>,
     refused: usize,
+    /// Whether the bytes are of before the policy that it has now.
+    is_outdated: bool,
 }
 
 /// The policies to set in a cluster. Each is the one that saves most of those that are tried for its Service,
@@ -218,6 +220,7 @@ fn outcomes(
             money,
             load: Both { before: load(|it| it.before), after: load(|it| it.after) },
             refused: groups.map(|group| group.newly_refused.len()).sum(),
+            is_outdated: by_zone.iter().any(|(port, _)| port.is_outdated()),
         })
     };
     ids.par_iter().map(outcome).collect()
@@ -227,7 +230,7 @@ impl Tried {
     fn meet(&mut self, candidate: Candidate, outcome: Outcome, max_load: f64) {
         self.now = self.now.or(Some(outcome));
         let saves = |it: &Outcome| it.money.before - it.money.after;
-        if saves(&outcome) <= NOTHING || outcome.refused > 0 {
+        if saves(&outcome) <= NOTHING || outcome.refused > 0 || outcome.is_outdated {
             return;
         }
         let load = outcome.load.after.unwrap_or_default();
@@ -262,11 +265,14 @@ fn advice(state: &State, tried: BTreeMap<&ServiceId, Tried>, asked: &Asked<'_>) 
         }
         money.before += now.money.before;
         money.after += now.money.before;
-        if now.money.before <= NOTHING {
+        if now.money.before <= NOTHING && !now.is_outdated {
             continue;
         }
         let why = match (kept, least_load) {
             (Some(kept), _) => kept.why().to_owned(),
+            (None, _) if now.is_outdated => {
+                "most of what left its zone did so before its policy: ask later, or with a shorter --over".to_owned()
+            }
             (None, Some(load)) => format!(
                 "what would save something loads an endpoint ×{load:.2}; endpoints in more zones, or a larger \
                  bound, help"

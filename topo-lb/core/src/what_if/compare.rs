@@ -15,7 +15,6 @@ use super::{
 use crate::cluster::{Family, ServiceId, State};
 use crate::explain;
 use crate::topology::NodesByLabel;
-use crate::topology::label::ZONE;
 
 /// Loads and shares are rounded to a millionth: what differs by less is the same.
 const PRECISION: f64 = 1e6;
@@ -98,7 +97,7 @@ pub(super) fn by_loads<'a>(
         .map(|(dialled, pair)| (service_port(id, dialled, &pair, after), pair))
         .collect();
     if let Some(figures) = figures {
-        add_bytes(&mut all, id, figures, label == ZONE);
+        add_bytes(&mut all, id, figures, label);
     }
     all
 }
@@ -145,7 +144,7 @@ fn add_bytes(
     all: &mut [(ServicePort<'_>, Pair<'_>)],
     id: &ServiceId,
     figures: &Figures,
-    by_zone: bool,
+    label: &str,
 ) {
     let mut places: BTreeMap<u16, usize> = BTreeMap::new();
     for (at, (port, pair)) in all.iter().enumerate() {
@@ -159,7 +158,7 @@ fn add_bytes(
     for place in places.into_values() {
         let (port, pair) = &mut all[place];
         let known = pair.before.as_ref().and_then(|load| figures.port(id, load.port));
-        port.bytes = known.map(|counted| moved::bytes(counted, pair, by_zone));
+        port.bytes = known.map(|counted| moved::bytes(counted, pair, label));
     }
 }
 

@@ -44,16 +44,14 @@ pub(super) fn of_ports<'p, 'a: 'p>(
 ) -> Both<f64> {
     let key = |port: &ServicePort<'_>| (port.service(), port.port.port, port.port.protocol);
     // Metrics do not say the address family: each port has its bytes once.
-    let by_region: BTreeMap<_, Both<f64>> =
-        by_region.filter_map(|port| Some((key(port), port.bytes?.crossing))).collect();
-    by_zone.filter_map(|port| Some((key(port), port.bytes?))).fold(
-        Both::default(),
-        |sum, (key, bytes)| {
-            let out_of_region = by_region.get(&key).copied().unwrap_or_default();
-            let Both { before, after } = money(&bytes, out_of_region, prices);
-            Both { before: sum.before + before, after: sum.after + after }
-        },
-    )
+    let by_region: BTreeMap<_, Bytes> =
+        by_region.filter_map(|port| Some((key(port), port.bytes?))).collect();
+    by_zone.fold(Both::default(), |sum, port| {
+        let Some(bytes) = port.bytes else { return sum };
+        let Both { before, after } =
+            money(&bytes, by_region.get(&key(port)), port.is_bound(), prices);
+        Both { before: sum.before + before, after: sum.after + after }
+    })
 }
 
 /// Whether Nodes are in different regions, so that bytes may cost what they cost between them.
@@ -63,19 +61,18 @@ pub(super) fn has_regions(state: &State) -> bool {
     regions.any(|other| Some(other) != first)
 }
 
-/// What bytes cost: those that left their zone, in the parts that are expected; and those that will. What goes on as
-/// before costs what it did.
-fn money(bytes: &Bytes, out_of_region: Both<f64>, prices: &Prices) -> Both<f64> {
+/// What bytes cost: those that left their zone and region; and those that will. What goes on as before costs what it
+/// did. A Service with a policy costs at most what the policy lets leave the zone: what did so besides is of before it.
+fn money(bytes: &Bytes, of_region: Option<&Bytes>, is_bound: bool, prices: &Prices) -> Both<f64> {
     let expected = bytes.crossing;
+    let out_of_region = of_region.map(|it| it.crossing).unwrap_or_default();
     // Loads are sums of shares: what differs by less is what floating-point numbers lose.
     let least = bytes.moved * 1e-9;
     let is_same = |it: Both<f64>| (it.before - it.after).abs() <= least;
     let crossed = bytes.crossed.unwrap_or(expected.before);
-    let of_a_byte = match expected.before > least {
-        true => prices.of(expected.before, out_of_region.before) / expected.before,
-        false => prices.of(1.0, 0.0),
-    };
-    let before = crossed * of_a_byte;
+    let measured = prices.of(crossed, of_region.and_then(|it| it.crossed).unwrap_or_default());
+    let by_policy = prices.of(expected.before, out_of_region.before);
+    let before = if is_bound { measured.min(by_policy) } else { measured };
     let after = match [expected, out_of_region, bytes.stopped].into_iter().all(is_same) {
         true => before,
         false => prices.of(expected.after, out_of_region.after),

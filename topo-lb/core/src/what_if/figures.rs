@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::AddAssign;
 use std::sync::Arc;
 
+use topo_lb_common::backend::Locality;
+
 use crate::cluster::{Port, ServiceId, State};
 use crate::explain::{shown_id, some};
 
@@ -21,8 +23,8 @@ pub struct Moved {
     pub service: ServiceId,
     /// The name of its port, or the number of one without a name.
     pub port: Arc<str>,
-    /// Whether the endpoints are on the client's node or in its zone.
-    pub is_near: bool,
+    /// How far the endpoints are from the client.
+    pub locality: Locality,
     /// Whether clients dialled the endpoints' own addresses: no policy of the Service moves that.
     pub is_direct: bool,
     /// How many, in both directions or in one; what is no count is left out.
@@ -36,6 +38,8 @@ pub(super) struct Counted {
     pub(super) near: f64,
     /// To all others, and from them.
     pub(super) far: f64,
+    /// Those of `far` that left the region.
+    pub(super) beyond: f64,
 }
 
 impl Counted {
@@ -48,6 +52,7 @@ impl AddAssign for Counted {
     fn add_assign(&mut self, more: Self) {
         self.near += more.near;
         self.far += more.far;
+        self.beyond += more.beyond;
     }
 }
 
@@ -109,7 +114,7 @@ impl Figures {
         self
     }
 
-    fn count(&mut self, Moved { node, service, port, is_near, is_direct, bytes }: Moved) {
+    fn count(&mut self, Moved { node, service, port, locality, is_direct, bytes }: Moved) {
         if !(0.0..=MOST_BYTES).contains(&bytes) {
             self.impossible.insert(service);
             return;
@@ -120,7 +125,11 @@ impl Figures {
             let ports = self.services.entry(service).or_default();
             ports.entry(port).or_default().entry(node).or_default()
         };
-        *(if is_near { &mut counted.near } else { &mut counted.far }) += bytes;
+        *counted += match locality {
+            Locality::Node | Locality::Zone => Counted { near: bytes, ..Counted::default() },
+            Locality::Region => Counted { far: bytes, ..Counted::default() },
+            Locality::Elsewhere => Counted { far: bytes, beyond: bytes, ..Counted::default() },
+        };
     }
 
     /// Sentences on what of them does not fit the cluster of `state`.
@@ -196,17 +205,6 @@ impl Figures {
     }
 }
 
-/// Whether bytes of this label `locality` stayed in their zone; `None` for an unknown one: an agent of
-/// another version may have more.
-#[must_use]
-pub fn is_near(locality: &str) -> Option<bool> {
-    match locality {
-        "node" | "zone" => Some(true),
-        "region" | "elsewhere" => Some(false),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -216,9 +214,12 @@ mod tests {
         ServiceId { namespace: "shop".into(), name: "web".into() }
     }
 
-    fn moved(node: Option<&str>, port: &str, is_near: bool, bytes: f64) -> Moved {
+    const NEAR: Locality = Locality::Zone;
+    const FAR: Locality = Locality::Region;
+
+    fn moved(node: Option<&str>, port: &str, locality: Locality, bytes: f64) -> Moved {
         let (node, port) = (node.map(Into::into), port.into());
-        Moved { node, service: web(), port, is_near, is_direct: false, bytes }
+        Moved { node, service: web(), port, locality, is_direct: false, bytes }
     }
 
     fn figures(all: impl IntoIterator<Item = Moved>) -> Figures {
@@ -227,18 +228,22 @@ mod tests {
 
     #[test]
     fn bytes_are_summed_by_port_and_node() {
-        let n1 = |port, is_near, bytes| moved(Some("n1"), port, is_near, bytes);
-        let all =
-            [("http", true, 1.0), ("http", true, 2.0), ("http", false, 12.0), ("81", false, 16.0)];
-        let all = all.map(|(port, is_near, bytes)| n1(port, is_near, bytes));
-        let figures = figures(all.into_iter().chain([moved(None, "http", true, 1.0)]));
+        let n1 = |port, locality, bytes| moved(Some("n1"), port, locality, bytes);
+        let all = [
+            n1("http", Locality::Node, 1.0),
+            n1("http", NEAR, 2.0),
+            n1("http", FAR, 8.0),
+            n1("http", Locality::Elsewhere, 4.0),
+            n1("81", FAR, 16.0),
+        ];
+        let figures = figures(all.into_iter().chain([moved(None, "http", NEAR, 1.0)]));
         let port = |name: &str| {
             let port = Port { name: name.into(), port: 81, protocol: Protocol::Tcp };
             figures.port(&web(), &port).cloned()
         };
         let http = port("http").expect("figures");
-        assert_eq!(http[&Some("n1".into())], Counted { near: 3.0, far: 12.0 });
-        assert_eq!(http[&None], Counted { near: 1.0, far: 0.0 });
+        assert_eq!(http[&Some("n1".into())], Counted { near: 3.0, far: 12.0, beyond: 4.0 });
+        assert_eq!(http[&None], Counted { near: 1.0, far: 0.0, beyond: 0.0 });
         assert_eq!(port("").expect("figures")[&Some("n1".into())].all(), 16.0);
         assert_eq!(port("https"), None);
     }
@@ -246,8 +251,8 @@ mod tests {
     #[test]
     fn what_is_dialled_directly_is_apart() {
         let direct =
-            |is_near, bytes| Moved { is_direct: true, ..moved(None, "http", is_near, bytes) };
-        let figures = figures([direct(true, 3.0), direct(false, 4.0)]);
+            |locality, bytes| Moved { is_direct: true, ..moved(None, "http", locality, bytes) };
+        let figures = figures([direct(NEAR, 3.0), direct(FAR, 4.0)]);
         assert!(!figures.has(&web()));
         assert_eq!(figures.direct([&web()]), 4.0, "what stays in its zone costs nothing");
         let doubts = figures.doubts(&State::default());
@@ -256,12 +261,12 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_the_cluster_is_told() {
-        let all = figures([moved(Some("n1"), "http", true, 1.0)]).doubts(&State::default());
+        let all = figures([moved(Some("n1"), "http", NEAR, 1.0)]).doubts(&State::default());
         assert_eq!(all.len(), 2);
         assert!(all[0].contains("n1") && all[1].contains("shop/web"), "{all:?}");
         let all = figures([]).doubts(&State::default());
         assert!(matches!(&all[..], [one] if one.contains("no bytes")), "{all:?}");
-        let cut = Figures::since_start([moved(None, "http", true, 1.0)], vec!["n1.txt".to_owned()]);
+        let cut = Figures::since_start([moved(None, "http", NEAR, 1.0)], vec!["n1.txt".to_owned()]);
         let all = cut.doubts(&State::default());
         assert!(all[0].starts_with("these break off before `# EOF`"), "{all:?}");
         assert!(all[0].ends_with("missing: n1.txt"), "{all:?}");
@@ -270,7 +275,7 @@ mod tests {
     #[test]
     fn what_is_no_count_of_bytes_is_left_out() {
         for value in [f64::NAN, -1.0, f64::INFINITY, 1e300] {
-            let figures = figures([moved(None, "http", true, value)]);
+            let figures = figures([moved(None, "http", NEAR, value)]);
             assert!(figures.services.is_empty(), "{value}");
             let doubts = figures.doubts(&State::default());
             let doubt = "these Services are no counts of bytes, and left out: shop/web";

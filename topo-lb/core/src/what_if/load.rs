@@ -7,7 +7,7 @@ use std::sync::Arc;
 use topo_lb_common::backend::Locality;
 
 use super::figures::{ByNode, Figures};
-use super::{Proxied, Served};
+use super::{Proxied, Served, TOPO_LB};
 use crate::cluster::{Family, Port, Protocol, ServiceId};
 use crate::explain;
 use crate::topology::direct::Direct;
@@ -127,7 +127,7 @@ pub(super) fn of<'a>(
     let Proxied { state, by_kube_proxy } = cluster;
     let decisions = decide(state, "", Scope::All, id);
     let Some(Decision { service, .. }) = decisions.first() else { return Vec::new() };
-    let by = if by_kube_proxy.contains(id) { "kube-proxy" } else { "topo-lb" };
+    let by = if by_kube_proxy.contains(id) { "kube-proxy" } else { TOPO_LB };
     let (mut loads, mut weights) = (Vec::new(), Vec::new());
     for decision in &decisions {
         for choice in &decision.choices {

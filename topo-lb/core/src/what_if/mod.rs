@@ -38,7 +38,7 @@ use crate::explain::{Policy, Port};
 pub use advice::{Advice, Advised, Asked, Left, advise, table as advice_table};
 pub use compare::compare;
 pub use cost::{Cost, cost};
-pub use figures::{Figures, Moved, is_near};
+pub use figures::{Figures, Moved};
 pub use price::{Prices, PricesError, months};
 pub use proxied::Proxied;
 pub use setting::{Setting, SettingError, apply};
@@ -153,7 +153,7 @@ pub struct ServicePort<'a> {
 pub struct Bytes {
     /// All that agents have counted.
     pub moved: f64,
-    /// How many of them have left their zone; `None` if nodes are not grouped by zone.
+    /// How many of them have left their zone or region; `None` if nodes are grouped by another label.
     pub crossed: Option<f64>,
     /// How many of them are expected to leave their zone (or other group).
     pub crossing: Both<f64>,
@@ -243,11 +243,30 @@ impl AddAssign for Bytes {
     }
 }
 
+/// Who serves a Service, as in [`Served::by`].
+pub(crate) const TOPO_LB: &str = "topo-lb";
+
+/// The part of a Service's bytes that may leave the zone by chance beyond what is expected: clients are few, and move
+/// different amounts.
+const OF_CHANCE: f64 = 0.1;
+
 impl ServicePort<'_> {
     /// The Service.
     #[must_use]
     pub fn service(&self) -> ServiceId {
         ServiceId { namespace: self.namespace.as_str().into(), name: self.name.as_str().into() }
+    }
+
+    /// Whether topo-lb serves it by a policy before the change.
+    pub(crate) fn is_bound(&self) -> bool {
+        self.served.before.as_ref().is_some_and(|it| it.by == TOPO_LB && it.policy.kind != "none")
+    }
+
+    /// Whether more of its bytes have left the zone than its policy lets: they are of before it.
+    pub(crate) fn is_outdated(&self) -> bool {
+        let Some(bytes) = self.bytes.filter(|_| self.is_bound()) else { return false };
+        let besides = bytes.crossed.unwrap_or_default() - bytes.crossing.before;
+        besides > bytes.moved * OF_CHANCE
     }
 
     /// Whether a node is refused after that was not refused before.

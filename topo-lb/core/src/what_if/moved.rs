@@ -6,14 +6,20 @@ use std::sync::Arc;
 use super::figures::ByNode;
 use super::load::Load;
 use super::{Both, Bytes};
+use crate::topology::label::{REGION, ZONE};
 
-/// The bytes of a Service port with these figures, whose `measured` crossing is known if nodes are grouped by zone.
-pub(super) fn bytes(figures: &ByNode, pair: &Both<Option<Arc<Load<'_>>>>, by_zone: bool) -> Bytes {
+/// The bytes of a Service port with these figures. What has left its group is known if nodes are grouped by zone or
+/// region.
+pub(super) fn bytes(figures: &ByNode, pair: &Both<Option<Arc<Load<'_>>>>, label: &str) -> Bytes {
     let [before, after] =
         [&pair.before, &pair.after].map(|load| expected(figures, load.as_deref()));
     Bytes {
         moved: figures.values().map(|counted| counted.all()).sum(),
-        crossed: by_zone.then(|| figures.values().map(|counted| counted.far).sum()),
+        crossed: match label {
+            ZONE => Some(figures.values().map(|counted| counted.far).sum()),
+            REGION => Some(figures.values().map(|counted| counted.beyond).sum()),
+            _ => None,
+        },
         crossing: Both { before: before.0, after: after.0 },
         stopped: Both { before: before.1, after: after.1 },
     }

@@ -56,8 +56,8 @@ impl Query {
         let socket = self.socket.insert(socket);
         let mut found = vec![None; connections.len()];
         for (some, found) in connections.chunks(TOGETHER).zip(found.chunks_mut(TOGETHER)) {
-            let questions: Vec<_> = some.iter().map(question).collect();
-            socket.ask_each(GET, &questions, |place, body| {
+            let question = |place: usize, body: &mut Vec<u8>| question(&some[place], body);
+            socket.ask_each(GET, some.len(), question, |place, body| {
                 if let Some(to) = found.get_mut(place) {
                     *to = Connection::read(body).map(|one| one.endpoint);
                 }
@@ -67,12 +67,12 @@ impl Query {
     }
 }
 
-fn question(connection: &EndedConnection) -> Vec<u8> {
+/// Appends the body of a question about a connection.
+fn question(connection: &EndedConnection, body: &mut Vec<u8>) {
     let (client, dialled) = (connection.client, connection.dialled);
     let mut header = Nfgenmsg::new();
     header.nfgen_family = if dialled.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 } as u8;
-    let mut body = Vec::new();
-    let tuple = OpGetDo::encode_request(&mut body, &header).nested_tuple_orig();
+    let tuple = OpGetDo::encode_request(body, &header).nested_tuple_orig();
     let ip = tuple.nested_tuple_ip();
     let ip = match (client.ip(), dialled.ip()) {
         (IpAddr::V4(from), IpAddr::V4(to)) => ip.push_ip_v4_src(from).push_ip_v4_dst(to),
@@ -85,5 +85,4 @@ fn question(connection: &EndedConnection) -> Vec<u8> {
     let proto = proto.push_proto_num(TCP);
     let proto = proto.push_proto_src_port(client.port()).push_proto_dst_port(dialled.port());
     drop(proto);
-    body
 }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use prometheus_parse::{Sample, Scrape, Value};
 use rayon::prelude::*;
+use topo_lb_common::backend::Locality;
 use topo_lb_core::cluster::ServiceId;
 use topo_lb_core::explain::shown;
 use topo_lb_core::metrics::declared::{PREFIX, TCP_RECEIVED_BYTES, TCP_SENT_BYTES};
-use topo_lb_core::what_if::{Figures, Moved, is_near};
+use topo_lb_core::what_if::{Figures, Moved};
 
 /// The label `tier` of what clients dialled by the endpoints' own addresses.
 pub(crate) const DIRECT: &str = "direct";
@@ -88,7 +89,8 @@ fn moved(node: &Option<Arc<str>>, sample: &Sample) -> Option<Moved> {
             name: label("service")?.into(),
         },
         port: label("port")?.into(),
-        is_near: is_near(label("locality")?)?,
+        // An agent of another version may have more.
+        locality: Locality::ALL.into_iter().find(|it| label("locality") == Some(it.name()))?,
         is_direct: label("tier") == Some(DIRECT),
         bytes,
     })
@@ -122,15 +124,20 @@ mod tests {
             line("sent", "http", "moon", "16"),
             "topo_lb_connections_total{namespace=\"a\",service=\"b\",locality=\"node\"} 1\n".into(),
         ];
-        let one = |port: &str, is_near, bytes| Moved {
+        let one = |port: &str, locality, bytes| Moved {
             node: Some("n1".into()),
             service: ServiceId { namespace: "shop".into(), name: "web".into() },
             port: port.into(),
-            is_near,
+            locality,
             is_direct: false,
             bytes,
         };
-        let all = [one("http", true, 3.0), one("http", false, 4.0), one("81", false, 8.0)];
+        let all = [
+            one("http", Locality::Node, 1.0),
+            one("http", Locality::Zone, 2.0),
+            one("http", Locality::Region, 4.0),
+            one("81", Locality::Elsewhere, 8.0),
+        ];
         let wanted = Figures::since_start(all, Vec::new());
         assert_eq!(figures(&[scraped(Some("n1"), &text.concat())]), Ok(wanted));
     }

@@ -28,7 +28,7 @@ pub use error::PrometheusError;
 use topo_lb_core::cluster::State;
 use topo_lb_core::explain::some;
 use topo_lb_core::metrics::declared;
-use topo_lb_core::what_if::{Figures, Moved, is_near, months};
+use topo_lb_core::what_if::{Figures, Moved, months};
 
 /// How much one answer may take.
 #[derive(Clone, Copy, Debug)]
@@ -305,8 +305,8 @@ impl Asked<'_> {
 /// What a sample says of a Service port; `None` if it says nothing of one.
 fn moved(sample: Sample, is_direct: bool) -> Option<Moved> {
     let Sample { node, service, port, locality, value } = sample;
-    let (service, port, is_near) = (service?, port?, is_near(locality?.name())?);
-    Some(Moved { node, service, port, is_near, is_direct, bytes: value })
+    let (service, port, locality) = (service?, port?, locality?);
+    Some(Moved { node, service, port, locality, is_direct, bytes: value })
 }
 
 #[cfg(test)]

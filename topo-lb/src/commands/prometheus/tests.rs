@@ -104,16 +104,21 @@ async fn error(status: u16, body: &str) -> PrometheusError {
 async fn both_directions_are_summed_and_what_is_missing_is_told() {
     let (figures, doubts) = asked(&at(serve(usual))).await.unwrap();
     let service = topo_lb_core::cluster::ServiceId { namespace: "shop".into(), name: "web".into() };
-    let moved = |is_near, bytes| Moved {
+    let moved = |locality, bytes| Moved {
         node: Some("n1".into()),
         service: service.clone(),
         port: "http".into(),
-        is_near,
+        locality,
         is_direct: false,
         bytes,
     };
-    let direct = Moved { is_direct: true, ..moved(false, 9.0) };
-    let all = [moved(true, 1.0), moved(true, f64::NAN), moved(false, 6.0), direct];
+    let direct = Moved { is_direct: true, ..moved(Locality::Region, 9.0) };
+    let all = [
+        moved(Locality::Zone, 1.0),
+        moved(Locality::Zone, f64::NAN),
+        moved(Locality::Region, 6.0),
+        direct,
+    ];
     assert_eq!(figures, Figures::over("90m".into(), all));
     let [odd, gone, nodes, late] = &doubts[..] else { panic!("{doubts:?}") };
     assert!(odd.ends_with("no counts of bytes, and left out: shop/web"), "{odd}");

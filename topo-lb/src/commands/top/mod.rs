@@ -222,6 +222,9 @@ fn looked(before: &Moment, after: &Moment) -> (Vec<Row>, Status) {
     let round_trips = in_words(&medians);
     let caveats: Vec<_> = after.caveat().into_iter().chain(after.uncounted()).collect();
     let caveat = (!caveats.is_empty()).then(|| caveats.join("; "));
-    let (all_nodes, others) = (after.all_nodes, others::sentence(before, after));
+    let others = [others::sentence(before, after), others::direct(&rows)];
+    let others: Vec<_> = others.into_iter().flatten().collect();
+    let others = (!others.is_empty()).then(|| others.join(". "));
+    let all_nodes = after.all_nodes;
     (rows, Status { asked, troubles, round_trips, caveat, all_nodes, others, ..Status::default() })
 }

@@ -3,9 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::cells::printable;
 use super::moment::{Moment, Moved};
-use super::traffic::{are_possible, grown};
+use super::traffic::{Row, are_possible, grown};
+use topo_lb_core::explain::some;
 use topo_lb_core::magnitude;
+use topo_lb_core::metrics::Tier;
+
+/// Most names in a sentence.
+const NAMED: usize = 3;
 
 /// What agents tell apart by the label `to`, in words.
 const KINDS: [(&str, &str); 3] = [
@@ -48,11 +54,27 @@ pub(super) fn sentence(before: &Moment, after: &Moment) -> Option<String> {
     Some(format!("To no Service{of}: {}; out of zone –, cost –", parts.join(", ")))
 }
 
+/// The Services whose endpoints clients dial directly: their bytes count where they go, and their connections do not.
+pub(super) fn direct(rows: &[Row]) -> Option<String> {
+    let rate = |row: &Row| row.tiers.get(&Tier::Direct).map_or(0.0, |it| it.bytes);
+    let mut dialled: Vec<_> = rows.iter().filter(|row| rate(row) > 0.0).collect();
+    dialled.sort_by(|one, other| rate(other).total_cmp(&rate(one)));
+    let named: Vec<_> = dialled
+        .iter()
+        .map(|row| format!("{} {}/s", printable(&row.service), magnitude::bytes(rate(row))))
+        .collect();
+    (!named.is_empty()).then(|| {
+        let named = some(named.iter().map(String::as_str), NAMED);
+        format!("Dialled directly, and in bytes alone: {named}")
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::{Duration, Instant};
 
     use super::super::moment::{Others, Traffic, Zones};
+    use super::super::traffic::TierRate;
     use super::*;
 
     fn moment(at: Instant, nodes: &[(&str, Option<f64>)]) -> Moment {
@@ -83,5 +105,22 @@ mod tests {
         let some = said(&[("n", Some(9e3)), ("old", None)], &[("n", Some(1e3)), ("old", None)]);
         let some = some.expect("a sentence");
         assert!(some.starts_with("To no Service (1 of 2 nodes): 1.0 kB/s to Pods"), "{some}");
+    }
+
+    #[test]
+    fn what_is_dialled_directly_is_named_by_its_bytes() {
+        let row = |service: &str, tier, bytes| Row {
+            service: service.into(),
+            tiers: [(tier, TierRate { bytes, ..TierRate::default() })].into(),
+            ..Row::default()
+        };
+        let rows = [
+            row("a/left", Tier::Left, 9.0),
+            row("a/few", Tier::Direct, 2.0),
+            row("a/many", Tier::Direct, 5e3),
+        ];
+        let said = direct(&rows).expect("a sentence");
+        assert_eq!(said, "Dialled directly, and in bytes alone: a/many 5.0 kB/s, a/few 2 B/s");
+        assert_eq!(direct(&rows[..1]), None);
     }
 }

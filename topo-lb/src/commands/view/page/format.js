@@ -50,9 +50,9 @@ export function money(value) {
 export const sum = (numbers) => numbers.reduce((all, one) => all + one, 0);
 export const far = (byDistance) => byDistance[2] + byDistance[3];
 
-// Dollars a month (730 hours) at these prices per gigabyte.
+// Dollars a month (30 days) at these prices per gigabyte.
 export function cost(bytesByDistance, prices) {
-  const month = 730 * 3600 / 1e9;
+  const month = 720 * 3600 / 1e9;
   return (bytesByDistance[2] * prices.zone + bytesByDistance[3] * prices.region) * month;
 }
 
