@@ -17,9 +17,7 @@ use topo_lb_tests::outside::{
 use topo_lb_tests::scene::{ALL, FOLLOWS, HERE, Scene, at};
 use topo_lb_tests::wait::{patient, until};
 
-use super::scene::{
-    BALANCER, FAR_END, OUTSIDE, WEB, at_cable, packets, packets_at, set, wait_at_each,
-};
+use super::scene::{BALANCER, FAR_END, OUTSIDE, at_cable, packets, packets_at, set, wait_at_each};
 use super::source_ranges::wait_for_sources;
 use super::sources::{SEEN, bound, put_seen, wait_for_udp};
 
