@@ -55,6 +55,15 @@ pub fn overlay_with(name: &str, components: &[&str]) -> Result<Vec<Value>> {
     kustomize(folder.path())
 }
 
+/// What the component `prometheus` asks the operator for: the `PodMonitor`, or the `PrometheusRule`.
+///
+/// # Errors
+/// It does not render, or has none.
+pub fn monitoring(kind: &str) -> Result<Value> {
+    let objects = overlay_with("opt-in", &["metrics", "prometheus"])?;
+    one(&objects, kind).cloned()
+}
+
 /// Writes the kustomization of an overlay with components and patches. kustomize accepts only
 /// relative paths.
 pub(crate) fn compose(

@@ -383,9 +383,14 @@ impl Programs {
 
     /// The outcomes of a hook's packets.
     pub fn totals(&self, hook: Hook) -> Result<Packets> {
+        self.counted(hook.index())
+    }
+
+    /// The sum over all CPUs of an element of `packets`.
+    fn counted(&self, index: u32) -> Result<Packets> {
         let map = self.ebpf.map(maps::PACKETS).context("a map")?;
         let map = PerCpuArray::<&MapData, Raw<Packets>>::try_from(map)?;
-        let values = map.get(&hook.index(), 0)?;
+        let values = map.get(&index, 0)?;
         Ok(sum(values.iter().map(|Raw(one)| one)))
     }
 }

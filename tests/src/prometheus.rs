@@ -95,7 +95,9 @@ impl<'a> Prometheus<'a> {
         format!("http://{}", Self::address())
     }
 
-    fn address() -> SocketAddr {
+    /// The same as an address.
+    #[must_use]
+    pub fn address() -> SocketAddr {
         SocketAddr::from((fabric4(), PORT))
     }
 

@@ -13,6 +13,7 @@ use crate::cluster_tools;
 use crate::image;
 use crate::needs::Need;
 use crate::process::become_command;
+use crate::prometheus;
 use crate::suites;
 use crate::workspace::{Profile, Workspace};
 
@@ -32,6 +33,7 @@ const PROGRAM: &str = "cluster";
 Examples:
   cargo xtask cluster up
   cargo xtask cluster up --proxy topo-lb      # no kube-proxy
+  cargo xtask cluster up --nodes 4 --prometheus   # for plan --advise and plan --since
   export KUBECONFIG=$(cargo xtask cluster up --nodes 3)
   kubectl apply -f deploy/examples/openyurt.yaml
   kubectl exec deploy/united-deployment2-hangzhou -- curl -s svc-ud1/hostname
@@ -51,6 +53,10 @@ enum Action {
         /// What handles Services
         #[arg(long, value_enum, default_value_t)]
         proxy: ServiceProxy,
+        /// Also run Prometheus, which scrapes the agents every second: its address is printed before the
+        /// kubeconfig. Agents that you install later need the chart's `listen.onNode=true`
+        #[arg(long)]
+        prometheus: bool,
     },
     /// Show what runs; exit code 1 if no cluster is up
     Status {
@@ -73,7 +79,7 @@ pub(crate) enum ServiceProxy {
     #[value(name = "topo-lb+kube-proxy")]
     #[serde(rename = "topo-lb+kube-proxy")]
     Beside,
-    /// Only kube-proxy
+    /// Only kube-proxy; the nodes have topo-lb's image, registry.example.com/topo-lb
     KubeProxy,
     /// Nothing
     None,
@@ -90,16 +96,16 @@ impl ServiceProxy {
         }
     }
 
-    /// Whether topo-lb runs on the nodes.
-    fn has_topo_lb(self) -> bool {
-        matches!(self, Self::TopoLb | Self::Beside)
+    /// Whether the nodes have topo-lb's image.
+    fn has_image(self) -> bool {
+        !matches!(self, Self::None)
     }
 }
 
 /// Returns only on failure: otherwise this process becomes the lab's program, with its exit code.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let mut command = match args.action {
-        Action::Up { nodes, proxy } => up(workspace, nodes, proxy)?,
+        Action::Up { nodes, proxy, prometheus } => up(workspace, nodes, proxy, prometheus)?,
         Action::Status { json } => {
             let mut status = compiled(workspace)?;
             status.arg("status").args(json.then_some("--json"));
@@ -115,13 +121,19 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     become_command(&mut command)
 }
 
-fn up(workspace: &Workspace, nodes: u8, proxy: ServiceProxy) -> Result<Command> {
+fn up(
+    workspace: &Workspace,
+    nodes: u8,
+    proxy: ServiceProxy,
+    has_prometheus: bool,
+) -> Result<Command> {
     let mut needs = vec![Need::Kernel, Need::Lab, Need::Root, Need::Cluster, Need::ClusterTools];
     needs.push(Need::Iptables);
+    needs.extend(has_prometheus.then_some(Need::Prometheus));
     build_ebpf::ready(workspace, &needs)?;
     let parts = Parts::get(workspace)?;
     let image = proxy
-        .has_topo_lb()
+        .has_image()
         .then(|| image::for_cluster(workspace, &suites::agent(workspace)?))
         .transpose()?;
     let mut command = workspace.command(program(workspace)?);
@@ -129,6 +141,9 @@ fn up(workspace: &Workspace, nodes: u8, proxy: ServiceProxy) -> Result<Command> 
     command.args(["up", "--nodes", &nodes.to_string(), "--proxy", proxy.name()]);
     if let Some(image) = image {
         command.env(IMAGE, image);
+    }
+    if has_prometheus {
+        command.arg("--prometheus").env(prometheus::VARIABLE, prometheus::programs(workspace)?);
     }
     Ok(command)
 }

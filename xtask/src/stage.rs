@@ -304,7 +304,7 @@ fn of_the_lab(
             command.env(PATIENCE, SLOWER);
         }
         set(&mut command);
-        let log = workspace.log(&format!("suite-{name}"));
+        let log = workspace.log(&format!("suite-{}", name.replace("::", "-")));
         Suite { name, command, log }
     };
     names.into_iter().map(suite).collect()

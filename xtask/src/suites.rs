@@ -36,9 +36,14 @@ pub(crate) const CLUSTER: &str = "cluster";
 /// Among them, the one that takes kube-proxy 1.20.
 pub(crate) const BENCH: &str = "bench_kube_proxy";
 
+/// The folder whose modules are suites of their own: together they take as long as a third of all others.
+const SPLIT: &str = "outside";
+
 /// The suites that take longest. They start first: the last to start would run alone at the end.
-const LONG: [&str; 13] = [
-    "outside",
+const LONG: [&str; 15] = [
+    "outside::sources",
+    "outside::xdp",
+    "outside::uplinks",
     "view",
     "restarts",
     "daemon_set",
@@ -73,12 +78,20 @@ pub(crate) fn cargo_for(
     command
 }
 
-/// The suites in a binary: the modules beside its `main.rs`, by name.
+/// The suites in a binary: the modules beside its `main.rs`, by name, and those with tests in [`SPLIT`].
 pub(crate) fn of_binary(workspace: &Workspace, binary: &str) -> Result<Vec<String>> {
-    let name = |path: PathBuf| Some(path.file_stem()?.to_str()?.to_owned());
+    let name = |path: &PathBuf| Some(path.file_stem()?.to_str()?.to_owned());
     let folder = workspace.root.join("tests/tests").join(binary);
-    let mut names: Vec<String> = entries(&folder)?.into_iter().filter_map(name).collect();
+    let mut names: Vec<String> = entries(&folder)?.iter().filter_map(name).collect();
     names.retain(|name| name != "main");
+    if let Some(place) = names.iter().position(|name| name == SPLIT) {
+        names.swap_remove(place);
+        for module in entries(&folder.join(SPLIT))? {
+            if fs::read_to_string(&module)?.contains("#[test]") {
+                names.extend(name(&module).map(|name| format!("{SPLIT}::{name}")));
+            }
+        }
+    }
     names.sort();
     Ok(names)
 }

@@ -1,4 +1,4 @@
-//! A port of the machine's loopback device that leads to the API server on the fabric.
+//! A port of the machine's loopback device that leads to a server on the fabric.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -7,26 +7,27 @@ use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::cluster::Cluster;
-use crate::control_plane::ControlPlane;
 
 use super::background::Background;
 
 /// The port. Dropping it closes it.
 #[derive(Debug)]
-pub(crate) struct Door {
+pub struct Door {
     port: u16,
     _forwarding: Background,
 }
 
 impl Door {
-    /// Opens a free port.
-    pub(crate) fn open(cluster: &Cluster, plane: &ControlPlane<'_>) -> Result<Self> {
+    /// Opens a free port that leads to `server`.
+    ///
+    /// # Errors
+    /// No port is free.
+    pub fn open(cluster: &Cluster, server: SocketAddr) -> Result<Self> {
         // Made here, so it is on the machine's own network.
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
         let listener = listener.context("no free port on the loopback device")?;
         let port = listener.local_addr().context("a bound socket has an address")?.port();
         listener.set_nonblocking(true).context("cannot make a socket non-blocking")?;
-        let server = plane.server();
         let forwarding = Background::start("door", cluster, async move {
             let listener = TcpListener::from_std(listener).context("cannot use the socket")?;
             Ok(async move {
@@ -42,7 +43,9 @@ impl Door {
         Ok(Self { port, _forwarding: forwarding })
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    /// Its number.
+    #[must_use]
+    pub fn port(&self) -> u16 {
         self.port
     }
 }

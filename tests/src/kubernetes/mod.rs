@@ -35,7 +35,7 @@ use self::worker::Worker;
 pub(crate) mod background;
 mod containerd;
 pub mod dns;
-mod door;
+pub mod door;
 mod kube_proxy;
 mod kubelet;
 mod machine;
@@ -102,7 +102,7 @@ impl Proxy {
     }
 
     /// The overlay of deploy/ that is applied, if topo-lb runs on the nodes.
-    fn overlay(self) -> Option<&'static str> {
+    pub fn overlay(self) -> Option<&'static str> {
         match self {
             Self::TopoLb => Some("kube-proxy-replacement"),
             Self::Beside => Some("all"),
@@ -195,7 +195,7 @@ impl<'a> Kubernetes<'a> {
             Ok(plane)
         })?;
         let dns = Dns::start(cluster, &plane)?;
-        let door = Door::open(cluster, &plane)?;
+        let door = Door::open(cluster, plane.server())?;
         let title = format!("{} nodes: containerd, images, kubelet", cluster.nodes().len());
         let workers = progress.step(&title, || start_workers(cluster, &plane, parts, proxy))?;
         let it = Self { cluster, door, _dns: dns, workers, plane };

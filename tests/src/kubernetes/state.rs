@@ -26,6 +26,8 @@ pub struct State {
     pub kubernetes: String,
     /// For users of the machine; `None` while the cluster is coming up.
     pub kubeconfig: Option<PathBuf>,
+    /// The address of its Prometheus, for users of the machine; `None`: it has none.
+    pub prometheus: Option<String>,
     /// Its nodes.
     pub nodes: Vec<Node>,
 }

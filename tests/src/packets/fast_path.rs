@@ -3,12 +3,10 @@
 
 use anyhow::{Context as _, Result, bail, ensure};
 use aya::Ebpf;
-use aya::maps::PerCpuArray;
 use aya::programs::{TestRun as _, TestRunOptions, Xdp};
-use topo_lb_common::maps;
 use topo_lb_common::packets::{Packets, XDP};
 
-use super::{BACK, DROP, Programs, Raw};
+use super::{BACK, DROP, Programs};
 use crate::requirements::kernel;
 
 /// The program of XDP.
@@ -62,12 +60,9 @@ impl Programs {
         })
     }
 
-    /// How many packets XDP has sent back, and how many it has dropped.
-    pub fn done_by_xdp(&self) -> Result<(u64, u64)> {
-        let packets = self.ebpf.map(maps::PACKETS).context("a map")?;
-        let packets = PerCpuArray::<_, Raw<Packets>>::try_from(packets)?.get(&XDP, 0)?;
-        let sum = |of: fn(&Packets) -> u64| packets.iter().map(|packets| of(&packets.0)).sum();
-        Ok((sum(|it| it.translated), sum(|it| it.denied)))
+    /// The outcomes of packets that XDP has not left to tc.
+    pub fn done_by_xdp(&self) -> Result<Packets> {
+        self.counted(XDP)
     }
 }
 

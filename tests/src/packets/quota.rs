@@ -5,7 +5,7 @@ use aya::maps::{Array, MapData};
 use topo_lb_common::device::{Device, Quota};
 use topo_lb_common::maps;
 
-use super::{Programs, Raw, uptime};
+use super::{Programs, Raw};
 
 impl Programs {
     /// Lets each device have so many established connections.
@@ -17,7 +17,7 @@ impl Programs {
     pub fn let_the_quota_end(&mut self) -> Result<()> {
         let map = self.ebpf.map(maps::QUOTA).context("a map")?;
         let Raw(quota) = Array::<&MapData, Raw<Quota>>::try_from(map)?.get(&0, 0)?;
-        self.set_quota(Quota { until: uptime()?, ..quota })
+        self.set_quota(Quota { until: 0, ..quota })
     }
 
     /// Lets every client outside that has opened a connection have so many open ones.

@@ -286,7 +286,7 @@ fn a_table_that_is_full_of_open_connections_is_told_once_everywhere_until_it_is_
             ensure!(metrics.sample(name) == Some(wanted), "{name}: {}", metrics.body);
         }
         let dropped =
-            metrics.sample("topo_lb_packets_total{direction=\"ingress\",outcome=\"table-full\"}");
+            metrics.sample("topo_lb_packets_total{hook=\"ingress\",outcome=\"table-full\"}");
         ensure!(dropped >= Some(1.0), "{}", metrics.body);
         let check = checked(cluster, agent)?;
         let remedy = check["remedy"].as_str().unwrap_or_default();

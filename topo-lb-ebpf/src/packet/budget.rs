@@ -73,23 +73,39 @@ pub(crate) enum Permit {
 /// quota stay half-open.
 #[inline(always)]
 pub(crate) fn may_open<F: Family>(key: &TupleOf<F>, now: u64) -> Permit {
-    let permit = may_have::<F>(key, now);
-    if permit == Permit::Limited && key.protocol != TCP { Permit::Granted } else { permit }
+    unless_datagram(may_have::<F>(key, now), key.protocol)
+}
+
+/// Like [`may_open`], for a client that has dialled before; any other one may.
+#[inline(always)]
+pub(crate) fn may_open_another<F: Family>(key: &TupleOf<F>, now: u64) -> Permit {
+    let Some(entry) = DEVICES.get_ptr_mut(of::<F>(key)) else { return Permit::Granted };
+    unless_datagram(permit::<F>(entry, key.protocol, now), key.protocol)
+}
+
+#[inline(always)]
+fn unless_datagram(permit: Permit, protocol: u8) -> Permit {
+    if permit == Permit::Limited && protocol != TCP { Permit::Granted } else { permit }
 }
 
 /// Whether a client may have another open connection at `now`.
 #[inline(always)]
 fn may_have<F: Family>(key: &TupleOf<F>, now: u64) -> Permit {
-    let (Some(entry), Some(quota), Some(usage)) =
-        (entry(of::<F>(key)), QUOTA.get_ptr(0), usage::<F>())
-    else {
+    let Some(entry) = entry(of::<F>(key)) else { return Permit::Limited };
+    permit::<F>(entry, key.protocol, now)
+}
+
+/// Whether the client of an entry may have another open connection at `now`.
+#[inline(always)]
+fn permit<F: Family>(entry: *mut Device, protocol: u8, now: u64) -> Permit {
+    let (Some(quota), Some(usage)) = (QUOTA.get_ptr(0), usage::<F>()) else {
         return Permit::Limited;
     };
     // SAFETY: look-ups' pointers; numbers that other CPUs change meanwhile are a few too small.
     unsafe {
         if (*quota).is_full((&raw const (*usage).open).read_volatile(), now) {
             Permit::Full
-        } else if (*quota).allows(*count(entry, key.protocol), now) {
+        } else if (*quota).allows(*count(entry, protocol), now) {
             Permit::Granted
         } else {
             Permit::Limited

@@ -1,6 +1,6 @@
 //! The fast path of what tc has decided: before the kernel has made a packet of a frame, that of an established
 //! connection with a source of ours ([`crate::packet::snat`]) is translated and sent back out of its device, and one
-//! of a client that may not dial the frontend is dropped.
+//! of a client that may not dial the frontend, or may not have another connection, is dropped.
 //!
 //! It decides nothing. What a program of tc would record, answer or check is tc's, and so is what the
 //! kernel has to look at: all that passes as it came.
@@ -22,7 +22,9 @@ use crate::base::header::Read as _;
 use crate::base::maps::SNAT;
 use crate::base::transport::{Transport, split_ports};
 use crate::decide::frontend_filter::has_bit;
+use crate::decide::resolve::look_up;
 use crate::decide::trace::is_on;
+use crate::packet::budget::{self, Permit};
 use crate::packet::connection::{self, EndpointCheck};
 use crate::packet::fast_path::{FastPath, PacketSummary};
 use crate::packet::four_tuple::{EntryFields, FourTuple};
@@ -43,20 +45,18 @@ const UNKNOWN: u32 = u32::MAX;
 pub(crate) fn receive(frame: *mut xdp_md) -> u32 {
     let verdict = match ether_type(frame) {
         Some(V4::ETHER_TYPE) => match send_back4(frame) {
-            UNKNOWN => drop_denied4(frame),
+            UNKNOWN => drop_opening4(frame),
             verdict => verdict,
         },
         Some(V6::ETHER_TYPE) => match send_back6(frame) {
-            UNKNOWN => drop_denied6(frame),
+            UNKNOWN => drop_opening6(frame),
             verdict => verdict,
         },
         // With the tag of a VLAN it belongs to another device.
         _ => xdp_action::XDP_PASS,
     };
-    match verdict {
-        xdp_action::XDP_TX => done_by_xdp(Outcome::Translated),
-        xdp_action::XDP_DROP => done_by_xdp(Outcome::Denied),
-        _ => {}
+    if verdict == xdp_action::XDP_TX {
+        done_by_xdp(Outcome::Translated);
     }
     verdict
 }
@@ -76,32 +76,36 @@ extern "C" fn send_back6(frame: *mut xdp_md) -> u32 {
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn drop_denied4(frame: *mut xdp_md) -> u32 {
-    if is_dropped::<V4>(frame) == Some(true) { xdp_action::XDP_DROP } else { xdp_action::XDP_PASS }
+extern "C" fn drop_opening4(frame: *mut xdp_md) -> u32 {
+    drop_opening::<V4>(frame)
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn drop_denied6(frame: *mut xdp_md) -> u32 {
-    if is_dropped::<V6>(frame) == Some(true) { xdp_action::XDP_DROP } else { xdp_action::XDP_PASS }
+extern "C" fn drop_opening6(frame: *mut xdp_md) -> u32 {
+    drop_opening::<V6>(frame)
 }
 
-/// Whether tc would only drop and count a packet of no established connection: it opens one that
-/// `loadBalancerSourceRanges` deny. `None`: it cannot be read.
+/// Drops and counts a packet of no established connection if tc would only do that.
 #[inline(always)]
-fn is_dropped<F: FastPath + InPlace + Unreachable>(frame: *mut xdp_md) -> Option<bool> {
+fn drop_opening<F: FastPath + InPlace + Unreachable>(frame: *mut xdp_md) -> u32 {
+    let Some(why) = why_dropped::<F>(frame) else { return xdp_action::XDP_PASS };
+    done_by_xdp(why);
+    xdp_action::XDP_DROP
+}
+
+/// Why tc would only drop and count a packet of no established connection: it opens one that `loadBalancerSourceRanges`
+/// deny, or one more than its client may have. `None`: tc would do something else, or the packet cannot be read.
+#[inline(always)]
+fn why_dropped<F: FastPath + InPlace + Unreachable>(frame: *mut xdp_md) -> Option<Outcome> {
     let packet = F::summary(frame)?;
     let room = u32::from(F::extent(frame)?.bytes) - F::BYTES;
     let transport = frame::transport::<F>(frame, packet.protocol, room)?;
     if !connection::opens(packet.protocol, &transport) {
-        return Some(false);
+        return None;
     }
     let (source_port, port) = split_ports(packet.ports);
     let frontend = F::frontend(packet.destination, port, packet.protocol);
-    // The kernel drops a packet of a source that is no single host. A tracer is told of each that tc drops.
-    if !is_denied::<F>(&frontend, packet.source) || !F::is_unicast(packet.source) || is_on() {
-        return Some(false);
-    }
     let says = FourTuple::<F> {
         source: packet.source,
         destination: packet.destination,
@@ -109,9 +113,24 @@ fn is_dropped<F: FastPath + InPlace + Unreachable>(frame: *mut xdp_md) -> Option
         destination_port: port,
     };
     let key = says.key(packet.protocol, FROM_CLIENT, OUTSIDE_DEVICE);
-    let is_known = connection::find_half_open::<F>(&key).is_some()
-        || packet.protocol == UDP && own::is_own::<F>(&key, now());
-    Some(!is_known)
+    let now = now();
+    let why = if is_denied::<F>(&frontend, packet.source) {
+        Outcome::Denied
+    } else {
+        match budget::may_open_another::<F>(&key, now) {
+            // A frontend without an endpoint answers: tc limits only what has one.
+            Permit::Granted => return None,
+            _ if !look_up::<F>(&frontend, true).routes => return None,
+            Permit::Limited => Outcome::Limited,
+            Permit::Full => Outcome::TableFull,
+        }
+    };
+    // The kernel drops a packet of a source that is no single host. A tracer is told of each that tc drops.
+    let is_tcs = !F::is_unicast(packet.source)
+        || is_on()
+        || connection::find_half_open::<F>(&key).is_some()
+        || packet.protocol == UDP && own::is_own::<F>(&key, now);
+    if is_tcs { None } else { Some(why) }
 }
 
 /// Sends a packet of an established connection on: returns `XDP_TX`, or [`UNKNOWN`] if it is of none.

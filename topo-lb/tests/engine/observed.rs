@@ -5,14 +5,15 @@ use std::net::SocketAddr;
 
 use topo_lb_common::backend::Locality;
 use topo_lb_common::totals::Totals;
-use topo_lb_core::cluster::Protocol;
-use topo_lb_core::cluster::State;
+use topo_lb_core::cluster::{Change, Protocol, State, Update};
 use topo_lb_core::metrics::Tier;
 use topo_lb_core::topology::Scope;
 use topo_lb_core::topology::port_name;
 use topo_lb_kernel::datapath::maps::ended::EndedConnection;
 use topo_lb_kernel::datapath::maps::totals::Group;
-use topo_lb_kernel::observe::{ByServicePort, Connection, Other, Untranslated, attribute};
+use topo_lb_kernel::observe::{
+    ByServicePort, Connection, KnownAddresses, Other, Untranslated, attribute,
+};
 use topo_lb_kube::source::file::example::{CLUSTER, updates};
 
 fn state(cluster: &str) -> State {
@@ -92,7 +93,7 @@ fn a_connection_that_was_not_translated_counts_once_wherever_it_went() {
     let mut counted = Untranslated::default();
     let gone = "10.9.9.9:1".parse().ok();
     let pods = ["10.7.0.0/16".parse().expect("a range")];
-    counted.count(&state, "here", &pods, &all, |left| {
+    counted.count(&mut KnownAddresses::default(), (&state, "here"), &pods, &all, |left| {
         assert_eq!(left, [all[0], all[4], all[5]]);
         // The last one has no answer.
         vec![Some(endpoint), gone]
@@ -111,7 +112,8 @@ fn a_connection_that_was_not_translated_counts_once_wherever_it_went() {
     );
 
     let mut near = Untranslated::default();
-    near.count(&state, "there", &[], &all[1..2], |_| unreachable!("nothing is left"));
+    let known = &mut KnownAddresses::default();
+    near.count(known, (&state, "there"), &[], &all[1..2], |_| unreachable!("nothing is left"));
     let tier = Tier::Direct;
     let group = Group { service: Some(name), locality: Locality::Node, tier };
     assert_eq!(near.by_service.keys().collect::<Vec<_>>(), [&group]);
@@ -139,8 +141,41 @@ fn an_endpoint_of_two_services_counts_for_the_first_by_name_with_a_cluster_ip() 
         let (_, slice) = state.slices(&ids[0]).next().expect("a slice");
         let endpoint = SocketAddr::new(slice.endpoints[0].address, slice.ports[0].port);
         let mut counted = Untranslated::default();
-        counted.count(&state, "here", &[], &[ended(&endpoint.to_string(), 1)], |_| Vec::new());
+        let (known, all) = (&mut KnownAddresses::default(), [ended(&endpoint.to_string(), 1)]);
+        counted.count(known, (&state, "here"), &[], &all, |_| Vec::new());
         let of = counted.by_service.keys().filter_map(|group| group.service.clone());
         assert_eq!(of.collect::<Vec<_>>(), ["default/a:80".into()], "{name}");
     }
+}
+
+#[test]
+fn what_is_known_of_addresses_follows_changes() {
+    let mut state = state(CLUSTER);
+    let id = state.services().next().expect("a Service").clone();
+    let (_, slice) = state.slices(&id).next().expect("a slice");
+    let endpoint = SocketAddr::new(slice.endpoints[0].address, slice.ports[0].port);
+    let known = &mut KnownAddresses::default();
+    let mut sent = |state: &State, node: &str| {
+        let mut counted = Untranslated::default();
+        let all = [ended("10.96.0.1:80", 1), ended("10.96.0.9:80", 2), ended("10.9.9.9:80", 4)];
+        let all = [&all[..], &[ended(&endpoint.to_string(), 8)]].concat();
+        counted.count(known, (state, node), &[], &all, |left| vec![Some(endpoint); left.len()]);
+        let of = |tier| {
+            let mut all = counted.by_service.iter().filter(move |(of, _)| of.tier == tier);
+            all.next().map(|(of, it)| (of.locality, it.sent))
+        };
+        let [left, direct] = [Tier::Left, Tier::Direct].map(of);
+        (left, direct, counted.others.get(&Other::Elsewhere).map(|(it, _)| it.sent))
+    };
+    let near = |sent| Some((Locality::Node, sent));
+    // The second look has nothing to find.
+    for _ in 0..2 {
+        assert_eq!(sent(&state, "there"), (near(1), near(8), Some(6)));
+    }
+    for update in updates(&CLUSTER.replace("10.96.0.1", "10.96.0.9")) {
+        let _ = state.apply(update, "there");
+    }
+    assert_eq!(sent(&state, "there"), (near(2), near(8), Some(5)));
+    let _ = state.apply(Update::Service(Change::Deleted(id)), "there");
+    assert_eq!(sent(&state, "there"), (None, None, Some(7)));
 }

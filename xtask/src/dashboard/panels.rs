@@ -93,8 +93,8 @@ pub(super) const ROWS: &[Row] = &[
                 unit: "pps",
                 stacked: false,
                 queries: &[query(
-                    "{{direction}} {{outcome}}",
-                    r#"sum by (direction, outcome) (rate(topo_lb_packets_total{$nodes}[$__rate_interval]))"#,
+                    "{{hook}} {{outcome}}",
+                    r#"sum by (hook, outcome) (rate(topo_lb_packets_total{$nodes}[$__rate_interval]))"#,
                 )],
             },
         ],

@@ -1,6 +1,7 @@
 //! Makes the cluster, and keeps it until a signal.
 
 use std::io::{Read as _, Write as _, stdin, stdout};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,16 +12,25 @@ use fs_err::File;
 use rustix::process::{Signal, kill_process};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 use topo_lb_tests::cluster::Cluster;
+use topo_lb_tests::deployment::monitoring;
 use topo_lb_tests::folder::Folder;
+use topo_lb_tests::kubernetes::door::Door;
 use topo_lb_tests::kubernetes::parts::Parts;
 use topo_lb_tests::kubernetes::state::{Node, State};
-use topo_lb_tests::kubernetes::{Kubernetes, MOST_NODES, names, plan};
+use topo_lb_tests::kubernetes::{Kubernetes, MOST_NODES, Proxy, names, plan};
 use topo_lb_tests::progress::Progress;
+use topo_lb_tests::prometheus::Prometheus;
 
 use crate::Shape;
 
 /// What a cluster writes: images in each node, logs, etcd.
 const LEAST_DISK: u64 = 2 << 30;
+
+/// The port of an agent's metrics on its node, as in the chart and in `deploy/components/metrics`.
+const METRICS: u16 = 19_876;
+
+/// The folder with plugins of kubectl, beside the kubeconfig.
+pub(crate) const PLUGINS: &str = "plugins";
 
 /// Set when nobody needs to wait any longer.
 static IS_READY: AtomicBool = AtomicBool::new(false);
@@ -41,12 +51,19 @@ pub(crate) fn run(shape: &Shape) -> Result<()> {
         proxy: shape.proxy,
         kubernetes: parts.version()?,
         kubeconfig: None,
+        prometheus: None,
         nodes: Vec::new(),
     };
     let cluster = progress.step("networks and cgroups", || Cluster::make(&plan(&names)))?;
     let place = Folder::make(State::folder(cluster.prefix()))?;
     state.write(place.path())?;
     let kubernetes = Kubernetes::start(&cluster, &parts, shape.proxy, progress)?;
+    let prometheus = shape
+        .prometheus
+        .then(|| progress.step("Prometheus", || prometheus(&cluster, &kubernetes, shape.proxy)));
+    let prometheus = prometheus.transpose()?;
+    state.prometheus =
+        prometheus.as_ref().map(|(_, door)| format!("http://127.0.0.1:{}", door.port()));
     let kubeconfig = kubernetes.kubeconfig()?;
     state.nodes = kubernetes
         .workers()
@@ -62,6 +79,7 @@ pub(crate) fn run(shape: &Shape) -> Result<()> {
                 .collect(),
         })
         .collect();
+    plugin(&kubeconfig.with_file_name(PLUGINS))?;
     state.kubeconfig = Some(kubeconfig.clone());
     state.write(place.path())?;
     IS_READY.store(true, Ordering::Relaxed);
@@ -73,6 +91,34 @@ pub(crate) fn run(shape: &Shape) -> Result<()> {
     loop {
         thread::park();
     }
+}
+
+/// Makes a folder with `kubectl-topo`: the agent's own program, which is beside this one.
+fn plugin(folder: &Path) -> Result<()> {
+    let program = std::env::current_exe()?.with_file_name("topo-lb");
+    fs_err::create_dir(folder)?;
+    Ok(fs_err::os::unix::fs::symlink(program, folder.join("kubectl-topo"))?)
+}
+
+/// Starts a Prometheus that scrapes all nodes, and the machine's way to it. Agents that run serve their metrics there;
+/// those that are installed later do with the component `metrics`, or the chart's `listen.onNode`.
+fn prometheus<'a>(
+    cluster: &'a Cluster,
+    kubernetes: &Kubernetes<'_>,
+    proxy: Proxy,
+) -> Result<(Prometheus<'a>, Door)> {
+    if let Some(overlay) = proxy.overlay() {
+        kubernetes.apply(overlay, &["metrics"])?;
+        kubernetes.wait_for_agents()?;
+    }
+    let monitor = monitoring("PodMonitor")?;
+    let rules = monitoring("PrometheusRule")?["spec"].take();
+    let mut agents = Vec::new();
+    for worker in kubernetes.workers() {
+        agents.push((worker.name(), SocketAddr::new(worker.address().parse()?, METRICS)));
+    }
+    let prometheus = Prometheus::start(cluster, &agents, &monitor, &rules)?;
+    Ok((prometheus, Door::open(cluster, Prometheus::address())?))
 }
 
 /// Leaves the terminal and the pipes of the process that has started this one.

@@ -46,6 +46,9 @@ struct Shape {
     /// What handles Services
     #[arg(long, value_enum, default_value_t = Proxy::Beside)]
     proxy: Proxy,
+    /// Also run Prometheus, which scrapes the agents
+    #[arg(long)]
+    prometheus: bool,
 }
 
 fn main() -> ExitCode {

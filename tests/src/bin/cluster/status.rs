@@ -37,6 +37,9 @@ pub(crate) fn run(as_json: bool) -> Result<bool> {
     pods.env("KUBECONFIG", kubeconfig).args(["get", "pods", "-A", "-o", "wide"]);
     print!("{}", printed(&mut pods)?);
     println!("\nexport KUBECONFIG={}", kubeconfig.display());
+    if let Some(url) = &state.prometheus {
+        println!("Prometheus: {url}");
+    }
     Ok(true)
 }
 

@@ -2,6 +2,7 @@
 
 use std::env;
 use std::io::{BufRead as _, BufReader};
+use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +17,7 @@ use topo_lb_tests::interrupt::exit_code;
 use topo_lb_tests::kubernetes::state::State;
 
 use crate::Shape;
+use crate::keep::PLUGINS;
 
 /// The exit code of a program that SIGINT has ended.
 const INTERRUPTED: u8 = 130;
@@ -67,7 +69,11 @@ fn start(shape: &Shape) -> Result<ExitCode> {
     let kubeconfig = kubeconfig.trim();
     let kubectl = kubectl()?;
     let folder = kubectl.parent().unwrap_or(&kubectl).display();
-    eprintln!("\nexport KUBECONFIG={kubeconfig} PATH=$PATH:{folder}\n");
+    let plugins = Path::new(kubeconfig).with_file_name(PLUGINS);
+    eprintln!("\nexport KUBECONFIG={kubeconfig} PATH=$PATH:{folder}:{}\n", plugins.display());
+    if let Some(url) = State::of_machine()?.and_then(|state| state.prometheus) {
+        eprintln!("Prometheus: {url}\n");
+    }
     println!("{kubeconfig}");
     Ok(ExitCode::SUCCESS)
 }
@@ -78,6 +84,7 @@ fn spawn(shape: &Shape) -> Result<Child> {
     let mut command = Command::new(me);
     command
         .args(["keep", "--nodes", &shape.nodes.to_string(), "--proxy", shape.proxy.name()])
+        .args(shape.prometheus.then_some("--prometheus"))
         // It ends if its input does before the cluster is ready: this process was killed.
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());

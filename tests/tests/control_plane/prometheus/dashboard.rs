@@ -14,7 +14,7 @@ use topo_lb_tests::client::Client;
 use topo_lb_tests::cluster::Cluster;
 use topo_lb_tests::control_plane::ControlPlane;
 use topo_lb_tests::dashboard::{self, Dashboard, Panel, STEP};
-use topo_lb_tests::deployment::deploy;
+use topo_lb_tests::deployment::{deploy, monitoring};
 use topo_lb_tests::lab::within;
 use topo_lb_tests::manifest::{endpoint, node, service, slice};
 use topo_lb_tests::node::NodePlan;
@@ -26,7 +26,7 @@ use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::until;
 use topo_lb_tests::wiring::node4;
 
-use super::rules::{rendered, rules};
+use super::rules::rules;
 
 /// The dashboard's variables, as a reader may choose them.
 const VARIABLES: [(&str, &str); 4] = [
@@ -295,7 +295,7 @@ fn expect_what_was_saved(cluster: &Cluster, binary: &Binary) -> Result<()> {
 #[test]
 fn every_query_of_the_dashboard_and_every_rule_finds_the_metrics_of_real_agents() -> Result<()> {
     let dashboard = Dashboard::read(&VARIABLES)?;
-    let (rules, monitor, mut queries) = (rules()?, rendered("PodMonitor")?, queries(&dashboard)?);
+    let (rules, monitor, mut queries) = (rules()?, monitoring("PodMonitor")?, queries(&dashboard)?);
     queries.extend(queries_of_pages()?);
     let binary = Binary::new(requirements::agent()?);
     let pods = [

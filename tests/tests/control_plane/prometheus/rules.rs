@@ -5,21 +5,15 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 use fs_err as fs;
 use serde_json::Value;
-use topo_lb_tests::deployment::{deploy, one, overlay_with};
+use topo_lb_tests::deployment::{deploy, monitoring};
 use topo_lb_tests::folder::Folder;
 use topo_lb_tests::prefix::Prefix;
 use topo_lb_tests::process::printed;
 use topo_lb_tests::prometheus::program;
 
-/// An object of the component, by kind.
-pub(crate) fn rendered(kind: &str) -> Result<Value> {
-    let objects = overlay_with("opt-in", &["metrics", "prometheus"])?;
-    one(&objects, kind).cloned()
-}
-
 /// The spec of the `PrometheusRule`: what Prometheus reads.
 pub(crate) fn rules() -> Result<Value> {
-    Ok(rendered("PrometheusRule")?["spec"].take())
+    Ok(monitoring("PrometheusRule")?["spec"].take())
 }
 
 /// All alerts.

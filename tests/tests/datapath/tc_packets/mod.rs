@@ -6,6 +6,7 @@ mod checksums;
 mod collisions;
 mod ends;
 mod extensions;
+mod fast_path;
 mod fragments;
 mod halves;
 mod icmp;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
+use topo_lb_kernel::datapath::maps::trace::Ring;
 use topo_lb_tests::card::{index, pass_all};
 use topo_lb_tests::client::Client;
 use topo_lb_tests::frame;
@@ -36,7 +37,7 @@ fn what_tc_has_opened_is_carried_by_xdp() -> Result<()> {
         expect_by_xdp(scene, client, &all)?;
         let metrics = scene.agent.get("/metrics")?;
         ensure!(metrics.sample("topo_lb_xdp_devices") == Some(1.0), "{metrics}");
-        let counted = metrics.sample("topo_lb_xdp_packets_total{outcome=\"translated\"}");
+        let counted = metrics.sample("topo_lb_packets_total{hook=\"xdp\",outcome=\"translated\"}");
         ensure!(counted >= Some(ASKS as f64), "{metrics}");
         // More bytes than a window, each way.
         for &(socket, _) in all.iter().filter(|(_, to)| to.port() == 30_080) {
@@ -312,6 +313,19 @@ fn what_source_ranges_deny_is_dropped_by_xdp_and_counted_to_the_packet() -> Resu
             })?;
         }
         ensure!(packets(scene, "denied")? == by_tc, "tc dropped some");
+        // A tracer is to see each of them.
+        let by_xdp = denied()?;
+        let mut trace = Ring::open(scene.agent.pins(), 1 << 20)?;
+        generator.send(scene.cluster.fabric(), AT_ONCE)?;
+        let mut told = 0;
+        until("all to be told", FOLLOWS, || {
+            while trace.take()?.is_some() {
+                told += 1;
+            }
+            Ok(if told == AT_ONCE { Ok(()) } else { Err(format!("{told} of {AT_ONCE}")) })
+        })?;
+        ensure!(denied()? == by_xdp, "XDP dropped some beside a tracer");
+        drop(trace);
         // What is open goes on.
         expect_by_xdp(scene, client, &all)
     })

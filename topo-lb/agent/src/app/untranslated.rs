@@ -14,10 +14,10 @@ use topo_lb_core::reconcile::Reconciler;
 use topo_lb_kernel::datapath::Datapath;
 use topo_lb_kernel::datapath::maps::ended::EndedConnection;
 use topo_lb_kernel::datapath::maps::ring::Ring;
-use topo_lb_kernel::observe::Query;
+use topo_lb_kernel::observe::{KnownAddresses, Query};
 
-/// Pause between two looks at the ring buffer, however often it is half full: attributing what it has takes a pass over
-/// all Services.
+/// Pause between two looks at the ring buffer, however often it is half full: attributing what it has may take a pass
+/// over all Services.
 const PAUSE: Duration = Duration::from_millis(50);
 /// How often Services that are gone are forgotten.
 const FORGET: Duration = Duration::from_secs(60);
@@ -26,6 +26,7 @@ const FORGET: Duration = Duration::from_secs(60);
 pub(super) struct Counting {
     ring: Ring<EndedConnection>,
     query: Query,
+    known: KnownAddresses,
     /// The Pods' addresses, as far as they are known.
     pods: Vec<IpNet>,
     figures: Arc<Figures>,
@@ -58,8 +59,8 @@ impl Counting {
                 );
                 let _ = figures.untranslated.set(<_>::default());
                 let (figures, now) = (Arc::clone(figures), Instant::now());
-                let query = Query::default();
-                Some(Self { ring, query, pods, figures, next: now, forgotten: now })
+                let (query, known) = (Query::default(), KnownAddresses::default());
+                Some(Self { ring, query, known, pods, figures, next: now, forgotten: now })
             }
             Err(error) => {
                 warn!(
@@ -95,7 +96,8 @@ impl Counting {
         let (state, node) = (reconciler.state(), reconciler.node());
         let mut untranslated = untranslated.lock().unwrap_or_else(PoisonError::into_inner);
         if !ended.is_empty() {
-            untranslated.count(state, node, &self.pods, &ended, |left| self.query.endpoints(left));
+            let Self { known, query, pods, .. } = self;
+            untranslated.count(known, (state, node), pods, &ended, |left| query.endpoints(left));
         }
         if now.duration_since(self.forgotten) > FORGET {
             self.forgotten = now;

@@ -26,7 +26,6 @@ use super::{dns, ejections, services, tcp};
 use topo_lb_core::metrics::declared;
 use topo_lb_core::refusal::Refusal;
 use topo_lb_kernel::datapath::attach::walk;
-use topo_lb_kernel::datapath::direction::Direction;
 use topo_lb_kernel::datapath::maps::error::ReadError;
 use topo_lb_kernel::datapath::maps::usage::TableUse;
 use topo_lb_kernel::datapath::maps::{counters, far_endpoints, packets, totals, usage};
@@ -44,10 +43,8 @@ pub struct Counted {
     pub far_endpoints: FarEndpoints,
     /// Look-ups of Services that gave no consistent value.
     pub torn: u64,
-    /// Packets by tc hook, if there are any.
-    pub packets: Vec<(Direction, Packets)>,
-    /// Those that XDP has not left to tc, likewise.
-    pub xdp_packets: Option<Packets>,
+    /// Packets by hook, if there are any.
+    pub packets: Vec<(&'static str, Packets)>,
     /// How full tc's tables are, of IPv4 and IPv6; `None` without tc.
     pub tables: Option<[TableUse; 2]>,
     /// TCP connections that were not translated and count for no Service port; `None`: nobody counts them.
@@ -75,7 +72,6 @@ impl Counted {
             far_endpoints: far_endpoints::read(pin_dir)?,
             torn: counters::torn(pin_dir)?,
             packets: packets::read(pin_dir)?,
-            xdp_packets: packets::of_xdp(pin_dir)?,
             tables: usage::read(pin_dir)?,
             others: None,
         })
@@ -121,10 +117,8 @@ pub struct Scrape {
     pub services: Shown,
     /// Look-ups of Services that gave no consistent value.
     pub torn: u64,
-    /// Packets by tc hook, if there are any.
-    pub packets: Vec<(Direction, Packets)>,
-    /// Those that XDP has not left to tc, likewise.
-    pub xdp_packets: Option<Packets>,
+    /// Packets by hook, if there are any.
+    pub packets: Vec<(&'static str, Packets)>,
     /// How full tc's tables are, of IPv4 and IPv6; `None` without tc.
     pub tables: Option<[TableUse; 2]>,
     /// Whether the programs only observe.
@@ -153,7 +147,7 @@ impl Scrape {
         refusals: &mut Refusals,
         bounded: &mut Bounded,
     ) -> Self {
-        let Counted { services, torn, packets, xdp_packets, tables, others, .. } = counted;
+        let Counted { services, torn, packets, tables, others, .. } = counted;
         let refused = services.connections.iter().filter(|(_, counters)| counters.refused > 0);
         let refused =
             refused.map(|(name, counters)| (Arc::clone(name), counters.refused)).collect();
@@ -168,7 +162,6 @@ impl Scrape {
             services,
             torn,
             packets,
-            xdp_packets,
             tables,
             observes: false,
             refusing,
@@ -219,15 +212,9 @@ impl Scrape {
         }
         families.one(&declared::TORN_READS, self.torn)?;
         let mut family = families.begin(&declared::PACKETS)?;
-        for (direction, packets) in &self.packets {
+        for (hook, packets) in &self.packets {
             for outcome in Outcome::ALL {
-                family.sample(&[direction.into(), outcome.label()], packets.of(outcome))?;
-            }
-        }
-        if let Some(packets) = self.xdp_packets {
-            let mut family = families.begin(&declared::XDP_PACKETS)?;
-            for outcome in [Outcome::Translated, Outcome::Denied] {
-                family.sample(&[outcome.label()], packets.of(outcome))?;
+                family.sample(&[hook, outcome.label()], packets.of(outcome))?;
             }
         }
         let Some(tables) = &self.tables else { return Ok(()) };

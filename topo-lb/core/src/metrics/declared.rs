@@ -135,12 +135,10 @@ metrics! {
         "Connections and datagrams that were refused because the Service's value was being replaced in each of three \
          attempts to read it",
         "`topo_lb_refused_connections_total` does not count them, because the Service is not known";
-    PACKETS: Counter "topo_lb_packets_total" [direction outcome]
-        "Packets on the devices of guests and of clients outside by what became of them",
-        "Guests: `--tc-devices`. No series without such devices";
-    XDP_PACKETS: Counter "topo_lb_xdp_packets_total" [outcome]
-        "Packets of clients outside that XDP has translated and handed back to the device's driver, or dropped as denied",
-        "tc does not count them: `topo_lb_packets_total` has the others. No series without `--kube-proxy-replacement`";
+    PACKETS: Counter "topo_lb_packets_total" [hook outcome]
+        "Packets on the devices of guests and of clients outside by the hook that saw them and what became of them",
+        "`ingress` and `egress` are of tc; `xdp` has those that XDP has sent back or dropped, which tc does not see. \
+         Guests: `--tc-devices`. No series without such devices";
     PROGRAMMING_DURATION: Histogram "topo_lb_programming_duration_seconds" []
         "From the arrival of a change to the end of the writes that it led to",
         "Changes arrive by watch or from manifests; those of the first listing are not timed";

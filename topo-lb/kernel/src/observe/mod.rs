@@ -7,11 +7,13 @@
 //! | `conntrack` | a connection, as the kernel tells of it |
 //! | `listener` | the thread that hears of new connections |
 //! | `attribution` | the Service port and the locality of a connection |
+//! | `known_addresses` | which Service ports addresses are of, and how far endpoints are |
 //! | `query` | to which endpoint a connection went that has ended |
 //! | `untranslated` | what connections moved that topo-lb did not translate, by Service port |
 
 mod attribution;
 mod conntrack;
+mod known_addresses;
 mod listener;
 mod query;
 mod untranslated;
@@ -21,6 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use attribution::attribute;
 pub use conntrack::Connection;
+pub use known_addresses::KnownAddresses;
 pub use listener::{ListenError, Listener};
 pub use query::Query;
 pub use untranslated::{Other, Untranslated};

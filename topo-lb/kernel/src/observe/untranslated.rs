@@ -1,6 +1,6 @@
 //! Where TCP connections went that topo-lb did not translate: pure.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -10,12 +10,11 @@ use topo_lb_common::counters::sum;
 use topo_lb_common::far_endpoints::{MOST_FAR_ENDPOINTS, Moved};
 use topo_lb_common::totals::{Failure, Totals};
 
-use super::ByServicePort;
+use super::{ByServicePort, KnownAddresses};
 use crate::datapath::maps::ended::EndedConnection;
 use crate::datapath::maps::totals::Group;
-use topo_lb_core::cluster::{Protocol, ServiceId, State};
+use topo_lb_core::cluster::{ServiceId, State};
 use topo_lb_core::metrics::Tier;
-use topo_lb_core::topology::{distance, port_name};
 
 /// Where a connection went that counts for no Service port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,47 +58,41 @@ pub struct Untranslated {
 impl Untranslated {
     /// Counts what has ended, as seen from `node`. `pods`: ranges of the Pods' addresses, if they are known. `ask`
     /// finds out to which endpoint another proxy sent each connection, in their order.
-    ///
-    /// Takes one pass over the Services and one over the EndpointSlices, whatever has ended.
     pub fn count(
         &mut self,
-        state: &State,
-        node: &str,
+        known: &mut KnownAddresses,
+        (state, node): (&State, &str),
         pods: &[IpNet],
         ended: &[EndedConnection],
         ask: impl FnOnce(&[EndedConnection]) -> Vec<Option<SocketAddr>>,
     ) {
-        let services = services(state, ended);
+        known.find_services(state, ended.iter().map(|one| one.dialled));
         let (left, rest): (Vec<_>, Vec<_>) =
-            ended.iter().copied().partition(|one| services.contains_key(&one.dialled));
+            ended.iter().copied().partition(|one| known.service(&one.dialled).is_some());
         let answers = if left.is_empty() { Vec::new() } else { ask(&left) };
         let answers = answers.into_iter().chain(std::iter::repeat(None));
         let left: Vec<_> = left.into_iter().zip(answers).collect();
         let dialled = rest.iter().map(|one| one.dialled);
-        let endpoints = Endpoints::find(
-            state,
-            node,
-            dialled.chain(left.iter().filter_map(|(_, endpoint)| *endpoint)),
-        );
+        let answered = left.iter().filter_map(|(_, endpoint)| *endpoint);
+        known.find_endpoints(state, node, dialled.chain(answered));
         for (one, endpoint) in left {
-            match endpoint {
-                Some(endpoint) => {
-                    let locality = endpoints.distance(endpoint.ip());
-                    let name = &services[&one.dialled];
+            match (known.service(&one.dialled), endpoint) {
+                (Some(name), Some(endpoint)) => {
+                    let locality = known.locality(&endpoint);
                     self.add(name, locality, Tier::Left, endpoint.ip(), &one.totals);
                 }
-                None => self.add_other(Other::Unknown, &one.totals),
+                _ => self.add_other(Other::Unknown, &one.totals),
             }
         }
         for one in rest {
             let address = one.dialled.ip();
-            match endpoints.names.get(&one.dialled) {
+            match known.endpoint_of(&one.dialled) {
                 Some(name) => {
-                    let locality = endpoints.distance(address);
+                    let locality = known.locality(&one.dialled);
                     self.add(name, locality, Tier::Direct, address, &one.totals);
                 }
                 None => {
-                    let is_pod = endpoints.distances.contains_key(&address)
+                    let is_pod = known.is_endpoint(&one.dialled)
                         || pods.iter().any(|range| range.contains(&address));
                     let to = if is_pod { Other::Pods } else { Other::Elsewhere };
                     self.add_other(to, &one.totals);
@@ -153,71 +146,4 @@ impl Untranslated {
 fn add_moved(moved: &mut Moved, more: &Totals) {
     moved.sent = moved.sent.saturating_add(more.sent);
     moved.received = moved.received.saturating_add(more.received);
-}
-
-/// The Service ports that these connections dialled, by what they dialled.
-fn services(state: &State, ended: &[EndedConnection]) -> HashMap<SocketAddr, Arc<str>> {
-    let dialled: HashSet<SocketAddr> = ended.iter().map(|one| one.dialled).collect();
-    let addresses: HashSet<IpAddr> = dialled.iter().map(SocketAddr::ip).collect();
-    let mut found = HashMap::new();
-    for service in state.services().filter_map(|id| state.service(id)) {
-        let exposed = service
-            .exposure
-            .iter()
-            .flat_map(|exposure| exposure.load_balancer_ips.iter().chain(&exposure.external_ips));
-        let own = service.cluster_ips.iter().chain(exposed);
-        for address in own.filter(|address| addresses.contains(address)) {
-            for port in service.ports.iter().filter(|port| port.protocol == Protocol::Tcp) {
-                let frontend = SocketAddr::new(*address, port.port);
-                if dialled.contains(&frontend) {
-                    found.entry(frontend).or_insert_with(|| port_name(service, port));
-                }
-            }
-        }
-    }
-    found
-}
-
-/// What is known of endpoints.
-struct Endpoints {
-    distances: HashMap<IpAddr, Locality>,
-    /// The Service port that has an endpoint; of several, the first by name with a ClusterIP: that says what becomes
-    /// of direct dials for all of them.
-    names: HashMap<SocketAddr, Arc<str>>,
-}
-
-impl Endpoints {
-    fn find(state: &State, node: &str, wanted: impl Iterator<Item = SocketAddr>) -> Self {
-        let wanted: HashSet<SocketAddr> = wanted.collect();
-        let addresses: HashSet<IpAddr> = wanted.iter().map(SocketAddr::ip).collect();
-        let (mut distances, mut ports_of) = (HashMap::new(), HashMap::new());
-        for (_, slice) in state.all_slices() {
-            for endpoint in slice.endpoints.iter().filter(|it| addresses.contains(&it.address)) {
-                distances
-                    .entry(endpoint.address)
-                    .or_insert_with(|| distance(state, node, endpoint));
-                let Some(service) = state.service(&slice.service) else { continue };
-                for own in slice.ports.iter().filter(|own| own.protocol == Protocol::Tcp) {
-                    let address = SocketAddr::new(endpoint.address, own.port);
-                    let mut ports = service.ports.iter();
-                    let Some(port) = ports.find(|port| port.matches(own)) else { continue };
-                    if wanted.contains(&address) {
-                        let rank = (service.cluster_ips.is_empty(), &service.id, port.port);
-                        let first = ports_of.entry(address).or_insert((rank, service, port));
-                        if rank < first.0 {
-                            *first = (rank, service, port);
-                        }
-                    }
-                }
-            }
-        }
-        let names = ports_of.into_iter();
-        let name = |(address, (_, service, port))| (address, port_name(service, port));
-        Self { distances, names: names.map(name).collect() }
-    }
-
-    /// An endpoint that is gone is elsewhere.
-    fn distance(&self, address: IpAddr) -> Locality {
-        self.distances.get(&address).copied().unwrap_or(Locality::Elsewhere)
-    }
 }

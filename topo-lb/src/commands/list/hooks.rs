@@ -121,13 +121,13 @@ pub(super) fn read(pin_dir: &Path) -> Result<Hooks, ReadError> {
     });
     let devices = attached::on_devices(pin_dir)?;
     let packets = packets::read(pin_dir)?;
+    let counted = |hook: &str| Some(PacketRow(packets.iter().find(|(of, _)| *of == hook)?.1));
     let is_at = |on: &&OnDevice, direction| on.direction == direction && on.mode != AttachMode::Xdp;
     for direction in [Direction::Ingress, Direction::Egress] {
-        let counted = packets.iter().find(|(of, _)| *of == direction);
         each.push(HookRow {
             hook: format!("tc {direction}"),
             devices: devices.iter().filter(|on| is_at(on, direction)).cloned().collect(),
-            packets: counted.map(|(_, packets)| PacketRow(*packets)),
+            packets: counted(direction.into()),
             ..HookRow::default()
         });
     }
@@ -135,7 +135,7 @@ pub(super) fn read(pin_dir: &Path) -> Result<Hooks, ReadError> {
     each.push(HookRow {
         hook: "xdp".to_owned(),
         devices: on_drivers.collect(),
-        packets: packets::of_xdp(pin_dir)?.map(PacketRow),
+        packets: counted("xdp"),
         ..HookRow::default()
     });
     let connections: Counters = sum(counters::connections(pin_dir)?.values());

@@ -39,10 +39,9 @@ fn scrape() -> Scrape {
         },
         torn: 3,
         far_endpoints: BTreeMap::new(),
-        packets: Direction::BOTH
-            .map(|direction| (direction, Packets { translated: 9, ..Packets::default() }))
+        packets: ["egress", "ingress", "xdp"]
+            .map(|hook| (hook, Packets { translated: 9, ..Packets::default() }))
             .to_vec(),
-        xdp_packets: Some(Packets { translated: 6, ..Packets::default() }),
         tables: Some([TableUse { open: 5, half_open: 2, room: 100 }; 2]),
         others: Some(Others::default()),
     };

@@ -10,33 +10,22 @@ use super::error::ReadError;
 use super::pinned::{PerCpu, open, sum};
 use crate::datapath::direction::Direction;
 
-/// Packets by outcome, for each tc hook; none if the agent runs without tc.
+/// Packets by outcome, for each hook: `ingress` and `egress` of tc, and `xdp` for what it has not left to tc. None if
+/// the agent runs without tc, and none of `xdp` if it is one of before XDP.
 ///
 /// # Errors
 /// The map cannot be read.
-pub fn read(pin_dir: &Path) -> Result<Vec<(Direction, Packets)>, ReadError> {
+pub fn read(pin_dir: &Path) -> Result<Vec<(&'static str, Packets)>, ReadError> {
     if !pin_dir.join(maps::PACKETS).exists() {
         return Ok(Vec::new());
     }
     let per_cpu: PerCpu<Packets> = open(pin_dir, maps::PACKETS, Map::PerCpuArray)?;
-    let mut all = Vec::new();
-    for direction in Direction::BOTH {
-        all.push((direction, sum(&per_cpu, maps::PACKETS, direction.hook())?));
+    let mut hooks = Direction::BOTH.map(|it| (it.into(), it.hook())).to_vec();
+    if per_cpu.len() > XDP {
+        hooks.push(("xdp", XDP));
     }
-    Ok(all)
-}
-
-/// Packets by outcome that XDP has not left to tc; `None` if the agent runs without tc, or is one of before XDP.
-///
-/// # Errors
-/// The map cannot be read.
-pub fn of_xdp(pin_dir: &Path) -> Result<Option<Packets>, ReadError> {
-    if !pin_dir.join(maps::PACKETS).exists() {
-        return Ok(None);
-    }
-    let per_cpu: PerCpu<Packets> = open(pin_dir, maps::PACKETS, Map::PerCpuArray)?;
-    if per_cpu.len() <= XDP {
-        return Ok(None);
-    }
-    Ok(Some(sum(&per_cpu, maps::PACKETS, XDP)?))
+    hooks
+        .into_iter()
+        .map(|(name, index)| Ok((name, sum(&per_cpu, maps::PACKETS, index)?)))
+        .collect()
 }
