@@ -56,7 +56,7 @@ pub(super) fn wanted(folder: &Path) -> Result<Vec<Module>> {
         };
         let content = read(path)?;
         let mut missing = depends(&content);
-        missing.retain(|it| modules.iter().all(|module| module.name != *it));
+        missing.retain(|it| !is_built_in(it) && modules.iter().all(|module| module.name != *it));
         if missing.is_empty() {
             modules.push(Module { name, content });
         } else {
