@@ -138,7 +138,7 @@ pub fn ethtool<T: bytemuck::Pod>(device: &str, order: &mut T) -> Result<()> {
 }
 
 /// Feeds `lines` to `ip -batch`.
-fn batch(lines: &[String]) -> Result<()> {
+pub(crate) fn batch(lines: &[String]) -> Result<()> {
     let text = lines.join("\n") + "\n";
     let output = fed(Command::new("ip").args(["-batch", "-"]), &text).context("from iproute2")?;
     if output.status.success() {

@@ -65,6 +65,11 @@ fn mac(port: Port, number: u8, host: u8) -> String {
     format!("02:54:4c:{:02x}:{number:02x}:{host:02x}", port as u8)
 }
 
+/// The Ethernet address of a node's uplink.
+pub(crate) fn mac_of_uplink(number: u8) -> String {
+    mac(Port::Uplink, number, 0)
+}
+
 /// Connects everything, and waits until packets pass.
 pub(crate) fn wire(fabric: &NetNs, nodes: &[Node], plan: &[NodePlan<'_>]) -> Result<()> {
     lay_cables(fabric, nodes, plan)?;
@@ -124,18 +129,9 @@ fn set_up_fabric(fabric: &NetNs, plan: &[NodePlan<'_>]) -> Result<()> {
 fn set_up_node(node: &Node, planned: &NodePlan<'_>, plan: &[NodePlan<'_>]) -> Result<()> {
     let number = planned.number;
     quiet(&node.netns)?;
-    let mut lines = vec![
-        "link set lo up".to_owned(),
-        "link set eth0 up".to_owned(),
-        format!("address add {}/24 dev eth0", node4(number)),
-        format!("address add {}/64 dev eth0 nodad", node6(number)),
-        format!("route add default via {}", node4(FABRIC)),
-        format!("route add default via {}", node6(FABRIC)),
-    ];
-    lines.extend(neighbour(FABRIC, "eth0"));
-    for other in plan.iter().filter(|other| other.number != number) {
-        lines.extend(route_to(other.number, "eth0"));
-    }
+    let mut lines = vec!["link set lo up".to_owned()];
+    let others = plan.iter().map(|other| other.number).filter(|other| *other != number);
+    lines.extend(uplink(number, others));
     for &(_, host) in &planned.pods {
         let (ipv4, ipv6) = (pod4(number, host), pod6(number, host));
         let there = mac(Port::Pod, number, host);
@@ -150,6 +146,20 @@ fn set_up_node(node: &Node, planned: &NodePlan<'_>, plan: &[NodePlan<'_>]) -> Re
         ]);
     }
     node.netns.ip(&lines)
+}
+
+/// Sets up the uplink of node `number`, with ways to these other nodes.
+pub(crate) fn uplink(number: u8, others: impl IntoIterator<Item = u8>) -> Vec<String> {
+    let mut lines = vec![
+        "link set eth0 up".to_owned(),
+        format!("address add {}/24 dev eth0", node4(number)),
+        format!("address add {}/64 dev eth0 nodad", node6(number)),
+        format!("route add default via {}", node4(FABRIC)),
+        format!("route add default via {}", node6(FABRIC)),
+    ];
+    lines.extend(neighbour(FABRIC, "eth0"));
+    lines.extend(others.into_iter().flat_map(|other| route_to(other, "eth0")));
+    lines
 }
 
 fn set_up_pod(pod: &Pod, number: u8, host: u8) -> Result<()> {

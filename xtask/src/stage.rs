@@ -273,7 +273,8 @@ fn lab(workspace: &Workspace, machine: &Machine) -> Result<(Vec<Suite>, Outcome)
     let logs = suites::agent_that_logs(workspace)?;
     let mut all = Vec::new();
     for (binary, path) in &binaries {
-        let names = suites::of_binary(workspace, binary)?;
+        let mut names = suites::of_binary(workspace, binary)?;
+        names.retain(|name| name != suites::IN_GUESTS);
         all.extend(of_the_lab(workspace, path, names, &agent, |command| {
             command.env(suites::LOG_AGENT, &logs);
             command.envs(earlier.iter().map(|path| (last_release::AGENT, path)));

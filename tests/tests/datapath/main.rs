@@ -12,3 +12,4 @@ mod tc_traffic;
 mod trace;
 mod try_out;
 mod verifier;
+mod virtio;

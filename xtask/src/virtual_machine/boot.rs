@@ -66,6 +66,19 @@ const ARGUMENTS: &[&str] = &[
     "-no-reboot",
 ];
 
+/// Two cards of virtio_net that are connected to each other, for the suite `virtio`. Their addresses are those that it
+/// looks for. QEMU's hub has one pair of queues, and offers neither checksums nor segmentation.
+const CARDS: &[&str] = &[
+    "-netdev",
+    "hubport,id=near,hubid=0",
+    "-netdev",
+    "hubport,id=far,hubid=0",
+    "-device",
+    "virtio-net-pci,netdev=near,mac=02:54:4c:01:01:00,romfile=",
+    "-device",
+    "virtio-net-pci,netdev=far,mac=02:54:4c:04:01:00,romfile=",
+];
+
 impl Machine<'_> {
     /// Boots the machine, and waits until it ends. Its output goes to the log; `hear` regularly
     /// gets the last line. Read the log for the tests' results: after a panic this succeeds, too.
@@ -81,7 +94,7 @@ impl Machine<'_> {
     /// The command that boots it.
     pub(super) fn command(&self, workspace: &Workspace) -> Command {
         let mut command = self.emulator.command(workspace);
-        command.args(self.architecture.machine()).args(ARGUMENTS);
+        command.args(self.architecture.machine()).args(ARGUMENTS).args(CARDS);
         command.args(["-smp", self.cores.count()]);
         command.arg("-kernel").arg(self.image).arg("-initrd").arg(&self.initramfs);
         let append = format!("{}{}", self.architecture.command_line(), self.cores.command_line());

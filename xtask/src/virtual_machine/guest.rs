@@ -140,11 +140,11 @@ pub(super) fn pack(
     }
     let modules = modules::wanted(&kernel.modules)?;
     for module in &modules {
-        inside.file(&module_path(module.name), &module.content)?;
+        inside.file(&module_path(&module.name), &module.content)?;
     }
     inside.file(Path::new("/topo-lb.o"), &fs::read(workspace.object())?)?;
     inside.file(Path::new("/topo-lb-reads.o"), &fs::read(workspace.reads_object())?)?;
-    let modules: Vec<PathBuf> = modules.iter().map(|module| module_path(module.name)).collect();
+    let modules: Vec<PathBuf> = modules.iter().map(|module| module_path(&module.name)).collect();
     inside.file(
         Path::new("/plan.json"),
         plan(&modules, &of_machine, scope, all_of_verifier).to_string().as_bytes(),

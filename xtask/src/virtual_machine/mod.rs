@@ -1,8 +1,8 @@
 //! The datapath's suites on Debian's kernels: each kernel boots under QEMU, runs them, and powers
 //! off.
 //!
-//! A machine has neither disk nor network; its initramfs has everything. Its first process is the
-//! program `guest` of the package `tests`, which reports on the serial port.
+//! A machine has neither disk nor network; its initramfs has everything, and its two cards lead to each other.
+//! Its first process is the program `guest` of the package `tests`, which reports on the serial port.
 
 mod accepted;
 mod boot;

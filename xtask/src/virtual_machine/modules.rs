@@ -8,30 +8,31 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 use walkdir::WalkDir;
 
-/// Modules for the suites: the lab's devices, the clsact discipline and its filters, `sock_diag`.
-/// Each comes after those that it depends on, on all lines of kernels.
+/// Modules for the suites: the lab's devices, the clsact discipline and its filters, `sock_diag`, nftables (an
+/// agent that cannot list its chains gives clients outside no source), and the machine's cards.
 const WANTED: [&str; 11] = [
     "veth",
-    "llc",
-    "stp",
     "bridge",
     "dummy",
     "tun",
     "sch_ingress",
     "cls_bpf",
-    "inet_diag",
     "udp_diag",
     "tcp_diag",
+    "nf_tables",
+    "virtio_pci",
+    "virtio_net",
 ];
 
 /// A module to load.
 #[derive(Debug)]
 pub(super) struct Module {
-    pub(super) name: &'static str,
+    pub(super) name: String,
     pub(super) content: Vec<u8>,
 }
 
-/// The modules of [`WANTED`] that are not built in.
+/// The modules of [`WANTED`] that are not built in, each after those that it depends on: other ones on each line of
+/// kernels.
 ///
 /// # Errors
 /// The kernel has one of them neither as a module nor built in.
@@ -42,18 +43,37 @@ pub(super) fn wanted(folder: &Path) -> Result<Vec<Module>> {
         files.map(|entry| (name_of(entry.path()), entry.into_path())).collect();
     let built_in = fs::read_to_string(folder.join("modules.builtin"))?;
     let is_built_in = |name: &str| built_in.lines().any(|line| name_of(Path::new(line)) == name);
-    let mut modules = Vec::new();
-    for name in WANTED {
-        match files.get(name) {
-            Some(path) => modules.push(Module { name, content: read(path)? }),
-            None => ensure!(
-                is_built_in(name),
-                "the kernel has no module {name} in {}",
-                folder.display()
-            ),
+    let mut modules: Vec<Module> = Vec::new();
+    let mut open: Vec<String> = WANTED.into_iter().rev().map(str::to_owned).collect();
+    while let Some(name) = open.pop() {
+        if modules.iter().any(|it| it.name == name) {
+            continue;
+        }
+        let Some(path) = files.get(&name) else {
+            let place = folder.display();
+            ensure!(is_built_in(&name), "the kernel has no module {name} in {place}");
+            continue;
+        };
+        let content = read(path)?;
+        let mut missing = depends(&content);
+        missing.retain(|it| !is_built_in(it) && modules.iter().all(|module| module.name != *it));
+        if missing.is_empty() {
+            modules.push(Module { name, content });
+        } else {
+            open.push(name);
+            open.extend(missing);
         }
     }
     Ok(modules)
+}
+
+/// The modules that a module's file says it depends on.
+fn depends(content: &[u8]) -> Vec<String> {
+    const KEY: &[u8] = b"\0depends=";
+    let Some(at) = content.windows(KEY.len()).position(|it| it == KEY) else { return Vec::new() };
+    let text = content[at + KEY.len()..].split(|byte| *byte == 0).next().unwrap_or_default();
+    let names = std::str::from_utf8(text).unwrap_or_default().split(',');
+    names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
 /// `net/sched/cls-bpf.ko.xz` has the name `cls_bpf`.
@@ -76,6 +96,14 @@ fn read(path: &Path) -> Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_module_says_what_it_depends_on() {
+        let of = |text: &str| depends(text.as_bytes()).join(" ");
+        assert_eq!(of("\x7fELF\0license=GPL\0depends=stp,llc\0name=bridge\0"), "stp llc");
+        assert_eq!(of("license=GPL\0depends=\0name=dummy\0"), "");
+        assert_eq!(of("a program"), "");
+    }
 
     #[test]
     fn a_module_is_called_as_the_kernel_calls_it() {

@@ -6,31 +6,20 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
-use serde_json::{Value, json};
-use topo_lb_tests::binary::row;
+use anyhow::{Result, ensure};
+use serde_json::Value;
 use topo_lb_tests::card::far_end;
 use topo_lb_tests::client::Client;
 use topo_lb_tests::manifest::Manifests;
+use topo_lb_tests::outside;
+pub(crate) use topo_lb_tests::outside::{BALANCER, NODE, WEB, packets_at, wait_at_each};
 use topo_lb_tests::process::printed;
 use topo_lb_tests::requirements;
-use topo_lb_tests::scene::{FOLLOWS, HERE, Scene, prepared};
-use topo_lb_tests::traffic::Via;
+use topo_lb_tests::scene::{FOLLOWS, HERE, Scene};
 use topo_lb_tests::wait::{patient, until};
 
-/// The node port of `web`, at the agent's node.
-pub(crate) const WEB: [(Via, &str); 5] = [
-    (Via::Http, "172.30.0.2:30080"),
-    (Via::UdpConnected, "172.30.0.2:30053"),
-    (Via::Udp, "172.30.0.2:30053"),
-    (Via::Http, "[fd00:172::2]:30080"),
-    (Via::UdpConnected, "[fd00:172::2]:30053"),
-];
-/// The load balancer IPs of `web`.
-pub(crate) const BALANCER: [&str; 2] = ["203.0.113.10", "2001:db8:113::10"];
-/// The client outside, and the agent's node.
+/// The client outside.
 pub(crate) const OUTSIDE: [&str; 2] = ["172.30.0.254", "fd00:172::ff"];
-pub(crate) const NODE: [&str; 2] = ["172.30.0.2", "fd00:172::2"];
 
 /// The scene with all kinds of frontends of `web`, and an agent that serves clients outside and does
 /// not run yet. With `TOPO_LB_XDP=any` in the environment, what it serves is carried by XDP where it can be.
@@ -51,29 +40,11 @@ pub(crate) fn at_cable(
     body: impl FnOnce(&mut Scene<'_>) -> Result<()>,
 ) -> Result<()> {
     requirements::command("nft", "nftables")?;
-    prepared(
-        |manifests| {
-            let Ok(web) = manifests.get("Service", "web") else { return };
-            web["spec"]["type"] = "LoadBalancer".into();
-            web["spec"]["ports"][0]["nodePort"] = 30_080.into();
-            web["spec"]["ports"][1]["nodePort"] = 30_053.into();
-            let ingress = BALANCER.map(|ip| json!({"ip": ip}));
-            web["status"] = json!({"loadBalancer": {"ingress": ingress}});
-        },
-        |scene| {
-            scene.agent.set("--kube-proxy-replacement", "");
-            // One client's share is a quarter, and its datagrams count for two minutes.
-            scene.agent.set("--max-connections", "16384");
-            let fabric = scene.cluster.fabric();
-            let _cable = is_card.then(|| far_end(fabric, FAR_END)).transpose()?;
-            let [four, six] = BALANCER;
-            fabric.ip(&[
-                format!("route add {four} via {}", NODE[0]),
-                format!("route add {six} via {}", NODE[1]),
-            ])?;
-            body(scene)
-        },
-    )
+    outside::idle(|scene| {
+        let fabric = scene.cluster.fabric();
+        let _cable = is_card.then(|| far_end(fabric, FAR_END)).transpose()?;
+        body(scene)
+    })
 }
 
 /// Like [`idle`], with an agent that is ready, and a client outside.
@@ -99,14 +70,6 @@ pub(crate) fn set(manifests: &mut Manifests, field: &str, value: Value) -> Resul
     Ok(())
 }
 
-/// Waits until exactly these pods answer the client at each node port.
-pub(crate) fn wait_at_each(client: &mut Client, pods: &[&str]) -> Result<()> {
-    for (via, address) in WEB {
-        client.wait_for(via, address.parse()?, pods, FOLLOWS)?;
-    }
-    Ok(())
-}
-
 /// What becomes of a connection of the fabric: the error of an attempt that takes half a second.
 pub(crate) fn connect(scene: &Scene<'_>, to: SocketAddr) -> Result<io::Result<()>> {
     let limit = patient(Duration::from_millis(500));
@@ -126,13 +89,6 @@ pub(crate) fn expect_dropped(scene: &Scene<'_>, to: SocketAddr) -> Result<()> {
 /// The number of incoming packets with this outcome.
 pub(crate) fn packets(scene: &Scene<'_>, outcome: &str) -> Result<u64> {
     packets_at(scene, "tc ingress", outcome)
-}
-
-/// The number of packets at this hook with this outcome.
-pub(crate) fn packets_at(scene: &Scene<'_>, hook: &str, outcome: &str) -> Result<u64> {
-    let listed = scene.agent.list("hooks")?;
-    let hook = row(&listed["hooks"]["each"], "hook", hook)?;
-    hook["packets"][outcome].as_u64().with_context(|| format!("no {outcome} in {hook}"))
 }
 
 /// The rules of the node, as `nft` lists them.

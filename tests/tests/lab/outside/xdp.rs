@@ -2,9 +2,6 @@
 
 use std::fs;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::unix::fs::MetadataExt as _;
-use std::path::PathBuf;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -14,111 +11,23 @@ use topo_lb_tests::card::{index, pass_all};
 use topo_lb_tests::client::Client;
 use topo_lb_tests::frame;
 use topo_lb_tests::generator::Generator;
-use topo_lb_tests::process::printed;
+use topo_lb_tests::outside::{
+    ASKS, begin, carried, carried_of, expect_by_tc, expect_by_xdp, open, outlive, pin, resume,
+    uplink,
+};
 use topo_lb_tests::scene::{ALL, FOLLOWS, HERE, Scene, at};
-use topo_lb_tests::traffic::{Socket, Via};
 use topo_lb_tests::wait::{patient, until};
 
-use super::scene::{
-    BALANCER, FAR_END, OUTSIDE, WEB, at_cable, packets, packets_at, set, wait_at_each,
-};
+use super::scene::{BALANCER, FAR_END, OUTSIDE, at_cable, packets, packets_at, set, wait_at_each};
 use super::source_ranges::wait_for_sources;
 use super::sources::{SEEN, bound, put_seen, wait_for_udp};
-
-/// How often each connection asks, and most packets that tc may see of one besides: those that open it and, once in
-/// some seconds, one more each way.
-const ASKS: u64 = 100;
-const OF_TC: u64 = 12;
 
 /// The scene with an endpoint on another node alone, an agent with this value of `--xdp`, and an uplink like a card.
 fn play(xdp: &str, body: impl FnOnce(&mut Scene<'_>, &mut Client) -> Result<()>) -> Result<()> {
     at_cable(true, |scene| {
-        scene.agent.set("--xdp", xdp);
-        scene.set_endpoints("web", &["b"])?;
-        scene.agent.resume()?;
-        let mut client = scene.cluster.guest("outside", scene.cluster.fabric())?;
-        wait_at_each(&mut client, &["b"])?;
+        let mut client = begin(scene, xdp)?;
         body(scene, &mut client)
     })
-}
-
-/// Open connections, one of each kind of `WEB`.
-fn open(client: &mut Client) -> Result<Vec<(Socket, SocketAddr)>> {
-    let mut all = Vec::new();
-    for (via, address) in WEB {
-        let to = address.parse()?;
-        all.push((client.open(via, to)??, to));
-    }
-    ask(client, &all, 2)?;
-    Ok(all)
-}
-
-fn ask(client: &mut Client, all: &[(Socket, SocketAddr)], times: u64) -> Result<()> {
-    for &(socket, to) in all {
-        for _ in 0..times {
-            let reply = client.ask(socket, Some(to))?.with_context(|| format!("from {to}"))?;
-            ensure!(reply.pod == "b", "{reply:?}");
-        }
-    }
-    Ok(())
-}
-
-/// What XDP has carried, and what tc has translated.
-fn carried(scene: &Scene<'_>) -> Result<(u64, u64)> {
-    Ok((packets_at(scene, "xdp", "translated")?, packets(scene, "translated")?))
-}
-
-/// Asks by all connections, and returns what XDP carried of that and what tc translated.
-fn carried_of(
-    scene: &Scene<'_>,
-    client: &mut Client,
-    all: &[(Socket, SocketAddr)],
-) -> Result<(u64, u64)> {
-    let before = carried(scene)?;
-    ask(client, all, ASKS)?;
-    let after = carried(scene)?;
-    Ok((after.0 - before.0, after.1 - before.1))
-}
-
-/// Checks that XDP carries what these connections ask and get.
-fn expect_by_xdp(
-    scene: &Scene<'_>,
-    client: &mut Client,
-    all: &[(Socket, SocketAddr)],
-) -> Result<()> {
-    let connections = all.len() as u64;
-    let (by_xdp, by_tc) = carried_of(scene, client, all)?;
-    // A question and its answer at least.
-    let least = connections * (2 * ASKS - OF_TC);
-    ensure!(by_xdp >= least, "XDP carried {by_xdp} packets, and tc {by_tc}");
-    ensure!(by_tc <= connections * OF_TC, "tc translated {by_tc} packets, and XDP {by_xdp}");
-    Ok(())
-}
-
-/// Checks that tc translates all that these connections ask and get.
-fn expect_by_tc(
-    scene: &Scene<'_>,
-    client: &mut Client,
-    all: &[(Socket, SocketAddr)],
-) -> Result<()> {
-    let (by_xdp, by_tc) = carried_of(scene, client, all)?;
-    let least = all.len() as u64 * 2 * ASKS;
-    ensure!(by_xdp == 0 && by_tc >= least, "XDP carried {by_xdp} packets, and tc {by_tc}");
-    Ok(())
-}
-
-/// The pin of the link, if there is one.
-fn pin(scene: &Scene<'_>) -> Result<Option<PathBuf>> {
-    let entries = fs::read_dir(scene.agent.pins().join("links"))?;
-    let mut paths = entries.map_while(Result::ok).map(|entry| entry.path());
-    Ok(paths.find(|path| path.to_string_lossy().contains("topo_lb_xdp_")))
-}
-
-/// What `ip` says of the uplink.
-fn uplink(scene: &Scene<'_>) -> Result<String> {
-    let mut ip = Command::new("ip");
-    ip.args(["link", "show", "dev", "eth0"]);
-    scene.cluster.node_netns(HERE)?.run(|| printed(&mut ip))
 }
 
 #[test]
@@ -153,11 +62,7 @@ fn without_the_flag_tc_does_all() -> Result<()> {
 #[test]
 fn a_frame_whose_checksum_a_device_has_yet_to_compute_is_tcs() -> Result<()> {
     at_cable(false, |scene| {
-        scene.agent.set("--xdp", "any");
-        scene.set_endpoints("web", &["b"])?;
-        scene.agent.resume()?;
-        let mut client = scene.cluster.guest("outside", scene.cluster.fabric())?;
-        wait_at_each(&mut client, &["b"])?;
+        let mut client = begin(scene, "any")?;
         ensure!(pin(scene)?.is_some() && uplink(scene)?.contains("xdp"), "{}", uplink(scene)?);
         let all = open(&mut client)?;
         expect_by_tc(scene, &mut client, &all)
@@ -167,13 +72,9 @@ fn a_frame_whose_checksum_a_device_has_yet_to_compute_is_tcs() -> Result<()> {
 #[test]
 fn a_device_that_may_lose_what_is_sent_back_is_left_to_tc() -> Result<()> {
     at_cable(true, |scene| {
-        scene.agent.set("--xdp", "auto");
-        scene.set_endpoints("web", &["b"])?;
-        scene.agent.resume()?;
+        let mut client = begin(scene, "auto")?;
         scene.agent.wait_for_log("it is a veth device, which loses", FOLLOWS)?;
         ensure!(pin(scene)?.is_none() && !uplink(scene)?.contains("xdp"), "{}", uplink(scene)?);
-        let mut client = scene.cluster.guest("outside", scene.cluster.fabric())?;
-        wait_at_each(&mut client, &["b"])?;
         let all = open(&mut client)?;
         expect_by_tc(scene, &mut client, &all)
     })
@@ -221,26 +122,15 @@ fn tc_finds_a_neighbour_that_the_kernel_has_forgotten() -> Result<()> {
 fn it_outlives_the_agent_and_the_next_one_replaces_the_program_in_its_link() -> Result<()> {
     play("any", |scene, client| {
         let all = open(client)?;
-        let path = pin(scene)?.context("a pin")?;
-        let link = fs::metadata(&path)?.ino();
-        let program = uplink(scene)?;
-        scene.agent.kill();
-        expect_by_xdp(scene, client, &all).context("while no agent runs")?;
-        let tcp = WEB[0].1.parse()?;
-        let (tally, ()) = client.call_during(Via::Http, tcp, || scene.agent.resume())?;
-        ensure!(tally.answered() == tally.requests, "while the next agent starts: {tally}");
-        expect_by_xdp(scene, client, &all).context("with the next agent")?;
-        ensure!(fs::metadata(&path)?.ino() == link, "the link is another one");
-        ensure!(uplink(scene)? != program, "the program is the same: {program}");
+        outlive(scene, client, &all)?;
         scene.agent.stop()?;
         // Its maps do not fit: they are made anew.
         scene.agent.set("--max-connections", "32768");
-        let (tally, ()) = client.call_during(Via::Http, tcp, || scene.agent.resume())?;
-        ensure!(tally.answered() == tally.requests, "while the maps are replaced: {tally}");
+        resume(scene, client).context("while the maps are replaced")?;
         expect_by_xdp(scene, client, &all).context("with new maps")?;
         scene.agent.stop()?;
         scene.agent.set("--xdp", "off");
-        scene.agent.resume()?;
+        resume(scene, client).context("while it is detached")?;
         ensure!(pin(scene)?.is_none() && !uplink(scene)?.contains("xdp"), "{}", uplink(scene)?);
         expect_by_tc(scene, client, &all).context("switched off")
     })

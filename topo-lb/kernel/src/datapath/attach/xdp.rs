@@ -138,7 +138,8 @@ fn attach(
     Ok(true)
 }
 
-/// What a refusal means (`dev_xdp_attach`, net/core/dev.c), and what to change.
+/// What a refusal means (`dev_xdp_attach`, net/core/dev.c; `virtnet_xdp_set`, drivers/net/virtio_net.c), and what to
+/// change.
 fn explain(error: io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::EBUSY | libc::EEXIST) => {
@@ -146,13 +147,37 @@ fn explain(error: io::Error) -> String {
         }
         Some(libc::EOPNOTSUPP) => {
             "its driver runs no programs of XDP itself, or not with these offloads: try `ethtool -K DEVICE \
-             rx-gro-hw off lro off`"
+             rx-gro-hw off lro off`, or for virtio_net `ctrl_guest_offloads=on` in QEMU"
                 .to_owned()
         }
-        Some(libc::EINVAL | libc::ERANGE | libc::E2BIG | libc::ENOMEM | libc::ENOSPC) => format!(
+        Some(libc::ENOMEM) => {
+            "its driver has too few queues, of which it wants one more for each CPU (virtio_net of older kernels): try \
+             `ethtool -L DEVICE combined 1`, or give the card more (`queues` and `mq=on` in QEMU)"
+                .to_owned()
+        }
+        Some(libc::EINVAL | libc::ERANGE | libc::E2BIG | libc::ENOSPC) => format!(
             "its driver refuses ({error}): mostly for a large MTU, LRO, or too many queues for the CPUs; the \
              kernel's log says more"
         ),
         _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_says_what_to_change() {
+        let said = |number| explain(io::Error::from_raw_os_error(number));
+        for (number, change) in [
+            (libc::EOPNOTSUPP, "`ethtool -K DEVICE rx-gro-hw off lro off`"),
+            // The guest cannot switch off what its host does then.
+            (libc::EOPNOTSUPP, "`ctrl_guest_offloads=on`"),
+            (libc::ENOMEM, "`ethtool -L DEVICE combined 1`"),
+            (libc::EINVAL, "a large MTU"),
+        ] {
+            assert!(said(number).contains(change), "{number}: {}", said(number));
+        }
     }
 }
