@@ -271,7 +271,7 @@ fn advice(state: &State, tried: BTreeMap<&ServiceId, Tried>, asked: &Asked<'_>) 
         let why = match (kept, least_load) {
             (Some(kept), _) => kept.why().to_owned(),
             (None, _) if now.is_outdated => {
-                "most of what left its zone did so before its policy: ask later, or with a shorter --over".to_owned()
+                "most of what left its zone did so before its policy: ask later, or for a shorter time".to_owned()
             }
             (None, Some(load)) => format!(
                 "what would save something loads an endpoint ×{load:.2}; endpoints in more zones, or a larger \

@@ -116,7 +116,8 @@ async fn both_directions_are_summed_and_what_is_missing_is_told() {
     let all = [
         moved(Locality::Zone, 1.0),
         moved(Locality::Zone, f64::NAN),
-        moved(Locality::Region, 6.0),
+        moved(Locality::Region, 2.0),
+        moved(Locality::Elsewhere, 4.0),
         direct,
     ];
     assert_eq!(figures, Figures::over("90m".into(), all));

@@ -120,7 +120,7 @@ mod tests {
             row("a/many", Tier::Direct, 5e3),
         ];
         let said = direct(&rows).expect("a sentence");
-        assert_eq!(said, "Dialled directly, and in bytes alone: a/many 5.0 kB/s, a/few 2 B/s");
+        assert_eq!(said, "Dialled directly, and in bytes alone: a/many 5.0 kB/s, a/few 2.0 B/s");
         assert_eq!(direct(&rows[..1]), None);
     }
 }
