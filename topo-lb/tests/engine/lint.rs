@@ -27,6 +27,11 @@ fn what_agents_leave_alone_has_no_findings() {
     unmatched.ports[0].name = "other".into();
     assert_eq!(found(unmatched.clone(), Scope::All), [Rule::Unmatched]);
     assert_eq!(found(unmatched, Scope::OptIn), []);
+    // Its policy is ignored, and that is why they leave it alone.
+    let broken = || keyed("zon,,*");
+    assert_eq!(found(broken(), Scope::OptIn), [Rule::Ignored]);
+    let handled_by_nobody = broken().asking(|policy| policy.handle = Some("false".into()));
+    assert_eq!(found(handled_by_nobody, Scope::OptIn), []);
 }
 
 fn rules(findings: &[Finding]) -> Vec<Rule> {
