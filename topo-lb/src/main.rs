@@ -141,7 +141,7 @@ fn run_explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let node = node_name(args.node.clone(), "--node")
-        .map_err(|error| error.context("of one node; --all-nodes explains all of them"))?;
+        .map_err(|error| anyhow::anyhow!("{error}; --all-nodes explains all nodes"))?;
     let state = cluster(updates, &node);
     let ids = service_ids(&asked.services(), &state)?;
     name_scope(known, &state, &node, &ids);
