@@ -7,3 +7,11 @@ mod tests;
 mod tier;
 
 pub use tier::Tier;
+
+use topo_lb_common::backend::Locality;
+
+/// The value of a label `locality`; `None` for an unknown one: an agent of another version may have more.
+#[must_use]
+pub fn locality(name: &str) -> Option<Locality> {
+    Locality::ALL.into_iter().find(|it| it.name() == name)
+}

@@ -79,9 +79,7 @@ impl KnownAddresses {
             for address in own.filter(|address| addresses.contains(address)) {
                 for port in service.ports.iter().filter(|port| port.protocol == Protocol::Tcp) {
                     let frontend = SocketAddr::new(*address, port.port);
-                    if let Some(name) = self.services.get_mut(&frontend)
-                        && wanted.contains(&frontend)
-                    {
+                    if let Some(name) = self.services.get_mut(&frontend) {
                         name.get_or_insert_with(|| port_name(service, port));
                     }
                 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use prometheus_parse::{Sample, Scrape, Value};
 use rayon::prelude::*;
-use topo_lb_common::backend::Locality;
 use topo_lb_core::cluster::ServiceId;
 use topo_lb_core::explain::shown;
+use topo_lb_core::metrics;
 use topo_lb_core::metrics::declared::{PREFIX, TCP_RECEIVED_BYTES, TCP_SENT_BYTES};
 use topo_lb_core::what_if::{Figures, Moved};
 
@@ -89,8 +89,7 @@ fn moved(node: &Option<Arc<str>>, sample: &Sample) -> Option<Moved> {
             name: label("service")?.into(),
         },
         port: label("port")?.into(),
-        // An agent of another version may have more.
-        locality: Locality::ALL.into_iter().find(|it| label("locality") == Some(it.name()))?,
+        locality: metrics::locality(label("locality")?)?,
         is_direct: label("tier") == Some(DIRECT),
         bytes,
     })
@@ -98,6 +97,7 @@ fn moved(node: &Option<Arc<str>>, sample: &Sample) -> Option<Moved> {
 
 #[cfg(test)]
 mod tests {
+    use topo_lb_common::backend::Locality;
     use topo_lb_core::cluster::State;
 
     use super::*;

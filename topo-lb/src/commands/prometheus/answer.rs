@@ -9,6 +9,7 @@ use serde::Deserialize;
 use super::{PrometheusError, RENAMED};
 use topo_lb_common::backend::Locality;
 use topo_lb_core::cluster::ServiceId;
+use topo_lb_core::metrics;
 
 /// Most characters that are quoted of a server's message.
 const QUOTED: usize = 300;
@@ -119,8 +120,7 @@ fn sample(Element { metric, value: (_, value) }: Element) -> Option<Sample> {
         node: label("node").cloned(),
         service,
         port: label("port").cloned(),
-        locality: label("locality")
-            .and_then(|name| Locality::ALL.into_iter().find(|it| it.name() == &**name)),
+        locality: label("locality").and_then(|name| metrics::locality(name)),
         value: value.parse().ok()?,
     })
 }

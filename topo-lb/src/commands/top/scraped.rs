@@ -7,6 +7,7 @@ use topo_lb_common::backend::Locality;
 
 use super::moment::{Counter, Moved, Others, RoundTrips, Series, Totals, Traffic, Zones};
 use super::round_trips::limit;
+use topo_lb_core::metrics;
 use topo_lb_core::metrics::Tier;
 use topo_lb_core::metrics::declared::{self, Metric};
 
@@ -144,8 +145,7 @@ fn tier(sample: &Sample) -> Option<Tier> {
 }
 
 fn locality(sample: &Sample) -> Option<Locality> {
-    let name = sample.labels.get("locality")?;
-    Locality::ALL.into_iter().find(|locality| locality.name() == name)
+    metrics::locality(sample.labels.get("locality")?)
 }
 
 /// The value of a counter. OpenMetrics names the family without `_total`, so the parser does not know
