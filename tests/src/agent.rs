@@ -15,6 +15,7 @@ use serde_json::Value;
 use topo_lb_agent::serve::Listen;
 
 use crate::binary::{Binary, json_of};
+use crate::card;
 use crate::cluster::Cluster;
 use crate::http::{self, Answer};
 use crate::node::Node;
@@ -147,6 +148,9 @@ impl<'a> Agent<'a> {
     pub fn command_with(&self, others: &[(&str, &str)]) -> Result<Command> {
         let mut flags: BTreeMap<&str, &OsStr> =
             self.flags.iter().map(|(flag, value)| (*flag, value.as_os_str())).collect();
+        if card::is_asked() && flags.contains_key("--kube-proxy-replacement") {
+            flags.entry("--xdp").or_insert("any".as_ref());
+        }
         flags.extend(others.iter().map(|(flag, value)| (*flag, OsStr::new(*value))));
         let mut command = self.binary.command(&["agent"]);
         for (flag, value) in flags {

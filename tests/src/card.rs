@@ -1,5 +1,6 @@
 //! Veth devices that behave like network cards.
 
+use std::env;
 use std::ffi::CString;
 use std::os::fd::{AsFd as _, OwnedFd};
 
@@ -13,6 +14,13 @@ use crate::netns::{NetNs, ethtool};
 
 /// `ETHTOOL_STXCSUM` and its value: `ethtool -K DEVICE tx off`.
 const CHECKSUMS_OFF: [u32; 2] = [0x17, 0];
+
+/// Whether all labs are to have uplinks like those of cards, and agents in place of kube-proxy `--xdp any`:
+/// `TOPO_LB_XDP=any` in the environment. What clients see has to be the same.
+#[must_use]
+pub fn is_asked() -> bool {
+    env::var_os("TOPO_LB_XDP").is_some_and(|value| value == "any")
+}
 
 /// Makes a veth device the far end of a card's cable, until the link is dropped: frames that leave by it have
 /// their checksums, and it takes frames that a program of XDP sends back. With GRO alone it would leave them in its

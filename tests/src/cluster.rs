@@ -1,12 +1,14 @@
 //! Nodes and pods of a lab, and their owner.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::card;
 use crate::cgroup::{self, Cgroup};
 use crate::client::Client;
 use crate::folder::Folder;
@@ -28,6 +30,8 @@ pub struct Cluster {
     /// The cgroup of agents: on no node, so that no agent translates their own connections.
     agents: Cgroup,
     fabric: NetNs,
+    /// Where XDP is asked for, what makes the nodes' uplinks like those of cards.
+    _cables: Vec<OwnedFd>,
     made: Mutex<Objects>,
 }
 
@@ -68,10 +72,12 @@ impl Cluster {
             }
             nodes.push(Node { name: node.name.into(), pods, cgroup, netns });
         }
-        let cluster =
-            Self { prefix, folder, nodes, agents, fabric, made: Mutex::new(Objects::default()) };
-        wire(&cluster.fabric, &cluster.nodes, plan)?;
-        Ok(cluster)
+        wire(&fabric, &nodes, plan)?;
+        let cable = |node: &NodePlan<'_>| card::far_end(&fabric, &format!("node{}", node.number));
+        let cables = plan.iter().filter(|_| card::is_asked()).map(cable);
+        let _cables = cables.collect::<Result<_>>()?;
+        let made = Mutex::new(Objects::default());
+        Ok(Self { prefix, folder, nodes, agents, fabric, _cables, made })
     }
 
     /// The prefix of all its names.

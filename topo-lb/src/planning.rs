@@ -11,14 +11,12 @@ use topo_lb::commands::agent_metrics;
 use topo_lb_core::cluster::{ServiceId, State};
 use topo_lb_core::lint::{self, Finding, Severity};
 use topo_lb_core::topology::Scope;
-use topo_lb_core::what_if::{self, Figures, Proxied, SettingError};
+use topo_lb_core::what_if::{self, Chosen, Figures, Proxied, SettingError};
 use topo_lb_kube::source::Listing;
 
 use crate::block_on;
 use crate::printing::{colours, print};
-use crate::reading::{
-    cluster, known_scope, read_api_server, read_manifests, say_skipped, service_id,
-};
+use crate::reading::{cluster, known_scope, read_api_server, read_manifests, say_skipped};
 
 pub(crate) fn run_plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     args.check().unwrap_or_else(|error| error.exit());
@@ -58,10 +56,12 @@ pub(crate) fn run_plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
         SettingError::NoService(_) => anyhow!("--set: {error}; create it in a file for --to"),
         other => anyhow!("--set: {other}"),
     })?;
-    let asked = args.services.iter().map(|name| {
-        service_id(name, &after).or_else(|error| service_id(name, &before).map_err(|_| error))
-    });
-    let asked: BTreeSet<ServiceId> = asked.collect::<anyhow::Result<_>>()?;
+    let services = || before.services().chain(after.services());
+    if let Some(missing) = missing(&args.services, services) {
+        bail!("there is no {missing}");
+    }
+    let asked = services().filter(|id| args.services.iter().any(|one| one.has(id)));
+    let asked: BTreeSet<ServiceId> = asked.cloned().collect();
     say_skipped(&after, &asked);
     if !before.nodes().chain(after.nodes()).any(|(_, labels)| labels.get(&args.by).is_some()) {
         eprintln!(
@@ -93,13 +93,22 @@ pub(crate) fn run_plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
 
 /// The policies that save most.
 fn advise(args: &PlanArgs, state: &State, scope: Scope) -> anyhow::Result<ExitCode> {
+    if let Some(missing) = missing(&args.services, || state.services()) {
+        bail!("there is no {missing}");
+    }
     let (figures, doubts) = figures(args, state)?;
     for said in &doubts {
         eprintln!("{}: {said}", name::called());
     }
     let figures = figures.context("--advise needs --metrics or --prometheus")?;
-    let asked =
-        what_if::Asked { scope, figures: &figures, prices: args.prices(), max_load: args.max_load };
+    let asked = what_if::Asked {
+        scope,
+        figures: &figures,
+        prices: args.prices(),
+        max_load: args.max_load,
+        min_saving: args.min_saving,
+        chosen: &args.services,
+    };
     let advice = what_if::advise(state, &asked);
     if let Some(folder) = &args.manifests {
         fs::create_dir_all(folder).with_context(|| format!("the folder {}", folder.display()))?;
@@ -119,6 +128,14 @@ fn advise(args: &PlanArgs, state: &State, scope: Scope) -> anyhow::Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
+/// The first of `chosen` that is none of the Services.
+fn missing<'a, I: Iterator<Item = &'a ServiceId>>(
+    chosen: &[Chosen],
+    services: impl Fn() -> I,
+) -> Option<&Chosen> {
+    chosen.iter().find(|one| !services().any(|id| one.has(id)))
+}
+
 /// What has changed since a moment.
 fn since(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let prometheus = args.asked().context("--since needs --prometheus")?;
@@ -126,7 +143,14 @@ fn since(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     for doubt in &doubts {
         eprintln!("{}: --prometheus: {doubt}", name::called());
     }
-    let since = what_if::since(prometheus.over.as_str(), args.prices(), bytes);
+    let over = prometheus.over.as_str();
+    let counted = || bytes.before.iter().chain(&bytes.after).map(|it| &it.service);
+    if let Some(missing) = missing(&args.services, counted) {
+        bail!(
+            "--prometheus: it has no bytes of {missing} in the last {over} or in the {over} before"
+        );
+    }
+    let since = what_if::since(over, args.prices(), &args.services, bytes);
     print(args.output, &since, || what_if::since_table(&since, colours()))?;
     Ok(ExitCode::SUCCESS)
 }

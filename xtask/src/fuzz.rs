@@ -32,21 +32,27 @@ const SECONDS_EACH: u64 = 10;
 /// The fuzzer's memory limit, in megabytes. Inputs have some kilobytes.
 const MEGABYTES: u64 = 1024;
 
-/// Compiles the target, and returns the program.
-pub(crate) fn compile(workspace: &Workspace) -> Result<PathBuf> {
+/// The suite's name.
+pub(crate) const SUITE: &str = "any bytes as manifests";
+
+/// Compiles the target.
+pub(crate) fn compile(workspace: &Workspace) -> Result<()> {
+    let log = workspace.log("build-fuzz");
+    run_logged("compiling the fuzz target", &mut cargo(workspace, "build")?, &log)
+}
+
+/// `cargo SUBCOMMAND` for the target.
+fn cargo(workspace: &Workspace, subcommand: &str) -> Result<Command> {
     let host = host().context("`rustc` does not say which machine it compiles for")?;
-    let target = folder(workspace);
-    let mut build = workspace.cargo("build");
-    build
+    let mut command = workspace.cargo(subcommand);
+    command
         .args(["--locked", "--manifest-path", &format!("{FOLDER}/Cargo.toml")])
         // With a named target, the flags do not apply to build scripts and macros.
         .args(["--target", &host])
-        .env("CARGO_TARGET_DIR", &target)
+        .env("CARGO_TARGET_DIR", folder(workspace))
         .env("RUSTFLAGS", COVERAGE)
         .env("TOPO_LB_EBPF_OBJECT", workspace.object());
-    let log = workspace.log("build-fuzz");
-    run_logged("compiling the fuzz target", &mut build, &log)?;
-    Ok(target.join(host).join("debug").join(TARGET))
+    Ok(command)
 }
 
 /// The folder of Cargo's output and the fuzzer's findings.
@@ -54,9 +60,8 @@ fn folder(workspace: &Workspace) -> PathBuf {
     workspace.target.join("fuzz")
 }
 
-/// Compiles the target. The suite fuzzes for a while.
+/// The suite compiles the target, while others run, and fuzzes for a while.
 pub(crate) fn suite(workspace: &Workspace) -> Result<Suite> {
-    let program = compile(workspace)?;
     let target = folder(workspace);
     // Starts from what earlier runs have found.
     let (corpus, seeds) = (target.join("corpus"), target.join("seeds"));
@@ -65,8 +70,8 @@ pub(crate) fn suite(workspace: &Workspace) -> Result<Suite> {
         fs::create_dir_all(folder)?;
     }
     sow(workspace, &seeds)?;
-    let mut command = workspace.command(program);
-    command.args([&corpus, &seeds]).arg(workspace.root.join(FOLDER).join("seeds"));
+    let mut command = cargo(workspace, "run")?;
+    command.arg("--").args([&corpus, &seeds]).arg(workspace.root.join(FOLDER).join("seeds"));
     command.arg(format!("-artifact_prefix={}/", artifacts.display()));
     let dictionary = workspace.root.join(FOLDER).join("manifests.dict");
     command
@@ -75,7 +80,7 @@ pub(crate) fn suite(workspace: &Workspace) -> Result<Suite> {
         .arg(format!("-rss_limit_mb={MEGABYTES}"))
         .arg(format!("-dict={}", dictionary.display()))
         .args(["-max_len=16384", "-print_final_stats=1", "-verbosity=0"]);
-    Ok(Suite { name: "any bytes as manifests".to_owned(), command, log: workspace.log("fuzz") })
+    Ok(Suite { name: SUITE.to_owned(), command, log: workspace.log("fuzz") })
 }
 
 /// The target triple of Cargo's compiler.

@@ -131,6 +131,7 @@ impl Stage {
                 Need::Root,
                 Need::Cluster,
                 Need::ClusterTools,
+                Need::Prometheus,
                 Need::Iptables,
             ],
         }
@@ -349,6 +350,7 @@ fn on_cluster(workspace: &Workspace, dist: Option<&Dist>) -> Result<(Vec<Suite>,
     };
     let release = LastRelease::find(workspace);
     let earlier = release.as_ref().map(|it| it.image(workspace)).transpose()?;
+    let prometheus = prometheus::programs(workspace)?;
     let binary = compiled(workspace, suites::CLUSTER)?;
     let not_compared = kube_proxy::not_compared(&parts.kube_proxy())?;
     let mut names = suites::of_binary(workspace, suites::CLUSTER)?;
@@ -356,6 +358,7 @@ fn on_cluster(workspace: &Workspace, dist: Option<&Dist>) -> Result<(Vec<Suite>,
     let suites = of_the_lab(workspace, &binary, names, &agent, |command| {
         parts.name_in(command);
         command.env(cluster::IMAGE, &image);
+        command.env(prometheus::VARIABLE, &prometheus);
         if let Some(dist) = dist {
             command.env("TOPO_LB_DEPLOY", &dist.deploy).env("TOPO_LB_CHART", dist.chart());
         }

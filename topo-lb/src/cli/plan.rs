@@ -1,5 +1,6 @@
 //! Flags of `topo-lb plan`.
 
+use std::env;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -10,7 +11,7 @@ use crate::commands::agent_metrics::Origin;
 use crate::{commands::prometheus::Over, commands::prometheus::Prometheus};
 use topo_lb_core::topology::label::ZONE;
 use topo_lb_core::topology::label_name::label_name;
-use topo_lb_core::what_if::{Prices, Setting};
+use topo_lb_core::what_if::{Chosen, Prices, Setting};
 
 /// `topo-lb plan`.
 #[derive(Debug, Args)]
@@ -31,7 +32,7 @@ pub struct PlanArgs {
     pub to: Option<PathBuf>,
     /// Look for the soft policies that save most of what bytes out of the zone cost, with the figures of
     /// --metrics or --prometheus
-    #[arg(long, conflicts_with_all = ["to", "set", "by", "services"])]
+    #[arg(long, conflicts_with_all = ["to", "set", "by"])]
     pub advise: bool,
     /// Compare the bytes of this time up to now, such as 90m or 7d, or since a moment, such as 2026-11-20 or
     /// 2026-11-20T08:00:00Z, with those of as long before: what a change of then has saved. Needs
@@ -40,7 +41,7 @@ pub struct PlanArgs {
         long,
         value_name = "TIME",
         env = "TOPO_LB_SINCE",
-        conflicts_with_all = ["from", "to", "max_load", "manifests", "set", "advise", "metrics", "over", "by", "services", "scope",
+        conflicts_with_all = ["from", "to", "max_load", "manifests", "set", "advise", "metrics", "over", "by", "scope",
             "kubeconfig", "api_server"]
     )]
     pub since: Option<Over>,
@@ -58,6 +59,17 @@ pub struct PlanArgs {
         requires = "advise"
     )]
     pub max_load: f64,
+    /// With --advise: least that a policy is to save in a month, in money; of what is counted where --metrics do
+    /// not say of which time it is
+    #[arg(
+        long,
+        value_name = "MONEY",
+        env = "TOPO_LB_MIN_SAVING",
+        default_value = "0",
+        value_parser = money,
+        requires = "advise"
+    )]
+    pub min_saving: f64,
     /// With --advise: write each Service with its new annotations to a file of this folder, for `kubectl
     /// apply --server-side -f`
     #[arg(long, value_name = "FOLDER", requires = "advise")]
@@ -100,9 +112,10 @@ pub struct PlanArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened: ScopeArgs says what it is")]
     pub scope: ScopeArgs,
-    /// Show these Services, as NAMESPACE/NAME, even if nothing changes for them
-    #[arg(value_name = "NAMESPACE/NAME")]
-    pub services: Vec<String>,
+    /// Show these Services, or all of a namespace, even if nothing changes for them. With --advise and --since:
+    /// these alone
+    #[arg(value_name = "NAMESPACE[/NAME]")]
+    pub services: Vec<Chosen>,
     /// Output format
     #[arg(short, long, value_enum, default_value_t, env = "TOPO_LB_OUTPUT")]
     pub output: Output,
@@ -141,10 +154,12 @@ impl PlanArgs {
         self.price.unwrap_or_default()
     }
 
-    /// Whether prices are given, and nothing that costs something.
+    /// Whether prices are given for this command, and nothing that costs something. Those of the environment are
+    /// for all commands.
     #[must_use]
     pub fn costs_nothing(&self) -> bool {
-        self.price.is_some() && self.prometheus.is_none() && self.metrics.is_empty()
+        let is_given = self.price.is_some() && env::var_os("TOPO_LB_PRICE").is_none();
+        is_given && self.prometheus.is_none() && self.metrics.is_empty()
     }
 
     /// The Prometheus to ask.
@@ -160,6 +175,12 @@ impl PlanArgs {
 fn times(text: &str) -> Result<f64, String> {
     let times = text.parse().ok().filter(|it| (1.0..=1e6).contains(it));
     times.ok_or_else(|| "it is no number of at least 1, such as 1.3".to_owned())
+}
+
+/// An amount of at least 0.
+fn money(text: &str) -> Result<f64, String> {
+    let money = text.parse().ok().filter(|it| (0.0..=1e12).contains(it));
+    money.ok_or_else(|| "it is no amount of at least 0, such as 1.50".to_owned())
 }
 
 /// A label name.

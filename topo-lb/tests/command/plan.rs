@@ -147,6 +147,25 @@ fn advice_is_a_command_and_a_manifest() {
         "default/web=topo-lb.io/topology-keys:topology.kubernetes.io/zone,*"
     );
     assert_eq!(json["months"], serde_json::Value::Null);
+    for (more, sentence) in [
+        (&["--price", "zone=1000000", "--min-saving", "4"][..], "$4.00 → $0.00"),
+        (
+            &["--price", "zone=1000000", "--min-saving", "4.01"],
+            "($4.00): its best policy saves less than",
+        ),
+        (&["--price", "zone=1000000", "default"], "$4.00 → $0.00"),
+        (&["--price", "zone=1000000", "default/web"], "$4.00 → $0.00"),
+    ] {
+        let done = plan(&[&flags[..], more].concat(), &both);
+        assert!(text(&done.stdout).contains(sentence), "{more:?}: {}", text(&done.stdout));
+    }
+    let done = plan(&[&flags[..], &["shop"]].concat(), &both);
+    assert_eq!(code(&done), Some(1));
+    assert!(
+        text(&done.stderr).contains("there is no Service in namespace shop"),
+        "{}",
+        text(&done.stderr)
+    );
 }
 
 #[test]
@@ -199,7 +218,12 @@ fn wrong_flags_end_with_2_and_say_what_is_right() {
             "zone=0.01,region=0.02",
         ),
         (&["--from", "-", "--advise", "--metrics", "x", "--max-load", "0.9"], "of at least 1"),
+        (&["--from", "-", "--advise", "--metrics", "x", "--min-saving", "-1"], "of at least 0"),
         (&["--from", "-", "--advise", "--set", "default/web=spill:5%"], "cannot be used with"),
+        (
+            &["--from", "-", "--set", "default/web=spill:5%", "a/b/c"],
+            "NAMESPACE/NAME, or a NAMESPACE",
+        ),
         (&["--to", "x"], "--from <PATH>"),
         (&["--from", "-", "--set", "web"], "write it as NAMESPACE/NAME=ANNOTATION:VALUE"),
         (&["--from", "-", "--to", "x", "--by", "a b"], "no label name"),

@@ -23,7 +23,7 @@ fn moved(service: &ServiceId, node: &str, port: &str, locality: Locality, bytes:
 }
 
 fn asked(figures: &Figures, max_load: f64) -> Asked<'_> {
-    Asked { scope: Scope::OptIn, figures, prices: PRICES, max_load }
+    Asked { scope: Scope::OptIn, figures, prices: PRICES, max_load, min_saving: 0.0, chosen: &[] }
 }
 
 /// Two zones of one region, and one of another, with a node each.
@@ -100,6 +100,13 @@ fn endpoints_in_each_zone_cost_nothing_with_a_policy_and_it_is_a_command() {
     let text = what_if::advice_table(&advice, false);
     assert!(text.contains(&command) && text.contains("180 GB → 0 B"), "{text}");
     assert!(text.contains("$4.20 → $0.00"), "{text}");
+    // It is a month's money.
+    for (min_saving, is_advised) in [(4.2, true), (4.21, false)] {
+        let least = Asked { min_saving, ..asked(&figures, 1.0) };
+        let advice = advise(&three(service(), &EACH), &least);
+        assert_eq!((advice.services.len() == 1, advice.left.is_empty()), (is_advised, is_advised));
+        assert_eq!(advice.money.before, one.money.before);
+    }
 }
 
 #[test]

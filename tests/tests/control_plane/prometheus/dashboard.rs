@@ -274,21 +274,30 @@ fn expect_a_plan_with_bytes(cluster: &Cluster, binary: &Binary) -> Result<()> {
     expect_what_was_saved(cluster, binary)
 }
 
-/// `topo-lb plan --since`, of a time before which nothing was there.
+/// `topo-lb plan --since`: a time before which nothing was there is refused, with one that can be compared.
 fn expect_what_was_saved(cluster: &Cluster, binary: &Binary) -> Result<()> {
-    let mut since = binary.command(&["plan", "-o", "json", "--since", "1h"]);
-    since.args(["--prometheus", &Prometheus::url()]);
-    cluster.beyond(&mut since)?;
-    let done = since.output()?;
-    let said = String::from_utf8_lossy(&done.stderr);
-    ensure!(done.status.success(), "{said}");
-    ensure!(said.contains("it has no metrics from before 1h ago. It has those of"), "{said}");
-    let report: Value = serde_json::from_slice(&done.stdout)?;
+    let since = |time: &str, service: &str| {
+        let mut since = binary.command(&["plan", "-o", "json", "--since", time, service]);
+        since.args(["--prometheus", &Prometheus::url()]);
+        cluster.beyond(&mut since)?;
+        let done = since.output()?;
+        anyhow::Ok((done.status.success(), String::from_utf8(done.stderr)?, done.stdout))
+    };
+    let (is_compared, said, _) = since("1h", "default")?;
+    ensure!(
+        !is_compared && said.contains("from before 1h ago, so nothing can be compared"),
+        "{said}"
+    );
+    let (_, time) = said.trim().rsplit_once("try --since ").with_context(|| said.clone())?;
+    let (is_compared, said, report) = since(time, "default/web")?;
+    ensure!(is_compared, "{said}");
+    let report: Value = serde_json::from_slice(&report)?;
     let services = report["services"].as_array().context("no Services")?;
-    let web = services.iter().find(|it| it["name"] == "web").context("no web")?;
-    ensure!(web["saved"].is_null(), "{report:#}");
-    let moved = |when: &str| web["bytes"][when]["all"].as_f64();
-    ensure!(moved("before") == Some(0.0) && moved("after") > Some(0.0), "{report:#}");
+    ensure!(services.len() == 1 && services[0]["name"] == "web", "{report:#}");
+    let moved = |when: &str| services[0]["bytes"][when]["all"].as_f64().unwrap_or_default();
+    ensure!(moved("before") + moved("after") > 0.0, "{report:#}");
+    let (is_compared, said, _) = since(time, "default/nobody")?;
+    ensure!(!is_compared && said.contains("no bytes of Service default/nobody"), "{said}");
     Ok(())
 }
 

@@ -52,7 +52,6 @@ fn a_process_of_the_host_cannot_bind_a_node_port_while_it_is_served() -> Result<
         ensure!(said.is_empty(), "a pod's ports are its own: {said}");
         scene.agent.stop()?;
         scene.agent.unset("--kube-proxy-replacement");
-        scene.agent.unset("--xdp");
         scene.agent.resume()?;
         let said = on_host(scene, "0.0.0.0:30080").context("without the flag")?;
         ensure!(said.is_empty(), "without the flag: {said}");

@@ -1,6 +1,5 @@
 //! The scene of these tests: `web` with all kinds of frontends, and a client outside.
 
-use std::env;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
@@ -8,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use serde_json::Value;
-use topo_lb_tests::card::far_end;
+use topo_lb_tests::card::{self, far_end};
 use topo_lb_tests::client::Client;
 use topo_lb_tests::manifest::Manifests;
 use topo_lb_tests::outside;
@@ -22,13 +21,9 @@ use topo_lb_tests::wait::{patient, until};
 pub(crate) const OUTSIDE: [&str; 2] = ["172.30.0.254", "fd00:172::ff"];
 
 /// The scene with all kinds of frontends of `web`, and an agent that serves clients outside and does
-/// not run yet. With `TOPO_LB_XDP=any` in the environment, what it serves is carried by XDP where it can be.
+/// not run yet.
 pub(crate) fn idle(body: impl FnOnce(&mut Scene<'_>) -> Result<()>) -> Result<()> {
-    let is_on = env::var("TOPO_LB_XDP").is_ok_and(|value| value == "any");
-    at_cable(is_on, |scene| {
-        scene.agent.set("--xdp", if is_on { "any" } else { "off" });
-        body(scene)
-    })
+    at_cable(false, body)
 }
 
 /// The fabric's end of the agent's uplink.
@@ -42,7 +37,8 @@ pub(crate) fn at_cable(
     requirements::command("nft", "nftables")?;
     outside::idle(|scene| {
         let fabric = scene.cluster.fabric();
-        let _cable = is_card.then(|| far_end(fabric, FAR_END)).transpose()?;
+        let _cable =
+            (is_card && !card::is_asked()).then(|| far_end(fabric, FAR_END)).transpose()?;
         body(scene)
     })
 }

@@ -115,7 +115,6 @@ fn roles_change(scene: &mut Scene<'_>) -> Result<()> {
     wait_at_each(&mut client, &ALL)?;
     scene.agent.kill();
     scene.agent.unset("--kube-proxy-replacement");
-    scene.agent.unset("--xdp");
     scene.agent.set("--frontends", "all");
     scene.agent.resume()?;
     wait_for_roles(scene, &[])?;

@@ -12,7 +12,9 @@ use serde::Serialize;
 
 use super::cost::{has_regions, of_ports};
 use super::load::{self, Load};
-use super::{ASSUMPTION, BYTES_ASSUMPTION, Both, Bytes, Figures, Prices, Proxied, compare, months};
+use super::{
+    ASSUMPTION, BYTES_ASSUMPTION, Both, Bytes, Chosen, Figures, Prices, Proxied, compare, months,
+};
 use crate::cluster::{ServiceId, State};
 use crate::explain::shown_id;
 use crate::topology::label::{REGION, ZONE};
@@ -34,6 +36,10 @@ pub struct Asked<'a> {
     pub prices: Prices,
     /// Most that the busiest endpoint may get, in shares that all would get if all had the same; at least 1.
     pub max_load: f64,
+    /// Least that a policy saves, in money of a month; of the counted time where that is not known.
+    pub min_saving: f64,
+    /// Of which Services; of all if it is empty.
+    pub chosen: &'a [Chosen],
 }
 
 /// The advice. Its JSON is a fixed interface.
@@ -136,7 +142,7 @@ pub fn advise(state: &State, asked: &Asked<'_>) -> Advice {
     let labels: &[&str] = if has_regions(state) { &[ZONE, REGION] } else { &[ZONE] };
     let mut tried: BTreeMap<&ServiceId, Tried> = state
         .services()
-        .filter(|id| asked.figures.has(id))
+        .filter(|id| asked.figures.has(id) && Chosen::any(asked.chosen, id))
         .map(|id| (id, Tried { kept: Kept::of(state, id), ..Tried::default() }))
         .collect();
     let figures = Some(asked.figures);
@@ -247,17 +253,25 @@ impl Tried {
 }
 
 fn advice(state: &State, tried: BTreeMap<&ServiceId, Tried>, asked: &Asked<'_>) -> Advice {
+    let chosen = |id: &&ServiceId| Chosen::any(asked.chosen, id);
     let translated = state
         .services()
+        .filter(chosen)
         .filter(|id| state.service(id).is_some_and(|service| service.skipped.is_none()));
     let is_unknown = |id: &&ServiceId| !asked.figures.knows(id);
     let uncounted = translated.filter(is_unknown).count();
+    let over = asked.figures.over.as_deref();
+    let months = over.and_then(months);
+    // What differs by a rounding error is enough.
+    let least = asked.min_saving / months.unwrap_or(1.0) * (1.0 - NOTHING);
     let (mut services, mut left) = (Vec::new(), Vec::new());
     let mut money = Both::default();
     for (id, Tried { kept, now, best, least_load, .. }) in tried {
         let (namespace, name) = (id.namespace.to_string(), id.name.to_string());
         let Some(now) = now else { continue };
-        if let Some((candidate, outcome)) = best {
+        let saves = |(_, it): &(Candidate, Outcome)| it.money.before - it.money.after;
+        let is_little = best.as_ref().is_some_and(|best| saves(best) < least);
+        if let Some((candidate, outcome)) = best.filter(|_| !is_little) {
             money.before += outcome.money.before;
             money.after += outcome.money.after;
             services.push(candidate.advised(state, id, &outcome));
@@ -273,6 +287,7 @@ fn advice(state: &State, tried: BTreeMap<&ServiceId, Tried>, asked: &Asked<'_>) 
             (None, _) if now.is_outdated => {
                 "most of what left its zone did so before its policy: ask later, or for a shorter time".to_owned()
             }
+            (None, _) if is_little => "its best policy saves less than was asked for".to_owned(),
             (None, Some(load)) => format!(
                 "what would save something loads an endpoint ×{load:.2}; endpoints in more zones, or a larger \
                  bound, help"
@@ -286,19 +301,24 @@ fn advice(state: &State, tried: BTreeMap<&ServiceId, Tried>, asked: &Asked<'_>) 
     let saves = |it: &Advised| it.money.before - it.money.after;
     services.sort_by(|a, b| saves(b).total_cmp(&saves(a)).then_with(|| place(a).cmp(&place(b))));
     left.sort_by(|a, b| b.money.total_cmp(&a.money));
-    let over = asked.figures.over.as_deref();
     Advice {
         assumption: ASSUMPTION,
         bytes_assumption: BYTES_ASSUMPTION,
         over: over.map(str::to_owned),
-        months: over.and_then(months),
+        months,
         prices: asked.prices,
         max_load: asked.max_load,
         services,
         left,
         money,
-        direct: asked.figures.direct(state.services()),
-        direct_services: asked.figures.dialled(state).into_iter().map(shown_id).collect(),
+        direct: asked.figures.direct(state.services().filter(chosen)),
+        direct_services: asked
+            .figures
+            .dialled(state)
+            .into_iter()
+            .filter(chosen)
+            .map(shown_id)
+            .collect(),
         uncounted,
     }
 }

@@ -15,6 +15,7 @@
 //! | `table` | the report as text |
 
 mod advice;
+mod chosen;
 mod compare;
 mod cost;
 mod figures;
@@ -36,6 +37,7 @@ use crate::cluster::{ServiceId, State};
 use crate::explain::{Policy, Port};
 
 pub use advice::{Advice, Advised, Asked, Left, advise, table as advice_table};
+pub use chosen::Chosen;
 pub use compare::compare;
 pub use cost::{Cost, cost};
 pub use figures::{Figures, Moved};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use topo_lb_common::backend::Locality;
 
-use super::{Both, Prices, months};
+use super::{Both, Chosen, Prices, months};
 use crate::cluster::ServiceId;
 pub use shown::table;
 
@@ -125,14 +125,14 @@ impl Outcome {
     }
 }
 
-/// Compares the bytes of the last `since` with those of as long before. A count that is no number of bytes is
-/// left out.
+/// Compares the bytes of the last `since` with those of as long before, for the `chosen` Services; for all if there
+/// are none. A count that is no number of bytes is left out.
 #[must_use]
-pub fn since(since: &str, prices: Prices, bytes: Both<Vec<Measured>>) -> Since {
+pub fn since(since: &str, prices: Prices, chosen: &[Chosen], bytes: Both<Vec<Measured>>) -> Since {
     let (mut services, mut direct) = (BTreeMap::<_, Both<Distance>>::new(), Both::default());
     let mut count = |one: Measured, side: fn(&mut Both<Distance>) -> &mut Distance| {
         let Measured { service, locality, is_direct, bytes } = one;
-        if bytes.is_finite() && bytes > 0.0 {
+        if bytes.is_finite() && bytes > 0.0 && Chosen::any(chosen, &service) {
             let both = if is_direct { &mut direct } else { services.entry(service).or_default() };
             side(both).add(locality, bytes);
         }
@@ -182,7 +182,7 @@ mod tests {
     }
 
     /// A Service that is bound and whose traffic doubles, one that goes further, and some that cannot be compared.
-    pub(super) fn example() -> Since {
+    pub(super) fn example(chosen: &[Chosen]) -> Since {
         let before = vec![
             measured("cart", Locality::Zone, 1e12),
             measured("cart", Locality::Region, 2e12),
@@ -199,12 +199,12 @@ mod tests {
             measured("odd", Locality::Region, f64::NAN),
             Measured { is_direct: true, ..measured("cart", Locality::Elsewhere, 5e11) },
         ];
-        since("3d", PRICES, Both { before, after })
+        since("3d", PRICES, chosen, Both { before, after })
     }
 
     #[test]
     fn money_saved_is_that_of_as_much_traffic() {
-        let all = example();
+        let all = example(&[]);
         assert_eq!(all.months, Some(10.0));
         let names: Vec<_> = all.services.iter().map(|it| &*it.name).collect();
         assert_eq!(names, ["cart", "far", "gone", "new"]);
@@ -223,8 +223,20 @@ mod tests {
     }
 
     #[test]
+    fn what_is_chosen_is_compared_alone() {
+        let chosen = |text: &str| [text.parse().expect(text)];
+        let all = example(&chosen("shop/cart"));
+        assert_eq!((all.services.len(), all.all.saved), (1, Some(80.0)));
+        // The direct bytes are of its endpoints.
+        assert_eq!(all.direct.saved, Some(0.0));
+        assert_eq!(example(&chosen("shop")), example(&[]));
+        let other = example(&chosen("pay"));
+        assert_eq!((other.services.len(), other.together), (0, Outcome::default()));
+    }
+
+    #[test]
     fn without_bytes_nothing_is_compared() {
-        let none = since("1d", PRICES, Both::default());
+        let none = since("1d", PRICES, &[], Both::default());
         assert_eq!((none.services.len(), none.all), (0, Outcome::default()));
     }
 }

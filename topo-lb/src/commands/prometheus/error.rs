@@ -68,6 +68,18 @@ pub enum PrometheusError {
         /// The time.
         over: String,
     },
+    /// It knows nothing of the time before.
+    #[error(
+        "the Prometheus at {url} has no metrics of topo-lb from before {over} ago, so nothing can be compared; {known}"
+    )]
+    Young {
+        /// Its URL.
+        url: String,
+        /// The time.
+        over: String,
+        /// What it has, and what to do.
+        known: String,
+    },
 }
 
 impl PrometheusError {

@@ -20,7 +20,7 @@ impl Prometheus {
     /// The bytes of the last `over`, and of as long before; and sentences on what is missing of them.
     ///
     /// # Errors
-    /// It does not answer, or has nothing of topo-lb.
+    /// It does not answer, or has nothing of topo-lb, or nothing of the time before.
     pub async fn since(&self) -> Result<(Both<Vec<Measured>>, Vec<String>), PrometheusError> {
         let mut asked =
             Asked { client: self.client()?, of: self, limits: LIMITS, doubts: Vec::new() };
@@ -34,17 +34,17 @@ impl Prometheus {
             return Err(PrometheusError::NoMetrics { url, over });
         }
         let earlier = asked.nodes(&present(&before)).await?;
+        if earlier.is_empty() {
+            let (url, over, age) = (self.url.clone(), over.to_string(), asked.age().await?);
+            return Err(PrometheusError::Young { url, over, known: known(age) });
+        }
         let first = asked.nodes(&format!("count by (node) ({PRESENT} offset {twice})")).await?;
         let counts = format!("min by (node) (min_over_time({COUNTS_ALL}[{over}]{before})) == 0");
         let partly = asked.nodes(&counts).await?;
-        let age = if earlier.is_empty() { asked.age().await? } else { None };
         let bytes =
             Both { before: asked.measured(&before).await?, after: asked.measured("").await? };
         let mut doubts = asked.doubts;
-        match earlier.is_empty() {
-            true => doubts.push(young(over, age)),
-            false => doubts.extend(missing(&self.over, &now, &earlier, &first)),
-        }
+        doubts.extend(missing(&self.over, &now, &earlier, &first));
         if !partly.is_empty() {
             doubts.push(format!(
                 "not all agents counted everything (--count all) in the {over} before: bytes of Services that had \
@@ -75,19 +75,13 @@ impl Asked<'_> {
     }
 }
 
-/// A sentence on a Prometheus that has no metrics of the time before, but those of a time up to now.
-fn young(over: &str, age: Option<u64>) -> String {
-    let known = match age {
-        Some(age) => {
-            format!(
-                "It has those of the last {}: try --since {}",
-                written(age),
-                written((age / 2).max(1))
-            )
-        }
-        None => "It has those of seconds: wait".to_owned(),
-    };
-    format!("it has no metrics from before {over} ago. {known}")
+/// What to do with a Prometheus that has metrics of the last `age` seconds alone.
+fn known(age: Option<u64>) -> String {
+    let half = |age: u64| written((age / 2).max(1));
+    age.map_or_else(
+        || "it has those of seconds: wait".to_owned(),
+        |age| format!("it has those of the last {}: try --since {}", written(age), half(age)),
+    )
 }
 
 /// Sentences on nodes whose metrics are of a part of either time: now, earlier, and at the earlier one's begin.

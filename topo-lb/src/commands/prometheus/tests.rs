@@ -128,17 +128,19 @@ async fn both_directions_are_summed_and_what_is_missing_is_told() {
     assert!(late.ends_with("a shorter time: n2"), "{late}");
 }
 
+/// Whether there were agents at the moment of this request, to a server that has metrics of 150 seconds; `None`: it
+/// asks for something else.
+fn young(request: &str) -> Option<(u16, String)> {
+    let (_, rest) = request.split_once(&encoded("topo_lb_ready offset "))?;
+    let digits = rest.split('%').filter_map(|byte| u8::from_str_radix(byte.get(..2)?, 16).ok());
+    let seconds: String = digits.map(char::from).take_while(char::is_ascii_digit).collect();
+    let is_there = !rest.starts_with(&encoded("90m")) && seconds.parse::<u32>().unwrap() <= 150;
+    Some(vector(if is_there { &[N1] } else { &[] }))
+}
+
 #[tokio::test]
 async fn the_bytes_of_a_young_prometheus_are_of_the_time_that_it_has() {
-    let url = serve(|request| {
-        let query =
-            |after: &str| request.split_once(&encoded(after)).map(|(_, rest)| rest.to_owned());
-        let Some(rest) = query("topo_lb_ready offset ") else { return usual(request) };
-        let digits = rest.split('%').filter_map(|byte| u8::from_str_radix(byte.get(..2)?, 16).ok());
-        let seconds: String = digits.map(char::from).take_while(char::is_ascii_digit).collect();
-        let is_there = !rest.starts_with(&encoded("90m")) && seconds.parse::<u32>().unwrap() <= 150;
-        vector(if is_there { &[N1] } else { &[] })
-    });
+    let url = serve(|request| young(request).unwrap_or_else(|| usual(request)));
     let (figures, doubts) = asked(&at(url)).await.unwrap();
     assert!(format!("{figures:?}").contains(r#"over: Some("150s")"#), "{figures:?}");
     let said = "of the last 150s alone, and not of 90m";
@@ -285,4 +287,15 @@ async fn since_a_moment_is_compared_with_as_long_before() {
         partly.contains("not all agents counted everything (--count all) in the 90m"),
         "{partly}"
     );
+}
+
+#[tokio::test]
+async fn nothing_is_compared_with_a_time_without_metrics() {
+    let url = serve(|request| {
+        let is_earlier = request.contains(&encoded("[90m] offset 90m"));
+        young(request).unwrap_or_else(|| vector(if is_earlier { &[] } else { &[N1] }))
+    });
+    let error = at(url).since().await.expect_err("nothing of before").to_string();
+    let said = "from before 90m ago, so nothing can be compared; it has those of the last 150s: try --since 75s";
+    assert!(error.contains(said), "{error}");
 }

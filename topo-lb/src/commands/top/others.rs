@@ -51,7 +51,7 @@ pub(super) fn sentence(before: &Moment, after: &Moment) -> Option<String> {
         let rate = rates.get(kind).copied().unwrap_or_default();
         format!("{}/s {words}", magnitude::bytes(rate))
     });
-    Some(format!("To no Service{of}: {}; out of zone –, cost –", parts.join(", ")))
+    Some(format!("To no Service{of}: {}; out of zone –", parts.join(", ")))
 }
 
 /// The Services whose endpoints clients dial directly: their bytes count where they go, and their connections do not.
@@ -99,7 +99,7 @@ mod tests {
         let all =
             said(&[("n", Some(1e3)), ("m", Some(0.0))], &[("n", Some(3e3)), ("m", Some(1e3))]);
         let wanted = "To no Service: 3.0 kB/s to Pods, but to no Service's port, 0 B/s to endpoints of Services that \
-                      were not found, 0 B/s elsewhere; out of zone –, cost –";
+                      were not found, 0 B/s elsewhere; out of zone –";
         assert_eq!(all.as_deref(), Some(wanted));
         // One that restarted counts from zero, and one that counts less does not count.
         let some = said(&[("n", Some(9e3)), ("old", None)], &[("n", Some(1e3)), ("old", None)]);

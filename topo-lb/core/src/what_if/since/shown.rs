@@ -89,12 +89,12 @@ out of the region.
 SAVED: what the later bytes would have cost more, had they gone as far as the earlier ones. So it is no effect of \
 more or less traffic.
 ";
-        assert_eq!(table(&example(), false), wanted);
+        assert_eq!(table(&example(&[]), false), wanted);
     }
 
     #[test]
     fn nothing_is_a_row_of_dashes() {
-        let none = table(&since("1d", Prices::default(), Both::default()), false);
+        let none = table(&since("1d", Prices::default(), &[], Both::default()), false);
         assert!(none.contains(" all Services  0 B → 0 B    – → –   $0.00 → $0.00  –"), "{none}");
     }
 }
