@@ -218,7 +218,7 @@ fn wrong_flags_end_with_2_and_say_what_is_right() {
             "zone=0.01,region=0.02",
         ),
         (&["--from", "-", "--advise", "--metrics", "x", "--max-load", "0.9"], "of at least 1"),
-        (&["--from", "-", "--advise", "--metrics", "x", "--min-saving", "-1"], "of at least 0"),
+        (&["--from", "-", "--advise", "--metrics", "x", "--min-saving=-1"], "of at least 0"),
         (&["--from", "-", "--advise", "--set", "default/web=spill:5%"], "cannot be used with"),
         (
             &["--from", "-", "--set", "default/web=spill:5%", "a/b/c"],
