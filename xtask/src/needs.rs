@@ -80,7 +80,7 @@ pub(crate) const ITEMS: &[Item] = &[
     program(Need::Lab, "python3", "python3"),
     program(Need::Lab, "strace", "strace"),
     program(Need::Peers, "nft", "nftables"),
-    program(Need::Browser, "chromium", "chromium"),
+    program(Need::Browser, "chromium-headless-shell", "chromium-headless-shell"),
     program(Need::Iptables, "iptables", "iptables"),
     Item {
         need: Need::KubeProxy,
