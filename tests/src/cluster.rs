@@ -7,6 +7,7 @@ use std::process::Command;
 use std::sync::Mutex;
 
 use anyhow::{Context, Result, bail, ensure};
+use fs_err as fs;
 
 use crate::card;
 use crate::cgroup::{self, Cgroup};
@@ -211,6 +212,28 @@ impl Cluster {
     /// A process with piped input and output on the fabric, in no agent's cgroup.
     pub fn spawn_beyond(&self, command: Command) -> Result<Running> {
         spawn_in(command, &self.fabric, &self.agents)
+    }
+
+    /// How many packets the devices of this cluster have dropped since they were made: a processor's queue was full
+    /// (`net.core.netdev_max_backlog`), or the ring of a veth device with a program of XDP (drivers/net/veth.c,
+    /// `veth_get_stats64`). No program or socket has seen them.
+    ///
+    /// # Errors
+    /// `/proc/net/dev` has another form.
+    pub fn dropped_in_queues(&self) -> Result<u64> {
+        let nodes = self.nodes.iter().map(|node| &node.netns);
+        let pods = self.nodes.iter().flat_map(|node| &node.pods).map(|pod| &pod.netns);
+        let of_space = |space: &NetNs| {
+            let text = space.run(|| Ok(fs::read_to_string("/proc/thread-self/net/dev")?))?;
+            // Two lines of names; then a device, eight figures of what it received, and those of what it sent.
+            let dropped = text.lines().skip(2).map(|line| {
+                let (_, figures) = line.split_once(':').with_context(|| line.to_owned())?;
+                let dropped = figures.split_whitespace().nth(8 + 3);
+                dropped.and_then(|it| it.parse::<u64>().ok()).with_context(|| line.to_owned())
+            });
+            dropped.sum::<Result<u64>>()
+        };
+        [&self.fabric].into_iter().chain(nodes).chain(pods).map(of_space).sum()
     }
 
     /// The network namespace of the fabric.

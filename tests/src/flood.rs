@@ -4,7 +4,6 @@ use std::ffi::CString;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use fs_err as fs;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::netns::NetNs;
@@ -48,20 +47,6 @@ pub fn send_each(netns: &NetNs, device: &str, frames: &[Vec<u8>]) -> Result<()> 
             .map(drop)
         })
     })
-}
-
-/// How many packets this kernel has dropped since its start because a processor's queue was full
-/// (`net.core.netdev_max_backlog`): before any program or socket saw them.
-///
-/// # Errors
-/// `/proc/net/softnet_stat` is missing, or has another form.
-pub fn dropped_in_queues() -> Result<u64> {
-    let text = fs::read_to_string("/proc/net/softnet_stat")?;
-    let of_processor = |line: &str| {
-        let dropped = line.split(' ').nth(1).context("a processor without a second number")?;
-        Ok(u64::from_str_radix(dropped, 16)?)
-    };
-    text.lines().map(of_processor).sum()
 }
 
 /// A socket that sends frames out of a device of this thread's network namespace, and receives none.

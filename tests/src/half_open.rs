@@ -11,7 +11,7 @@ use topo_lb_common::packets::Outcome;
 
 use crate::binary::row;
 use crate::client::Client;
-use crate::flood::{dropped_in_queues, flood};
+use crate::flood::flood;
 use crate::frame::{Tcp, tcp};
 use crate::requirements;
 use crate::scene::{ALL, FOLLOWS, Scene, prepared};
@@ -48,6 +48,8 @@ pub struct Flooded {
     pub refused: u64,
     /// Answers on connections that were established before.
     pub kept: u64,
+    /// Questions on these that had no answer while the flood went on.
+    pub unanswered: u64,
     /// New sockets of the others, and what became of them.
     pub new: Tally,
     /// Packets of anybody that full queues of the kernel have dropped before a program saw them.
@@ -55,10 +57,10 @@ pub struct Flooded {
 }
 
 impl Flooded {
-    /// New connections and datagrams of the others without an answer.
+    /// Questions of the others without an answer.
     #[must_use]
     pub fn lost(&self) -> u64 {
-        u64::from(self.new.requests - self.new.answered())
+        self.unanswered + u64::from(self.new.requests - self.new.answered())
     }
 }
 
@@ -66,12 +68,12 @@ impl fmt::Display for Flooded {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             formatter,
-            "{} half-open SYNs, {} packets refused; others had {} answers on open connections and lost \
-             none, and of {} new sockets lost {}, longest {} µs; {} packets dropped by full queues of \
-             the kernel",
+            "{} half-open SYNs, {} packets refused; others had {} answers on open connections, and {} of \
+             {} new sockets; {} questions were lost, the longest took {} µs; full queues dropped {} packets",
             self.syns,
             self.refused,
             self.kept,
+            self.new.answered(),
             self.new.requests,
             self.lost(),
             self.new.longest_us,
@@ -83,8 +85,8 @@ impl fmt::Display for Flooded {
 /// Floods a node port with at least so many SYNs.
 ///
 /// # Errors
-/// An established connection of another client fails, a new one has no answer although no queue of the
-/// kernel was full, or the lab cannot be made.
+/// An established connection of another client does not outlive it, a question has no answer although no queue was full,
+/// or the lab cannot be made.
 pub fn run(syns: u64) -> Result<Flooded> {
     requirements::command("nft", "nftables")?;
     let mut flooded = None;
@@ -129,8 +131,8 @@ fn within(scene: &Scene<'_>, syns: u64) -> Result<Flooded> {
         let socket = client.open(via, address.parse()?)??;
         held.push((socket, client.ask(socket, None)??.pod));
     }
-    let (refused, dropped) = (refused(scene)?, dropped_in_queues()?);
-    let (mut new, mut kept) = (Tally::default(), 0);
+    let (refused, dropped) = (refused(scene)?, scene.cluster.dropped_in_queues()?);
+    let (mut new, mut kept, mut asked) = (Tally::default(), 0, 0);
     let sent = thread::scope(|scope| {
         let sender = scope.spawn(|| {
             let mut sent = 0;
@@ -141,6 +143,7 @@ fn within(scene: &Scene<'_>, syns: u64) -> Result<Flooded> {
         });
         while !sender.is_finished() {
             kept += ask(&mut client, &held)?;
+            asked += held.len() as u64;
             thread::sleep(PAUSE);
             for (via, address) in WEB {
                 new.add(&client.call(via, address.parse()?, 5)?);
@@ -148,13 +151,16 @@ fn within(scene: &Scene<'_>, syns: u64) -> Result<Flooded> {
         }
         sender.join().expect("a flood does not panic")
     })?;
-    kept += ask(&mut client, &held)?;
+    let unanswered = asked - kept;
+    let last = ask(&mut client, &held)?;
+    ensure!(last == held.len() as u64, "{last} of {} open connections outlived it", held.len());
     let flooded = Flooded {
         syns: sent,
         refused: self::refused(scene)? - refused,
-        kept,
+        kept: kept + last,
+        unanswered,
         new,
-        dropped_in_queues: dropped_in_queues()? - dropped,
+        dropped_in_queues: scene.cluster.dropped_in_queues()? - dropped,
     };
     // The kernel's queue is everybody's: what it drops, no program has seen.
     ensure!(flooded.lost() <= flooded.dropped_in_queues, "{flooded}: {}", flooded.new);
@@ -163,22 +169,27 @@ fn within(scene: &Scene<'_>, syns: u64) -> Result<Flooded> {
     Ok(flooded)
 }
 
-/// Asks open connections: the same pod must answer.
+/// Asks open connections: the same pod must answer. Returns how many answers there were.
 fn ask(client: &mut Client, held: &[(Socket, String)]) -> Result<u64> {
+    let mut answers = 0;
     for (socket, pod) in held {
-        let reply = client.ask(*socket, None)?.context("an open connection has no answer")?;
-        ensure!(reply.pod == *pod, "{pod} answered, and then {}", reply.pod);
+        if let Ok(reply) = client.ask(*socket, None)? {
+            ensure!(reply.pod == *pod, "{pod} answered, and then {}", reply.pod);
+            answers += 1;
+        }
     }
-    Ok(held.len() as u64)
+    Ok(answers)
 }
 
 /// How many packets were dropped because their client had too much, or the table was full.
 fn refused(scene: &Scene<'_>) -> Result<u64> {
     let listed = scene.agent.list("hooks")?;
-    let ingress = row(&listed["hooks"]["each"], "hook", "tc ingress")?;
-    let of = |outcome: Outcome| {
-        let name = outcome.name();
-        ingress["packets"][name].as_u64().with_context(|| format!("no {name} in {ingress}"))
+    let of = |hook| {
+        let row = row(&listed["hooks"]["each"], "hook", hook)?;
+        let counts = [Outcome::Limited, Outcome::TableFull].map(|outcome| {
+            row["packets"][outcome.name()].as_u64().with_context(|| format!("{outcome:?} in {row}"))
+        });
+        counts.into_iter().sum::<Result<u64>>()
     };
-    Ok(of(Outcome::Limited)? + of(Outcome::TableFull)?)
+    Ok(of("tc ingress")? + of("xdp")?)
 }

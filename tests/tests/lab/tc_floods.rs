@@ -11,7 +11,7 @@ use topo_lb_common::maps::DEFAULT_CONNECTIONS;
 use topo_lb_common::packets::Outcome;
 use topo_lb_tests::binary::row;
 use topo_lb_tests::client::Client;
-use topo_lb_tests::flood::{dropped_in_queues, flood};
+use topo_lb_tests::flood::flood;
 use topo_lb_tests::frame::{ACK, RST, Tcp, ip, segment, tcp, udp};
 use topo_lb_tests::pod::Pod;
 use topo_lb_tests::scene::{ALL, EMPTY4, EMPTY6, FOLLOWS, HERE, Scene, WEB4, WEB6, at, idle};
@@ -280,7 +280,7 @@ fn a_guest_loses_nothing_while_another_floods_the_node() -> Result<()> {
         route(scene, guest)?;
         let mut other = Other::start(scene)?;
         for (name, frames, outcomes) in floods()? {
-            let (before, dropped) = (counted(scene, outcomes)?, dropped_in_queues()?);
+            let (before, dropped) = (counted(scene, outcomes)?, scene.cluster.dropped_in_queues()?);
             (other.sum, other.asked) = (Tally::default(), 0);
             let sent = thread::scope(|scope| {
                 let sender = scope.spawn(|| flood(guest.netns(), "eth0", &frames, TIME));
@@ -291,7 +291,7 @@ fn a_guest_loses_nothing_while_another_floods_the_node() -> Result<()> {
             })?;
             other.asked += Other::ask(&mut other.client, &other.idle)?;
             let arrived = counted(scene, outcomes)? - before;
-            let dropped = dropped_in_queues()? - dropped;
+            let dropped = scene.cluster.dropped_in_queues()? - dropped;
             let Other { sum, asked, .. } = &other;
             let lost = sum.requests - sum.answered();
             println!(

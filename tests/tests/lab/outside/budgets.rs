@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
-use topo_lb_tests::flood::{dropped_in_queues, flood, send_each};
+use topo_lb_tests::flood::{flood, send_each};
 use topo_lb_tests::frame::{Tcp, tcp, udp};
 use topo_lb_tests::http;
 use topo_lb_tests::manifest::{endpoint, service, slice};
@@ -83,7 +83,7 @@ fn a_silent_service_does_not_stop_its_client_at_another_one() -> Result<()> {
             let each = ["limited", "no_port", "table_full"].map(|outcome| packets(scene, outcome));
             each.into_iter().sum::<Result<u64>>()
         };
-        let (before, dropped) = (refused()?, dropped_in_queues()?);
+        let (before, dropped) = (refused()?, scene.cluster.dropped_in_queues()?);
         let mut tally = Tally::default();
         let sent = thread::scope(|scope| {
             let flood = scope.spawn(|| -> Result<u64> {
@@ -104,7 +104,7 @@ fn a_silent_service_does_not_stop_its_client_at_another_one() -> Result<()> {
         ensure!(sent >= SYNS, "only {sent} SYNs");
         let lost = u64::from(tally.requests - tally.answered());
         // The kernel's queue is everybody's: what it drops, no program has seen.
-        ensure!(lost <= dropped_in_queues()? - dropped, "{tally}");
+        ensure!(lost <= scene.cluster.dropped_in_queues()? - dropped, "{tally}");
         ensure!(refused()? == before, "{} packets were refused", refused()? - before);
         Ok(())
     })
@@ -122,11 +122,11 @@ fn datagrams_that_nobody_answers_all_reach_their_endpoint() -> Result<()> {
         let lines: Vec<_> = (0..FLOWS)
             .map(|number| to_node(udp((client4(), 2_000 + number).into(), to, b"a line of a log")))
             .collect();
-        let (before, dropped) = (packets(scene, "translated")?, dropped_in_queues()?);
+        let (before, dropped) = (packets(scene, "translated")?, scene.cluster.dropped_in_queues()?);
         send_each(scene.cluster.fabric(), DEVICE, &lines)?;
         until("each datagram", FOLLOWS, || {
             let translated = packets(scene, "translated")? - before;
-            let dropped = dropped_in_queues()? - dropped;
+            let dropped = scene.cluster.dropped_in_queues()? - dropped;
             let is_all = translated + dropped >= u64::from(FLOWS);
             let seen =
                 || format!("{translated} of {FLOWS} translated, {dropped} dropped by queues");
@@ -162,7 +162,7 @@ fn datagrams_that_nobody_answers_cost_a_healthy_service_none() -> Result<()> {
                     to_node(udp((from, 2_000 + number).into(), to, b"a line of a log"))
                 })
                 .collect();
-            let dropped = dropped_in_queues()?;
+            let dropped = scene.cluster.dropped_in_queues()?;
             let mut tally = Tally::default();
             thread::scope(|scope| {
                 let sender = scope.spawn(|| {
@@ -183,7 +183,7 @@ fn datagrams_that_nobody_answers_cost_a_healthy_service_none() -> Result<()> {
                 sender.join().expect("a flood does not panic")
             })?;
             println!("{addresses} addresses; beside them {tally}");
-            expect_no_more_than_dropped(lost(&tally), dropped)
+            expect_no_more_than_dropped(scene.cluster, lost(&tally), dropped)
                 .with_context(|| tally.to_string())?;
         }
         for outcome in ["limited", "no_port", "table_full"] {
@@ -202,12 +202,12 @@ fn a_client_that_dials_in_series_is_never_refused() -> Result<()> {
         scene.agent.resume()?;
         let mut client = scene.cluster.guest("outside", scene.cluster.fabric())?;
         client.wait_for(WEB[0].0, WEB[0].1.parse()?, &ALL, FOLLOWS)?;
-        let (before, dropped) = (packets(scene, "limited")?, dropped_in_queues()?);
+        let (before, dropped) = (packets(scene, "limited")?, scene.cluster.dropped_in_queues()?);
         let tally = client.call(Via::Http, WEB[0].1.parse()?, 4 * ROOM)?;
         let limited = packets(scene, "limited")? - before;
         ensure!(limited == 0, "{limited} packets were refused: {tally}");
         let lost = u64::from(tally.requests - tally.answered());
-        ensure!(lost <= dropped_in_queues()? - dropped, "{tally}");
+        ensure!(lost <= scene.cluster.dropped_in_queues()? - dropped, "{tally}");
         Ok(())
     })
 }

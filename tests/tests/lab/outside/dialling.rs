@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use fs_err as fs;
 use socket2::{Domain, Socket, Type};
-use topo_lb_tests::flood::dropped_in_queues;
+use topo_lb_tests::cluster::Cluster;
 use topo_lb_tests::netns::NetNs;
 use topo_lb_tests::scene::Scene;
 use topo_lb_tests::traffic::Tally;
@@ -121,10 +121,14 @@ pub(super) fn syns_sent_again(netns: &NetNs) -> Result<u64> {
     Ok(value.parse()?)
 }
 
-/// Fails if more packets are missing than full queues of the kernel have dropped since there were `before` of them
-/// ([`dropped_in_queues`]). These queues are everybody's, and what they drop no program has seen.
-pub(super) fn expect_no_more_than_dropped(missing: u64, before: u64) -> Result<()> {
-    let dropped = dropped_in_queues()? - before;
+/// Fails if more packets are missing than full queues of the lab have dropped since there were `before` of them
+/// (`Cluster::dropped_in_queues`). What they drop no program has seen.
+pub(super) fn expect_no_more_than_dropped(
+    cluster: &Cluster,
+    missing: u64,
+    before: u64,
+) -> Result<()> {
+    let dropped = cluster.dropped_in_queues()? - before;
     ensure!(missing <= dropped, "{missing} packets are missing, {dropped} dropped by full queues");
     Ok(())
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
-use topo_lb_tests::flood::dropped_in_queues;
+use topo_lb_tests::cluster::Cluster;
 use topo_lb_tests::manifest::{endpoint, service, slice};
 use topo_lb_tests::pod::PORT;
 use topo_lb_tests::scene::{ALL, FOLLOWS, HERE, Scene};
@@ -81,12 +81,12 @@ fn serve_late(tcp: &TcpListener, udp: &UdpSocket, done: &AtomicBool) -> Result<(
 }
 
 /// What becomes of one connection, from the address that also dials the healthy Service: the name of who answers, "refused" or "silent".
-fn outcome(is_tcp: bool, dropped: u64) -> Result<String> {
+fn outcome(cluster: &Cluster, is_tcp: bool, dropped: u64) -> Result<String> {
     let from: IpAddr = OUTSIDE[0].parse()?;
     let to: SocketAddr = MIXED.parse()?;
     let answer = if is_tcp {
         dial_within(from, to, limit())?.map(|stream| {
-            expect_no_more_than_dropped(sent_again(&stream)?.into(), dropped)?;
+            expect_no_more_than_dropped(cluster, sent_again(&stream)?.into(), dropped)?;
             ask(&stream)
         })
     } else {
@@ -108,12 +108,12 @@ fn outcome(is_tcp: bool, dropped: u64) -> Result<String> {
 }
 
 /// Dials all at once, and counts what becomes of them.
-fn all_dial(dropped: u64) -> Result<BTreeMap<(bool, String), u32>> {
+fn all_dial(cluster: &Cluster, dropped: u64) -> Result<BTreeMap<(bool, String), u32>> {
     thread::scope(|scope| {
         let all: Vec<_> = [true, false]
             .repeat(EACH)
             .into_iter()
-            .map(|is_tcp| scope.spawn(move || Ok((is_tcp, outcome(is_tcp, dropped)?))))
+            .map(|is_tcp| scope.spawn(move || Ok((is_tcp, outcome(cluster, is_tcp, dropped)?))))
             .collect();
         let mut counts = BTreeMap::new();
         for one in all {
@@ -138,10 +138,10 @@ fn endpoints_that_refuse_or_are_late_or_silent_cost_others_nothing() -> Result<(
             guest.wait_for(via, to.parse()?, &ALL, FOLLOWS)?;
         }
         let done = AtomicBool::new(false);
-        let (mut tally, dropped) = (Tally::default(), dropped_in_queues()?);
+        let (mut tally, dropped) = (Tally::default(), scene.cluster.dropped_in_queues()?);
         let counts = thread::scope(|scope| {
             scope.spawn(|| serve_late(&tcp, &udp, &done));
-            let dialling = scope.spawn(|| fabric.run(|| all_dial(dropped)));
+            let dialling = scope.spawn(|| fabric.run(|| all_dial(scene.cluster, dropped)));
             let called = (|| {
                 while !dialling.is_finished() {
                     for (via, to) in WEB {
@@ -163,6 +163,7 @@ fn endpoints_that_refuse_or_are_late_or_silent_cost_others_nothing() -> Result<(
             }
         }
         ensure!(counts.len() == 8, "others answer, too: {counts:?}");
-        expect_no_more_than_dropped(lost(&tally), dropped).with_context(|| tally.to_string())
+        expect_no_more_than_dropped(scene.cluster, lost(&tally), dropped)
+            .with_context(|| tally.to_string())
     })
 }

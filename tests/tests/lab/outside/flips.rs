@@ -6,7 +6,6 @@ use std::thread;
 
 use anyhow::{Context as _, Result, ensure};
 use topo_lb_tests::client::Client;
-use topo_lb_tests::flood::dropped_in_queues;
 use topo_lb_tests::manifest::service;
 use topo_lb_tests::scene::{FOLLOWS, Scene, put_endpoints};
 use topo_lb_tests::traffic::Via;
@@ -84,7 +83,7 @@ fn an_external_ip_that_changes_its_service_is_always_of_one_of_the_two() -> Resu
         ])?;
         let mut client = scene.cluster.guest("outside", fabric)?;
         wait_for_owner(&mut client, 0)?;
-        let (done, dropped) = (AtomicBool::new(false), dropped_in_queues()?);
+        let (done, dropped) = (AtomicBool::new(false), scene.cluster.dropped_in_queues()?);
         let dialled = thread::scope(|scope| {
             let dialling = [0, 1].map(|place| {
                 scope.spawn({
@@ -115,7 +114,7 @@ fn an_external_ip_that_changes_its_service_is_always_of_one_of_the_two() -> Resu
         println!("connections, and SYNs sent again: {dialled:?}; {FLIPS} flips");
         for (dialled, again) in dialled {
             ensure!(dialled > 100, "{dialled} connections are too few");
-            expect_no_more_than_dropped(again, dropped)?;
+            expect_no_more_than_dropped(scene.cluster, again, dropped)?;
         }
         Ok(())
     })

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use topo_lb_tests::flood::{dropped_in_queues, flood};
+use topo_lb_tests::flood::flood;
 use topo_lb_tests::frame::{ACK, FIN, RST, SYN, segment};
 use topo_lb_tests::scene::{ALL, FOLLOWS};
 use topo_lb_tests::traffic::Tally;
@@ -113,7 +113,7 @@ fn forged_segments_end_no_connection_of_their_addresses_and_hold_up_no_other_cli
             })
             .collect::<Result<_>>()?;
         let frames = frames(&real);
-        let dropped = dropped_in_queues()?;
+        let dropped = scene.cluster.dropped_in_queues()?;
         let (mut tally, mut asked) = (Tally::default(), 0_u64);
         let sent = thread::scope(|scope| {
             let attack = scope.spawn(|| -> Result<u64> {
@@ -144,6 +144,7 @@ fn forged_segments_end_no_connection_of_their_addresses_and_hold_up_no_other_cli
             "{sent} forged segments, {asked} answers on real connections; beside them {tally}"
         );
         ensure!(sent >= FORGED, "only {sent} segments");
-        expect_no_more_than_dropped(lost(&tally), dropped).with_context(|| tally.to_string())
+        expect_no_more_than_dropped(scene.cluster, lost(&tally), dropped)
+            .with_context(|| tally.to_string())
     })
 }

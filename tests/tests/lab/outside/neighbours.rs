@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use topo_lb_tests::flood::{dropped_in_queues, flood};
+use topo_lb_tests::flood::flood;
 use topo_lb_tests::frame::{Tcp, tcp};
 use topo_lb_tests::scene::{FOLLOWS, Scene, put_endpoints};
 use topo_lb_tests::wait::patient;
@@ -64,7 +64,7 @@ fn syns_of_a_whole_64_take_nothing_of_another_host() -> Result<()> {
                 to_node(tcp(from, to, Tcp::Syn(fastrand::u32(..))))
             })
             .collect();
-        let dropped = dropped_in_queues()?;
+        let dropped = scene.cluster.dropped_in_queues()?;
         let done = AtomicBool::new(false);
         let (mut dialled, mut again) = (0, 0);
         let sent = thread::scope(|scope| {
@@ -89,7 +89,7 @@ fn syns_of_a_whole_64_take_nothing_of_another_host() -> Result<()> {
         })?;
         println!("{sent} SYNs; the other host dialled {dialled} times and sent {again} SYNs again");
         ensure!(sent >= SYNS, "only {sent} SYNs");
-        expect_no_more_than_dropped(again, dropped)?;
+        expect_no_more_than_dropped(scene.cluster, again, dropped)?;
         for outcome in ["limited", "no_port", "table_full"] {
             let refused = packets(scene, outcome)?;
             ensure!(refused == 0, "{outcome}: {refused}");
@@ -113,9 +113,10 @@ fn connections_of_a_whole_64_have_one_quota() -> Result<()> {
                     Err(error) => return Err(error.into()),
                 }
             }
-            let dropped = dropped_in_queues()?;
+            let dropped = scene.cluster.dropped_in_queues()?;
             let again: u64 = (0..100).map(|_| dial_once(to)).sum::<Result<_>>()?;
-            expect_no_more_than_dropped(again, dropped).context("of the other host")?;
+            expect_no_more_than_dropped(scene.cluster, again, dropped)
+                .context("of the other host")?;
             Ok(held)
         })?;
         ensure!(packets(scene, "limited")? > before, "nothing was refused");

@@ -82,9 +82,9 @@ pub(crate) fn expect_dropped(scene: &Scene<'_>, to: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// The number of incoming packets with this outcome.
+/// The number of incoming packets with this outcome, at tc and at XDP.
 pub(crate) fn packets(scene: &Scene<'_>, outcome: &str) -> Result<u64> {
-    packets_at(scene, "tc ingress", outcome)
+    Ok(packets_at(scene, "tc ingress", outcome)? + packets_at(scene, "xdp", outcome)?)
 }
 
 /// The rules of the node, as `nft` lists them.

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use fs_err as fs;
-use topo_lb_tests::flood::dropped_in_queues;
 use topo_lb_tests::netns::NetNs;
 
 use super::dialling::{
@@ -63,7 +62,7 @@ fn ports_in_time_wait_at_the_endpoint_are_not_taken_again() -> Result<()> {
         server.set_nonblocking(true)?;
         let (fabric, pod) = (scene.cluster.fabric(), scene.cluster.pod("b")?.netns());
         let done = AtomicBool::new(false);
-        let dropped = dropped_in_queues()?;
+        let dropped = scene.cluster.dropped_in_queues()?;
         let again = || Ok::<_, anyhow::Error>(syns_sent_again(fabric)? + syns_sent_again(pod)?);
         let before = again()?;
         thread::scope(|scope| {
@@ -98,6 +97,6 @@ fn ports_in_time_wait_at_the_endpoint_are_not_taken_again() -> Result<()> {
         let connections = 2 * u32::from(CLIENTS) * EACH;
         // What shows that the server was the first to close: they stay for 60 s.
         ensure!(waiting > connections / 10 * 9, "{waiting} of {connections} are in TIME-WAIT");
-        expect_no_more_than_dropped(again, dropped)
+        expect_no_more_than_dropped(scene.cluster, again, dropped)
     })
 }
