@@ -1,6 +1,7 @@
 //! The fast path of what tc has decided: before the kernel has made a packet of a frame, that of an established
-//! connection with a source of ours ([`crate::packet::snat`]) is translated and sent back out of its device, and one
-//! of a client that may not dial the frontend, or may not have another connection, is dropped.
+//! connection with a source of ours ([`crate::packet::snat`]), or a datagram that nobody has answered yet, is
+//! translated and sent back out of its device, and one of a client that may not dial the frontend, or may not have
+//! another connection, is dropped.
 //!
 //! It decides nothing. What a program of tc would record, answer or check is tc's, and so is what the
 //! kernel has to look at: all that passes as it came.
@@ -37,7 +38,7 @@ use crate::packet::snat::Route;
 use crate::packet::state;
 use crate::packet::unreachable::Unreachable;
 
-/// What [`send_back`] returns for a packet of no established connection: no action of XDP.
+/// What [`send_back`] returns for a packet of no connection that it looks for: no action of XDP.
 const UNKNOWN: u32 = u32::MAX;
 
 /// Handles a frame that a device has received.
@@ -86,7 +87,7 @@ extern "C" fn drop_opening6(frame: *mut xdp_md) -> u32 {
     drop_opening::<V6>(frame)
 }
 
-/// Drops and counts a packet of no established connection if tc would only do that.
+/// Drops and counts a packet for which [`send_back`] has found nothing if tc would only do that.
 #[inline(always)]
 fn drop_opening<F: FastPath + InPlace + Unreachable>(frame: *mut xdp_md) -> u32 {
     let Some(why) = why_dropped::<F>(frame) else { return xdp_action::XDP_PASS };
@@ -94,7 +95,7 @@ fn drop_opening<F: FastPath + InPlace + Unreachable>(frame: *mut xdp_md) -> u32 
     xdp_action::XDP_DROP
 }
 
-/// Why tc would only drop and count a packet of no established connection: it opens one that `loadBalancerSourceRanges`
+/// Why tc would only drop and count a packet for which [`send_back`] has found nothing: it opens a connection that `loadBalancerSourceRanges`
 /// deny, or one more than its client may have. `None`: tc would do something else, or the packet cannot be read.
 #[inline(always)]
 fn why_dropped<F: FastPath + InPlace + Unreachable>(frame: *mut xdp_md) -> Option<Outcome> {
@@ -128,13 +129,16 @@ fn why_dropped<F: FastPath + InPlace + Unreachable>(frame: *mut xdp_md) -> Optio
     // The kernel drops a packet of a source that is no single host. A tracer is told of each that tc drops.
     let is_tcs = !F::is_unicast(packet.source)
         || is_on()
-        || connection::find_half_open::<F>(&key).is_some()
-        || packet.protocol == UDP && own::is_own::<F>(&key, now);
+        || match packet.protocol {
+            UDP => own::is_own::<F>(&key, now),
+            // A SYN that is sent again. Datagrams of what is half-open have been found before.
+            _ => connection::find_half_open::<F>(&key).is_some(),
+        };
     if is_tcs { None } else { Some(why) }
 }
 
-/// Sends a packet of an established connection on: returns `XDP_TX`, or [`UNKNOWN`] if it is of none.
-/// `None`: it is tc's, and as it came.
+/// Sends a packet of an established connection on, or a datagram of a half-open one: returns `XDP_TX`, or [`UNKNOWN`]
+/// if it is of none. `None`: it is tc's, and as it came.
 #[inline(always)]
 fn send_back<F: FastPath + InPlace + Route>(frame: *mut xdp_md) -> Option<u32> {
     let snat = SNAT.get_ptr(0)?;
@@ -164,7 +168,18 @@ fn send_back<F: FastPath + InPlace + Route>(frame: *mut xdp_md) -> Option<u32> {
         destination_port,
     };
     let key = says.key(packet.protocol, FROM_CLIENT, OUTSIDE_DEVICE);
-    let Some(found) = connection::find_established::<F>(&key) else { return Some(UNKNOWN) };
+    let found = match connection::find_established::<F>(&key) {
+        Some(found) => found,
+        None if packet.protocol == TCP => return Some(UNKNOWN),
+        // Where nobody answers, every datagram is of a half-open connection.
+        None => match connection::find_half_open::<F>(&key) {
+            Some(found) if state::establishes::<F>(found, packet.protocol, &transport) => {
+                return None;
+            }
+            Some(found) => found,
+            None => return Some(UNKNOWN),
+        },
+    };
     let now = now();
     if extent.hops <= 1 || !is_settled::<F>(found, packet.protocol, &transport, now) {
         return None;

@@ -128,7 +128,7 @@ pub struct AgentArgs {
     /// How to attach programs to these devices
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_TC_ATTACH")]
     pub tc_attach: TcAttach,
-    /// With --kube-proxy-replacement: whether packets of established connections from outside to endpoints of other
+    /// With --kube-proxy-replacement: whether packets of known connections from outside to endpoints of other
     /// nodes are sent on by the driver of the device (XDP), before the kernel makes packets of frames
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_XDP")]
     pub xdp: Xdp,

@@ -190,7 +190,8 @@ fn xdp_drops_what_source_ranges_deny_and_leaves_what_is_open_or_for_another_host
             }
         }
         let by_xdp = programs.done_by_xdp()?;
-        let wanted = Packets { denied: 4, ..Packets::default() };
+        // The datagrams of what was half-open before.
+        let wanted = Packets { denied: 4, translated: 2, ..Packets::default() };
         ensure!(kernel() < (5, 14) || by_xdp == wanted, "{by_xdp:?} by XDP");
         let totals = programs.totals(Hook::ExternalIngress)?;
         ensure!(totals.denied == 4, "XDP and tc do not count the same: {totals:?}");
@@ -200,6 +201,40 @@ fn xdp_drops_what_source_ranges_deny_and_leaves_what_is_open_or_for_another_host
         let (verdict, _) =
             programs.run_on(UPLINK, Hook::ExternalIngress, &tcp(&other, port, Tcp::Syn(1)))?;
         ensure!(verdict == DROP && programs.done_by_xdp()? == by_xdp, "XDP is to do nothing");
+        Ok(())
+    })
+}
+
+#[test]
+fn xdp_sends_on_datagrams_that_nobody_answers_and_tc_sees_the_first_answer_and_the_next_one()
+-> Result<()> {
+    on_node(|programs| {
+        for Parts { client, port, there, .. } in FAMILIES {
+            programs.expose(2, at(port), UDP, &[(at(there), Locality::Zone)])?;
+            let (datagram, mut by_xdp) = (udp(client, port), programs.done_by_xdp()?.translated);
+            let mut expect = |programs: &mut Programs,
+                              what: &str,
+                              packet: &[u8],
+                              more|
+             -> Result<_> {
+                let (from, to, _) = on_uplink(programs, what, packet, BACK)?;
+                let now = programs.done_by_xdp()?.translated;
+                ensure!(kernel() < (5, 14) || now - by_xdp == more, "{what}: {now} after {by_xdp}");
+                by_xdp = now;
+                Ok((from, to))
+            };
+            let (source, _) = expect(programs, "it opens", &datagram, 0)?;
+            for _ in 0..3 {
+                let again = expect(programs, "nobody has answered", &datagram, 1)?;
+                ensure!(again == (source, at(there)), "{again:?} after {source}");
+            }
+            let answer = frame::udp(at(there), source, b"I");
+            let answered = expect(programs, "the first answer", &answer, 0)?;
+            ensure!(answered == (at(port), at(client)), "{answered:?}");
+            expect(programs, "it is established", &datagram, 0)?;
+            expect(programs, "it was established", &datagram, 1)?;
+            expect(programs, "another answer", &answer, 1)?;
+        }
         Ok(())
     })
 }
