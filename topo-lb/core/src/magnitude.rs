@@ -16,9 +16,36 @@ pub fn bytes(count: f64) -> String {
     if count < 9.95 { format!("{count:.1} {unit}B") } else { format!("{count:.0} {unit}B") }
 }
 
+/// Money in cents; with two digits if it is less than half a cent. Below a millionth it is nothing.
+#[must_use]
+pub fn money(amount: f64) -> String {
+    let (sign, amount) = (if amount <= -1e-6 { "-" } else { "" }, amount.abs());
+    let digits =
+        if (1e-6..0.005).contains(&amount) { 1 - amount.log10().floor() as i32 } else { 2 };
+    format!("{sign}${amount:.*}", digits.unsigned_abs() as usize)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn money_is_in_cents_unless_that_would_show_nothing() {
+        let shown =
+            [0.0, 1e-9, -1e-9, 0.000_001_24, 0.0049, 0.005_1, 12.345_6, -3.5, -0.000_21].map(money);
+        let wanted = [
+            "$0.00",
+            "$0.00",
+            "$0.00",
+            "$0.0000012",
+            "$0.0049",
+            "$0.01",
+            "$12.35",
+            "-$3.50",
+            "-$0.00021",
+        ];
+        assert_eq!(shown, wanted);
+    }
 
     #[test]
     fn bytes_have_two_or_three_digits_and_a_unit() {

@@ -133,7 +133,7 @@ fn bytes_of_before_a_policy_are_no_reason_for_another_one() {
     let state = three(keyed(&format!("{Z},*")), &EACH);
     let advice = advise(&state, &asked(&old, 1.5));
     assert!(advice.services.is_empty(), "{advice:?}");
-    assert!(advice.left[0].why.contains("before its policy"), "{advice:?}");
+    assert!(advice.left[0].why.contains("did so before"), "{advice:?}");
     assert_eq!((advice.left[0].money, advice.money), (0.0, Both::default()));
     // All bytes are of the policy.
     let advice = advise(&state, &asked(&new, 1.5));

@@ -2,4 +2,5 @@
 
 mod alerts;
 mod dashboard;
+mod growth;
 mod rules;

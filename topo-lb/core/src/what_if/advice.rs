@@ -58,6 +58,8 @@ pub struct Advice {
     pub prices: Prices,
     /// Most load of the busiest endpoint.
     pub max_load: f64,
+    /// Least that a policy is to save, in money of a month; of the counted time where that is not known.
+    pub min_saving: f64,
     /// What to annotate, what saves most first.
     pub services: Vec<Advised>,
     /// Services that pay and are left as they are, what costs most first.
@@ -285,12 +287,12 @@ fn advice(state: &State, tried: BTreeMap<&ServiceId, Tried>, asked: &Asked<'_>) 
         let why = match (kept, least_load) {
             (Some(kept), _) => kept.why().to_owned(),
             (None, _) if now.is_outdated => {
-                "most of what left its zone did so before its policy: ask later, or for a shorter time".to_owned()
+                "as its policy lets; most of what left its zone did so before: ask later, or for a shorter time".to_owned()
             }
             (None, _) if is_little => "its best policy saves less than was asked for".to_owned(),
             (None, Some(load)) => format!(
-                "what would save something loads an endpoint ×{load:.2}; endpoints in more zones, or a larger \
-                 bound, help"
+                "what would save something loads an endpoint ×{load:.2}; endpoints in more zones help, or a larger \
+                 bound of load"
             ),
             (None, None) => {
                 "no policy saves anything: endpoints are not where clients are".to_owned()
@@ -308,6 +310,7 @@ fn advice(state: &State, tried: BTreeMap<&ServiceId, Tried>, asked: &Asked<'_>) 
         months,
         prices: asked.prices,
         max_load: asked.max_load,
+        min_saving: asked.min_saving,
         services,
         left,
         money,

@@ -66,7 +66,7 @@ impl FromStr for Over {
                 Some(age) if age.as_secs() > 0 => Ok(Self(written(age.as_secs().unsigned_abs()))),
                 Some(_) => Err("the moment is yet to come"),
                 None => Err(
-                    "write it as a number and one of s, m, h, d, w, such as 90m or 1d, or as the \
+                    "write it as a number above 0 and one of s, m, h, d, w, such as 90m or 1d, or as the \
                              moment at which it begins, such as 2026-11-20 or 2026-11-20T08:00:00Z",
                 ),
             },
@@ -79,11 +79,11 @@ fn moment(text: &str) -> Option<Timestamp> {
     text.parse().or_else(|_| format!("{text}T00:00:00Z").parse()).ok()
 }
 
-/// So many seconds as Prometheus writes them, cut off to minutes from an hour on, and to hours from a month on.
+/// So many seconds as Prometheus writes them, cut off to minutes from an hour on, and to hours from two days on.
 fn written(seconds: u64) -> Arc<str> {
     match seconds {
         0..3_600 => format!("{seconds}s"),
-        3_600..2_592_000 => format!("{}m", seconds / 60),
+        3_600..172_800 => format!("{}m", seconds / 60),
         _ => format!("{}h", seconds / 3_600),
     }
     .into()
@@ -137,28 +137,23 @@ impl Prometheus {
     ) -> Result<(Figures, Vec<String>), PrometheusError> {
         let mut asked = Asked { client: self.client()?, of: self, limits, doubts: Vec::new() };
         let over = &self.over.0;
-        let query = format!("count by (node) (count_over_time({PRESENT}[{over}]))");
-        let nodes = asked.nodes(&query).await?;
+        let nodes = asked.nodes(&Span { length: over, end: "", begin: over }.nodes()).await?;
         if nodes.is_empty() {
             return Err(PrometheusError::NoMetrics {
                 url: self.url.clone(),
                 over: over.to_string(),
             });
         }
-        let mut all = Vec::new();
-        for (metric, is_direct) in BYTES.iter().flat_map(|it| [(it, false), (it, true)]) {
-            // Not by tier: that would multiply the answer.
-            let tier = if is_direct { "=" } else { "!=" };
-            let query = format!(
-                "sum by (node, namespace, service, port, locality, {RENAMED}namespace, \
-                 {RENAMED}service) (increase({metric}{{tier{tier}\"{DIRECT}\"}}[{over}]))"
-            );
-            let samples = asked.samples(&query).await?;
-            all.extend(samples.into_iter().filter_map(|it| moved(it, is_direct)));
-        }
         let first = asked.nodes(&format!("count by (node) ({PRESENT} offset {over})")).await?;
         let young = if first.is_empty() { asked.age().await?.map(written) } else { None };
-        let figures = Figures::over(Arc::clone(young.as_ref().unwrap_or(over)), all);
+        let known = young.as_ref().unwrap_or(over);
+        let span = Span { length: known, end: "", begin: known };
+        let mut all = Vec::new();
+        for (metric, is_direct) in BYTES.iter().flat_map(|it| [(it, false), (it, true)]) {
+            let samples = asked.samples(&span.bytes("node, port, ", metric, is_direct)).await?;
+            all.extend(samples.into_iter().filter_map(|it| moved(it, is_direct)));
+        }
+        let figures = Figures::over(Arc::clone(known), all);
         let mut doubts = asked.doubts;
         doubts.extend(figures.doubts(state));
         let began = if young.is_some() { &nodes } else { &first };
@@ -229,6 +224,46 @@ impl Prometheus {
             value.map_err(|_| wrong("it has characters that no token has".to_owned()))?;
         value.set_sensitive(true);
         Ok(Some(value))
+    }
+}
+
+/// A time in a query, as Prometheus writes times.
+#[derive(Clone, Copy, Debug)]
+pub struct Span<'a> {
+    /// How long it is.
+    pub length: &'a str,
+    /// How long ago it ended; empty: it ends now.
+    pub end: &'a str,
+    /// How long ago it began.
+    pub begin: &'a str,
+}
+
+impl Span<'_> {
+    fn range(&self) -> String {
+        let Self { length, end, .. } = self;
+        if end.is_empty() { format!("[{length}]") } else { format!("[{length}] offset {end}") }
+    }
+
+    /// The query for the nodes whose agents had metrics.
+    fn nodes(&self) -> String {
+        format!("count by (node) (count_over_time({PRESENT}{}))", self.range())
+    }
+
+    /// The query for the growth of a counter of bytes, by Service, locality and `labels`, each of which ends in `, `.
+    ///
+    /// A series that was not there when the time began counts from 0 if its node's agent was: a policy makes new
+    /// ones, and `increase` would take the first value of each for one of before.
+    #[must_use]
+    pub fn bytes(&self, labels: &str, metric: &str, is_direct: bool) -> String {
+        // Not by tier: that would multiply the answer.
+        let tier = if is_direct { "=" } else { "!=" };
+        let series = format!("{metric}{{tier{tier}\"{DIRECT}\"}}");
+        let (range, begin) = (self.range(), self.begin);
+        format!(
+            "sum by ({labels}namespace, service, locality, {RENAMED}namespace, {RENAMED}service) \
+             (last_over_time({series}{range}) unless {series} offset {begin} \
+             and on (node) {PRESENT} offset {begin} or increase({series}{range}))"
+        )
     }
 }
 

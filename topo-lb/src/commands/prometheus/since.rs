@@ -9,8 +9,7 @@ use topo_lb_core::what_if::{Both, Measured};
 
 use super::answer::Sample;
 use super::{
-    Asked, BYTES, DIRECT, LIMITS, NAMED, Nodes, Over, PRESENT, Prometheus, PrometheusError,
-    RENAMED, written,
+    Asked, BYTES, LIMITS, NAMED, Nodes, Over, PRESENT, Prometheus, PrometheusError, Span, written,
 };
 
 /// 1 where an agent counts what it does not translate, too.
@@ -25,24 +24,24 @@ impl Prometheus {
         let mut asked =
             Asked { client: self.client()?, of: self, limits: LIMITS, doubts: Vec::new() };
         let over = &self.over.0;
-        let (before, twice) = (format!(" offset {over}"), self.over.twice());
-        let present =
-            |offset: &str| format!("count by (node) (count_over_time({PRESENT}[{over}]{offset}))");
-        let now = asked.nodes(&present("")).await?;
+        let twice = self.over.twice();
+        let after = Span { length: over, end: "", begin: over };
+        let before = Span { length: over, end: over, begin: &twice };
+        let now = asked.nodes(&after.nodes()).await?;
         if now.is_empty() {
             let (url, over) = (self.url.clone(), over.to_string());
             return Err(PrometheusError::NoMetrics { url, over });
         }
-        let earlier = asked.nodes(&present(&before)).await?;
+        let earlier = asked.nodes(&before.nodes()).await?;
         if earlier.is_empty() {
             let (url, over, age) = (self.url.clone(), over.to_string(), asked.age().await?);
             return Err(PrometheusError::Young { url, over, known: known(age) });
         }
         let first = asked.nodes(&format!("count by (node) ({PRESENT} offset {twice})")).await?;
-        let counts = format!("min by (node) (min_over_time({COUNTS_ALL}[{over}]{before})) == 0");
+        let counts = format!("min by (node) (min_over_time({COUNTS_ALL}{})) == 0", before.range());
         let partly = asked.nodes(&counts).await?;
         let bytes =
-            Both { before: asked.measured(&before).await?, after: asked.measured("").await? };
+            Both { before: asked.measured(&before).await?, after: asked.measured(&after).await? };
         let mut doubts = asked.doubts;
         doubts.extend(missing(&self.over, &now, &earlier, &first));
         if !partly.is_empty() {
@@ -56,20 +55,19 @@ impl Prometheus {
 }
 
 impl Asked<'_> {
-    /// The bytes of the time that ends `offset` ago.
-    async fn measured(&mut self, offset: &str) -> Result<Vec<Measured>, PrometheusError> {
-        let over = &self.of.over.0;
+    /// The bytes of a time.
+    async fn measured(&mut self, span: &Span<'_>) -> Result<Vec<Measured>, PrometheusError> {
         let mut all = Vec::new();
         for (metric, is_direct) in BYTES.iter().flat_map(|it| [(it, false), (it, true)]) {
-            let tier = if is_direct { "=" } else { "!=" };
-            let query = format!(
-                "sum by (namespace, service, locality, {RENAMED}namespace, {RENAMED}service) \
-                 (increase({metric}{{tier{tier}\"{DIRECT}\"}}[{over}]{offset}))"
-            );
             let measured = |Sample { service, locality, value, .. }| {
                 Some(Measured { service: service?, locality: locality?, is_direct, bytes: value })
             };
-            all.extend(self.samples(&query).await?.into_iter().filter_map(measured));
+            all.extend(
+                self.samples(&span.bytes("", metric, is_direct))
+                    .await?
+                    .into_iter()
+                    .filter_map(measured),
+            );
         }
         Ok(all)
     }

@@ -131,7 +131,7 @@ async fn both_directions_are_summed_and_what_is_missing_is_told() {
 /// Whether there were agents at the moment of this request, to a server that has metrics of 150 seconds; `None`: it
 /// asks for something else.
 fn young(request: &str) -> Option<(u16, String)> {
-    let (_, rest) = request.split_once(&encoded("topo_lb_ready offset "))?;
+    let (_, rest) = request.split_once(&encoded("(topo_lb_ready offset "))?;
     let digits = rest.split('%').filter_map(|byte| u8::from_str_radix(byte.get(..2)?, 16).ok());
     let seconds: String = digits.map(char::from).take_while(char::is_ascii_digit).collect();
     let is_there = !rest.starts_with(&encoded("90m")) && seconds.parse::<u32>().unwrap() <= 150;
@@ -253,7 +253,7 @@ async fn since_a_moment_is_compared_with_as_long_before() {
         };
         if is_of("topo_lb_counting_all[90m] offset 90m") {
             vector(&[N2])
-        } else if is_of("topo_lb_ready offset 180m") {
+        } else if is_of("(topo_lb_ready offset 180m)") {
             vector(&[N1])
         } else if is_of("topo_lb_ready[90m] offset 90m") {
             vector(&[N1, (r#""node":"n3""#, "1")])

@@ -19,12 +19,16 @@ const NAMED: usize = 5;
 #[must_use]
 pub fn table(advice: &Advice, colour: bool) -> String {
     let factor = advice.months.unwrap_or(1.0);
-    let money = |money: f64| format!("${:.2}", money * factor);
+    let money = |money: f64| magnitude::money(money * factor);
     let bytes = |count: f64| magnitude::bytes(count * factor);
     let time = if advice.months.is_some() { "A month" } else { "Of what is counted" };
     let mut text = String::new();
     if advice.services.is_empty() {
-        text += "No policy would save anything within the bound.\n";
+        let least = advice.min_saving;
+        text += &match least > 0.0 {
+            true => format!("No policy would save {} within the bound.\n", magnitude::money(least)),
+            false => "No policy would save anything within the bound.\n".to_owned(),
+        };
     } else {
         let mut table = empty(colour);
         table.set_header(["SERVICE", "OUT OF ZONE", "COSTS", "SAVES", "BUSIEST", "REFUSED"]);
@@ -78,7 +82,7 @@ pub fn table(advice: &Advice, colour: bool) -> String {
     }
     let _ = writeln!(
         text,
-        "BUSIEST is the load of the busiest endpoint, in even shares; at most ×{}.",
+        "BUSIEST: how many times its even share the busiest endpoint gets; at most ×{}.",
         advice.max_load
     );
     for assumption in [advice.assumption, advice.bytes_assumption] {

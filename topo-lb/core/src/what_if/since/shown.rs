@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{Distance, Outcome, Since};
 use crate::explain::{empty, shown};
-use crate::magnitude;
+use crate::magnitude::{self, money};
 
 /// Most Services that are shown. JSON has all.
 const ROWS: usize = 20;
@@ -55,14 +55,9 @@ pub fn table(since: &Since, colour: bool) -> String {
     if has_far && far.iter().all(|it| it.out_of_region == it.out_of_zone) {
         text += "All that left its zone left its region, or Nodes have no region: then give one price for both.\n";
     }
-    text += "SAVED: what the later bytes would have cost more, had they gone as far as the earlier ones. So it is \
-             no effect of more or less traffic.\n";
+    text += "SAVED: the later bytes at what an earlier byte cost on average, less what they did cost. More or less \
+             traffic does not change it.\n";
     text
-}
-
-fn money(money: f64) -> String {
-    // Less than half a cent is nothing.
-    if money <= -0.005 { format!("-${:.2}", -money) } else { format!("${:.2}", money.abs()) }
 }
 
 #[cfg(test)]
@@ -86,8 +81,8 @@ SERVICE           OUT OF ZONE      STAYED        COSTS              SAVED
 
 The 3d before → the last 3d, as Prometheus has them, as those of a month. A GB costs $0.01 out of the zone, $0.02 \
 out of the region.
-SAVED: what the later bytes would have cost more, had they gone as far as the earlier ones. So it is no effect of \
-more or less traffic.
+SAVED: the later bytes at what an earlier byte cost on average, less what they did cost. More or less traffic does \
+not change it.
 ";
         assert_eq!(table(&example(&[]), false), wanted);
     }

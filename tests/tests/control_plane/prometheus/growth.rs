@@ -1,0 +1,64 @@
+//! The query of `topo-lb plan` for bytes, as Prometheus evaluates it: by promtool's unit tests.
+
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+use fs_err as fs;
+use serde_json::json;
+use topo_lb::commands::prometheus::Span;
+use topo_lb_tests::folder::Folder;
+use topo_lb_tests::prefix::Prefix;
+use topo_lb_tests::process::printed;
+use topo_lb_tests::prometheus::program;
+
+const COUNTER: &str = "topo_lb_tcp_sent_bytes_total";
+
+/// A series of the Service `web` on a node, with a sample a minute.
+fn series(node: &str, tier: &str, locality: &str, values: &str) -> serde_json::Value {
+    let labels =
+        format!("node='{node}',namespace='shop',service='web',tier='{tier}',locality='{locality}'");
+    json!({"series": format!("{COUNTER}{{{labels}}}"), "values": values})
+}
+
+#[test]
+fn a_series_that_a_policy_begins_counts_from_zero_and_one_of_a_new_node_from_its_first_value()
+-> Result<()> {
+    let ready = |node: &str, values: &str| json!({"series": format!("topo_lb_ready{{node='{node}'}}"), "values": values});
+    let all = [
+        ready("old", "1x40"),
+        ready("new", "_x20 1x20"),
+        // 100 a minute, until a policy begins at minute 20.
+        series("old", "left", "region", "0+100x20 2000x20"),
+        series("old", "0", "zone", "_x19 700 700x20"),
+        series("old", "direct", "region", "0+1x40"),
+        // What it has moved before Prometheus knew it, nobody knows.
+        series("new", "0", "elsewhere", "_x20 5000+100x20"),
+    ];
+    let sums = |sums: &[(&str, f64)]| {
+        let sum = |(locality, sum): &(&str, f64)| {
+            let labels = format!("{{namespace='shop',service='web',locality='{locality}'}}");
+            json!({"labels": labels, "value": sum})
+        };
+        sums.iter().map(sum).collect::<Vec<_>>()
+    };
+    let after = Span { length: "24m", end: "", begin: "24m" };
+    let before = Span { length: "12m", end: "24m", begin: "36m" };
+    let tests: Vec<_> = [
+        // From minute 16 on: 4 more minutes of the old series, and half a scrape more of the new node's.
+        (&after, false, sums(&[("region", 400.0), ("zone", 700.0), ("elsewhere", 2_050.0)])),
+        (&before, false, sums(&[("region", 1_200.0)])),
+        (&after, true, sums(&[("region", 24.0)])),
+    ]
+    .into_iter()
+    .map(|(span, is_direct, sums)| {
+        let query = span.bytes("", COUNTER, is_direct);
+        json!({"expr": query, "eval_time": "40m", "exp_samples": sums})
+    })
+    .collect();
+    let folder = Folder::make(Prefix::new().folder())?;
+    let path = folder.path().join("tests.json");
+    let test = json!({"interval": "1m", "input_series": all, "promql_expr_test": tests});
+    fs::write(&path, json!({"evaluation_interval": "1m", "tests": [test]}).to_string())?;
+    let mut test = Command::new(program("promtool")?);
+    printed(test.args(["test", "rules"]).arg(&path)).context("promtool test rules").map(drop)
+}
