@@ -147,7 +147,8 @@ impl Prometheus {
         let first = asked.nodes(&format!("count by (node) ({PRESENT} offset {over})")).await?;
         let young = if first.is_empty() { asked.age().await?.map(written) } else { None };
         let known = young.as_ref().unwrap_or(over);
-        let span = Span { length: known, end: "", begin: known };
+        // The range is the whole time: that of a very young one may have a single sample.
+        let span = Span { length: over, end: "", begin: known };
         let mut all = Vec::new();
         for (metric, is_direct) in BYTES.iter().flat_map(|it| [(it, false), (it, true)]) {
             let samples = asked.samples(&span.bytes("node, port, ", metric, is_direct)).await?;
@@ -234,7 +235,7 @@ pub struct Span<'a> {
     pub length: &'a str,
     /// How long ago it ended; empty: it ends now.
     pub end: &'a str,
-    /// How long ago it began.
+    /// How long ago it began: what was there then counts by its growth.
     pub begin: &'a str,
 }
 
