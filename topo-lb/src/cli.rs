@@ -262,7 +262,7 @@ pub struct ExplainArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened: SourceArgs says what it is")]
     pub source: SourceArgs,
-    /// The node to explain; else $NODE_NAME
+    /// The node to explain; else $NODE_NAME; without both, `kubectl topo` shows all nodes
     #[arg(long, value_name = "NAME", env = "TOPO_LB_NODE")]
     pub node: Option<String>,
     /// Show all nodes and their tiers instead: which are refused, which leave their zone

@@ -127,7 +127,9 @@ fn run_explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     let target = args.source.manifests.is_none().then(|| args.source.target());
     let known = known_scope(&args.scope, target);
     let scope = known.unwrap_or_default();
-    if args.all_nodes {
+    let node = node_name(args.node.clone(), "--node");
+    // Who calls kubectl is on no node.
+    if args.all_nodes || node.is_err() && name::is_plugin() {
         let state = cluster(updates, "");
         let ids = service_ids(&asked.services(), &state)?;
         name_scope(known, &state, "", &ids);
@@ -140,8 +142,7 @@ fn run_explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
         print(args.output, &spreads, || explain::spread_table(&spreads, colours()))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let node = node_name(args.node.clone(), "--node")
-        .map_err(|error| anyhow::anyhow!("{error}; --all-nodes explains all nodes"))?;
+    let node = node.map_err(|error| anyhow::anyhow!("{error}; --all-nodes explains all nodes"))?;
     let state = cluster(updates, &node);
     let ids = service_ids(&asked.services(), &state)?;
     name_scope(known, &state, &node, &ids);

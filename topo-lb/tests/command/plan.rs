@@ -108,10 +108,9 @@ fn metrics_of_a_folder_say_how_many_bytes_would_cross() {
     assert!(text(&done.stdout).contains(bytes), "{}", text(&done.stdout));
     assert!(text(&done.stdout).contains("Of its bytes: 8.0 kB moved"), "{}", text(&done.stdout));
     let stays = "\nClients of what changes moved 1.0 kB more out of their zone, to endpoints that they dialled \
-                 directly, by their own addresses. With topo-lb.io/direct, a strict policy refuses those that it passes over, and any \
-                 policy steers Pods that opted in.\n";
+                 directly, by their own addresses. The annotation topo-lb.io/direct refuses or steers such clients.\n";
     assert!(text(&done.stdout).contains(stays), "{}", text(&done.stdout));
-    assert!(text(&done.stdout).contains("Assumed: the bytes of a node's clients follow"));
+    assert!(text(&done.stdout).contains("Assumed: a node with bytes counts by these"));
     assert_eq!(text(&done.stderr), "");
 }
 

@@ -91,6 +91,10 @@ fn commands_decide_as_the_agents_of_the_cluster_do() {
     let (verdict, said) = explained("opt-in", &["--agents-namespace", "other"]);
     assert_eq!(verdict, "route");
     assert!(said.contains("shown as agents with --scope all decide"), "{said}");
+    // Who calls kubectl is on no node.
+    let everywhere = run(&cluster("all"), folder.path(), &["explain", "-o", "json"]);
+    let json: Value = serde_json::from_slice(&everywhere.stdout).unwrap();
+    assert!(json[0]["nodes"].is_array(), "{json:#}");
 }
 
 #[test]

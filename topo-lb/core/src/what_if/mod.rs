@@ -52,10 +52,9 @@ pub const ASSUMPTION: &str = "each node counts as one client, and all clients op
                               connections to each Service port";
 
 /// How bytes are attributed. Metrics do not say which endpoint got which bytes.
-pub const BYTES_ASSUMPTION: &str = "the bytes of a node's clients follow their connections; those of \
-                                    a node that is not named, or is gone, follow all connections; \
-                                    where there are bytes, a node counts by these, and not as one client; \
-                                    metrics do not say the address family, so a Service port's are at \
+pub const BYTES_ASSUMPTION: &str = "a node with bytes counts by these, in place of one client; they follow \
+                                    its clients' connections; those of a node that is not named, or is \
+                                    gone, follow all connections; metrics do not say the address family, so a Service port's are at \
                                     the first one that changes";
 
 /// Manifests are not of a whole cluster: without these objects, every Service would seem to be refused.

@@ -146,9 +146,8 @@ pub(super) fn direct(bytes: f64, who: &str) -> String {
     }
     let bytes = magnitude::bytes(bytes);
     format!(
-        "{who} moved {bytes} more out of their zone, to endpoints that they dialled directly, by their own addresses. With \
-         topo-lb.io/direct, a strict policy refuses those that it passes over, and any policy steers Pods that opted \
-         in.\n"
+        "{who} moved {bytes} more out of their zone, to endpoints that they dialled directly, by their own addresses. \
+         The annotation topo-lb.io/direct refuses or steers such clients.\n"
     )
 }
 
