@@ -13,10 +13,11 @@ use topo_lb_tests::prometheus::program;
 
 const COUNTER: &str = "topo_lb_tcp_sent_bytes_total";
 
-/// A series of the Service `web` on a node, with a sample a minute.
-fn series(node: &str, tier: &str, locality: &str, values: &str) -> serde_json::Value {
-    let labels =
-        format!("node='{node}',namespace='shop',service='web',tier='{tier}',locality='{locality}'");
+/// A series of the Service `web` on a node, by the Pod of an agent there, with a sample a minute.
+fn series((node, pod): (&str, u8), tier: &str, locality: &str, values: &str) -> serde_json::Value {
+    let labels = format!(
+        "node='{node}',pod='{pod}',namespace='shop',service='web',tier='{tier}',locality='{locality}'"
+    );
     json!({"series": format!("{COUNTER}{{{labels}}}"), "values": values})
 }
 
@@ -28,11 +29,15 @@ fn a_series_that_a_policy_begins_counts_from_zero_and_one_of_a_new_node_from_its
         ready("old", "1x40"),
         ready("new", "_x20 1x20"),
         // 100 a minute, until a policy begins at minute 20.
-        series("old", "left", "region", "0+100x20 2000x20"),
-        series("old", "0", "zone", "_x19 700 700x20"),
-        series("old", "direct", "region", "0+1x40"),
+        series(("old", 1), "left", "region", "0+100x20 2000x20"),
+        // The agent's next Pod goes on with both counters.
+        series(("old", 1), "0", "zone", "_x19 700 700x10"),
+        series(("old", 2), "0", "zone", "_x31 800x9"),
+        series(("old", 1), "0", "node", "0+100x20"),
+        series(("old", 2), "0", "node", "_x21 2000+100x19"),
+        series(("old", 1), "direct", "region", "0+1x40"),
         // What it has moved before Prometheus knew it, nobody knows.
-        series("new", "0", "elsewhere", "_x20 5000+100x20"),
+        series(("new", 1), "0", "elsewhere", "_x20 5000+100x20"),
     ];
     let sums = |sums: &[(&str, f64)]| {
         let sum = |(locality, sum): &(&str, f64)| {
@@ -44,9 +49,13 @@ fn a_series_that_a_policy_begins_counts_from_zero_and_one_of_a_new_node_from_its
     let after = Span { length: "24m", end: "", begin: "24m" };
     let before = Span { length: "12m", end: "24m", begin: "36m" };
     let tests: Vec<_> = [
-        // From minute 16 on: 4 more minutes of the old series, and half a scrape more of the new node's.
-        (&after, false, sums(&[("region", 400.0), ("zone", 700.0), ("elsewhere", 2_050.0)])),
-        (&before, false, sums(&[("region", 1_200.0)])),
+        // From minute 16 on: 4 more minutes of the old series, and half a scrape more where one begins or ends.
+        (
+            &after,
+            false,
+            sums(&[("region", 400.0), ("zone", 800.0), ("node", 2_400.0), ("elsewhere", 2_050.0)]),
+        ),
+        (&before, false, sums(&[("region", 1_200.0), ("node", 1_200.0)])),
         (&after, true, sums(&[("region", 24.0)])),
     ]
     .into_iter()

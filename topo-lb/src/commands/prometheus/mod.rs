@@ -252,18 +252,22 @@ impl Span<'_> {
 
     /// The query for the growth of a counter of bytes, by Service, locality and `labels`, each of which ends in `, `.
     ///
-    /// A series that was not there when the time began counts from 0 if its node's agent was: a policy makes new
-    /// ones, and `increase` would take the first value of each for one of before.
+    /// What was not there when the time began counts from 0 if its node's agent was: a policy makes new series, and
+    /// `increase` would take the first value of each for one of before. The labels of a Pod do not count, as the next
+    /// one of the node goes on with the counters.
     #[must_use]
     pub fn bytes(&self, labels: &str, metric: &str, is_direct: bool) -> String {
         // Not by tier: that would multiply the answer.
         let tier = if is_direct { "=" } else { "!=" };
         let series = format!("{metric}{{tier{tier}\"{DIRECT}\"}}");
         let (range, begin) = (self.range(), self.begin);
+        let own = format!(
+            "(node, namespace, service, port, locality, tier, {RENAMED}namespace, {RENAMED}service)"
+        );
         format!(
             "sum by ({labels}namespace, service, locality, {RENAMED}namespace, {RENAMED}service) \
-             (last_over_time({series}{range}) unless {series} offset {begin} \
-             and on (node) {PRESENT} offset {begin} or increase({series}{range}))"
+             (max by {own} (last_over_time({series}{range})) unless on {own} {series} offset {begin} \
+             and on (node) {PRESENT} offset {begin} or on {own} increase({series}{range}))"
         )
     }
 }
