@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use crate::card;
 use crate::netns::NetNs;
 use crate::node::{Node, NodePlan};
 use crate::pod::Pod;
@@ -86,11 +87,15 @@ pub(crate) fn wire(fabric: &NetNs, nodes: &[Node], plan: &[NodePlan<'_>]) -> Res
 /// Makes every veth pair with one process, each end in its own namespace.
 fn lay_cables(fabric: &NetNs, nodes: &[Node], plan: &[NodePlan<'_>]) -> Result<()> {
     let mut lines = vec!["link add br0 type bridge mcast_snooping 0".to_owned()];
+    // A card gives all packets of a flow to one queue, and so to one CPU. A veth device has a queue for each CPU, and takes
+    // what XDP sends by that of the sender's: an endpoint's kernel then has two packets of a new connection on two CPUs, of
+    // which one may meet the listening socket, which resets the connection (`inet_ehash_insert`).
+    let queues = if card::is_asked() { "numrxqueues 1 numtxqueues 1" } else { "" };
     for (node, planned) in nodes.iter().zip(plan) {
         let number = planned.number;
         let here = node.netns.path().display();
         lines.push(format!(
-            "link add node{number} type veth peer name eth0 address {} netns {here}",
+            "link add node{number} {queues} type veth peer name eth0 {queues} address {} netns {here}",
             mac(Port::Uplink, number, 0)
         ));
         lines.push(format!("link set node{number} master br0 up"));
