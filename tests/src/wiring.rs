@@ -87,9 +87,7 @@ pub(crate) fn wire(fabric: &NetNs, nodes: &[Node], plan: &[NodePlan<'_>]) -> Res
 /// Makes every veth pair with one process, each end in its own namespace.
 fn lay_cables(fabric: &NetNs, nodes: &[Node], plan: &[NodePlan<'_>]) -> Result<()> {
     let mut lines = vec!["link add br0 type bridge mcast_snooping 0".to_owned()];
-    // A card gives all packets of a flow to one queue, and so to one CPU. A veth device has a queue for each CPU, and takes
-    // what XDP sends by that of the sender's: an endpoint's kernel then has two packets of a new connection on two CPUs, of
-    // which one may meet the listening socket, which resets the connection (`inet_ehash_insert`).
+    // A card gives all packets of a flow to one queue, and so to one CPU at a time. A veth device has a queue for each.
     let queues = if card::is_asked() { "numrxqueues 1 numtxqueues 1" } else { "" };
     for (node, planned) in nodes.iter().zip(plan) {
         let number = planned.number;
@@ -101,8 +99,8 @@ fn lay_cables(fabric: &NetNs, nodes: &[Node], plan: &[NodePlan<'_>]) -> Result<(
         lines.push(format!("link set node{number} master br0 up"));
         for (pod, &(_, host)) in node.pods.iter().zip(&planned.pods) {
             lines.push(format!(
-                "link add pod{host} address {} netns {here} type veth \
-                 peer name eth0 address {} netns {}",
+                "link add pod{host} {queues} address {} netns {here} type veth \
+                 peer name eth0 {queues} address {} netns {}",
                 mac(Port::PodOnNode, number, host),
                 mac(Port::Pod, number, host),
                 pod.netns.path().display(),
