@@ -78,7 +78,7 @@ fn got(state: &State, kind: FrontendKind, wanted: Clients) -> String {
     // As the programs look up: clients outside first their own entry, then the one for all.
     let found = match wanted {
         Clients::Outside => by(Clients::Outside).or_else(|| by(Clients::Anywhere)),
-        Clients::Anywhere | Clients::Steered => by(Clients::Anywhere),
+        Clients::Anywhere | Clients::Steered | Clients::Peers => by(Clients::Anywhere),
     };
     match found {
         None => "nothing".to_owned(),

@@ -331,7 +331,9 @@ fn claims_of(id: &ServiceId, targets: &[Target]) -> impl Iterator<Item = (Fronte
         target.frontends.iter().map(move |&(kind, frontend)| {
             let claim = Claim::new(kind, target.created, id, target.place);
             let claimed = match frontend.clients {
-                Clients::Anywhere | Clients::Outside => frontend.of(Clients::Anywhere),
+                Clients::Anywhere | Clients::Outside | Clients::Peers => {
+                    frontend.of(Clients::Anywhere)
+                }
                 Clients::Steered => frontend,
             };
             (claimed, claim)

@@ -18,6 +18,8 @@ pub struct Exposing {
     pub external_ips: Vec<IpNet>,
     /// Clients outside of this node are served, too.
     pub outside: bool,
+    /// Other nodes send packets of clients outside on to this one, and answers go to the client directly.
+    pub direct_return: bool,
 }
 
 /// A frontend of a Service port, after what kind of address it has.
@@ -29,7 +31,12 @@ impl Exposing {
     pub fn everything() -> Self {
         let anywhere = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
         let external_ips = anywhere.map(|all: IpAddr| IpNet::new_assert(all, 0)).into();
-        Self { node_ports: NodePortAddresses::default(), external_ips, outside: true }
+        Self {
+            node_ports: NodePortAddresses::default(),
+            external_ips,
+            outside: true,
+            direct_return: false,
+        }
     }
 
     /// The frontends of one family of the Service's port at `place`, besides its ClusterIPs.

@@ -22,6 +22,7 @@ const SMALL: Capacity = Capacity {
     flows: 8,
     connections: 0,
     sources: 0,
+    hops: 0,
     spare: 2,
 };
 

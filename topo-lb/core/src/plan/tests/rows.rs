@@ -101,6 +101,7 @@ const TIGHT: Capacity = Capacity {
     flows: 0,
     connections: 0,
     sources: 0,
+    hops: 0,
     spare: 2,
 };
 

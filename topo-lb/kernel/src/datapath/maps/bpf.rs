@@ -70,6 +70,7 @@ impl BpfStore {
             },
             // Plans do not fill these maps.
             connections: 0,
+            hops: 0,
         };
         Ok(Self {
             v4,

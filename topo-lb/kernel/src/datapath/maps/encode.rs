@@ -40,6 +40,7 @@ pub const fn clients_number(clients: Clients) -> u8 {
         Clients::Anywhere => 0,
         Clients::Outside => address::OUTSIDE,
         Clients::Steered => address::STEERED,
+        Clients::Peers => address::PEERS,
     }
 }
 

@@ -41,6 +41,7 @@ pub struct Constants {
     has_mptcp_sock: u8,
     has_coarse_clock: u8,
     serves_all_frontends: u8,
+    returns_directly: u8,
     masquerade_mark: u32,
     host_netns: u64,
     v6only_bit: u32,
@@ -92,6 +93,7 @@ impl Constants {
             has_mptcp_sock: is_there(Feature::MPTCP_SOCK),
             has_coarse_clock: is_there(Feature::COARSE_CLOCK),
             serves_all_frontends: 0,
+            returns_directly: 0,
             masquerade_mark: 0,
             host_netns: 0,
             v6only_bit: 0,
@@ -103,6 +105,12 @@ impl Constants {
     #[must_use]
     pub const fn with_half_open_room(self, half_open_room: u32) -> Self {
         Self { half_open_room, ..self }
+    }
+
+    /// The same, with programs that send packets of clients outside on to other nodes as they are.
+    #[must_use]
+    pub const fn with_direct_return(self, returns_directly: bool) -> Self {
+        Self { returns_directly: returns_directly as u8, ..self }
     }
 
     /// The same, with programs that check whether a client is excluded or steered.
@@ -159,6 +167,7 @@ impl Constants {
             ("HAS_MPTCP_SOCK", &self.has_mptcp_sock),
             ("HAS_COARSE_CLOCK", &self.has_coarse_clock),
             ("SERVES_ALL_FRONTENDS", &self.serves_all_frontends),
+            ("RETURNS_DIRECTLY", &self.returns_directly),
         ] {
             loader.override_global(name, value, true);
         }
