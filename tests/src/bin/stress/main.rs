@@ -91,6 +91,7 @@ fn run(arguments: &Arguments) -> Result<Report> {
         serves_guests: false,
         tc_attach: Default::default(),
         xdp: Default::default(),
+        returns_directly: false,
         all_frontends: arguments
             .outside
             .then_some(AllFrontends { masquerade_mark: MASQUERADE_MARK, host_netns: None }),
