@@ -186,7 +186,7 @@ impl AgentArgs {
         let all_frontends = exposing.as_ref().map(|_| {
             let host_netns =
                 netns::cookie().context("cannot read the cookie of this network namespace")?;
-            anyhow::Ok(AllFrontends { masquerade_mark, host_netns })
+            anyhow::Ok(AllFrontends { masquerade_mark, host_netns, returns_directly })
         });
         let all_frontends = all_frontends.transpose()?;
         let exclusions = Rules {
@@ -238,7 +238,6 @@ impl AgentArgs {
                 serves_guests,
                 tc_attach: self.tc_attach,
                 xdp: self.xdp,
-                returns_directly,
                 all_frontends,
             },
             exclusions,

@@ -46,7 +46,6 @@ pub(crate) fn measure(
         serves_guests: false,
         tc_attach: Default::default(),
         xdp: Default::default(),
-        returns_directly: false,
         all_frontends: None,
     };
     let mut reconciler = Reconciler::new(HERE.into(), Scope::All, false);

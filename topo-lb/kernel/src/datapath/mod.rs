@@ -83,8 +83,6 @@ pub struct Options {
     /// Set if frontends of all kinds are served. `capacity` then has room for sources and, for clients
     /// outside, for connections.
     pub all_frontends: Option<AllFrontends>,
-    /// Whether packets of clients outside are sent on to other nodes as they are.
-    pub returns_directly: bool,
 }
 
 /// The datapath in the kernel. Only one process holds it. Dropping it removes the pins that it
@@ -184,8 +182,7 @@ impl Datapath {
             .with_exclusions(options.exclusions)
             .with_observing(options.observe)
             .with_counting(options.count_all)
-            .with_all_frontends(options.all_frontends)
-            .with_direct_return(options.returns_directly);
+            .with_all_frontends(options.all_frontends);
         let (tcp_fields, no_tcp_fields) = match options.accounting.then(TcpFields::find) {
             Some(Ok(fields)) => (fields, None),
             Some(Err(error)) => (TcpFields::default(), Some(error)),

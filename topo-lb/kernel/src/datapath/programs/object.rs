@@ -59,6 +59,8 @@ pub struct AllFrontends {
     pub masquerade_mark: u32,
     /// The cookie of the host's network namespace, where 127.0.0.1 has node ports; `None`: nowhere.
     pub host_netns: Option<NonZeroU64>,
+    /// Packets of clients outside are sent on to other nodes as they are, where these are proved.
+    pub returns_directly: bool,
 }
 
 impl AllFrontends {
@@ -107,12 +109,6 @@ impl Constants {
         Self { half_open_room, ..self }
     }
 
-    /// The same, with programs that send packets of clients outside on to other nodes as they are.
-    #[must_use]
-    pub const fn with_direct_return(self, returns_directly: bool) -> Self {
-        Self { returns_directly: returns_directly as u8, ..self }
-    }
-
     /// The same, with programs that check whether a client is excluded or steered.
     #[must_use]
     pub const fn with_exclusions(self, has_exclusions: bool) -> Self {
@@ -134,13 +130,17 @@ impl Constants {
     /// The same, with programs that serve frontends of all kinds, if given.
     #[must_use]
     pub fn with_all_frontends(self, all_frontends: Option<AllFrontends>) -> Self {
-        all_frontends.map_or(self, |AllFrontends { masquerade_mark, host_netns }| Self {
-            serves_all_frontends: 1,
-            masquerade_mark,
-            host_netns: host_netns.map_or(0, NonZeroU64::get),
-            v6only_bit: v6only_bit(),
-            ..self
-        })
+        all_frontends.map_or(
+            self,
+            |AllFrontends { masquerade_mark, host_netns, returns_directly }| Self {
+                serves_all_frontends: 1,
+                masquerade_mark,
+                host_netns: host_netns.map_or(0, NonZeroU64::get),
+                returns_directly: u8::from(returns_directly),
+                v6only_bit: v6only_bit(),
+                ..self
+            },
+        )
     }
 
     /// The same, with the places of what the kernel counts of TCP sockets.
