@@ -11,6 +11,7 @@ use crate::base::transport::split_ports;
 use crate::decide::frontend_filter::{has_bit, in_range};
 use crate::decide::trace::is_on;
 use crate::packet::collision;
+use crate::packet::hop;
 use crate::packet::note;
 use crate::packet::outcomes::{Hook, dropped, next};
 use crate::packet::outside::{Clients, enter, is_for_another_host, is_stray};
@@ -73,6 +74,12 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ve
     } else if verdict == Verdict::Forget {
         verdict = F::forget(skb, Hook::Ingress);
     }
+    if matches!(verdict, Verdict::ChooseEndpoint | Verdict::Stray) && hop::may_be(skb) {
+        verdict = F::send_hop(skb);
+        if verdict == Verdict::Redirect {
+            return verdict;
+        }
+    }
     let has_met = verdict == Verdict::ChooseAnother;
     if verdict == Verdict::ChooseEndpoint || has_met {
         note::begin(skb);
@@ -112,11 +119,29 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ve
         // The entry that was just written is already forgotten, or over.
         Verdict::ChooseEndpoint | Verdict::Forget => dropped(Hook::Ingress),
         Verdict::LeaveFragments => F::leave_fragments(skb, Hook::Ingress),
-        Verdict::IcmpError => F::error_from_client(skb),
+        Verdict::IcmpError => match F::error_from_client(skb) {
+            Verdict::HopError => F::send_error(skb),
+            verdict => verdict,
+        },
         Verdict::Reset => F::reset(skb, Hook::Ingress),
         Verdict::Unreachable => F::unreachable(skb),
         verdict => verdict,
     }
+}
+
+/// Sends a packet of no known connection on to the node of its endpoint, if it is to be. A step of its own, as the
+/// verifier walks through the hook for each number of a verdict.
+#[inline(always)]
+pub(crate) fn hop<F: Steps>(skb: *mut __sk_buff) -> Verdict {
+    let mut verdict = F::send_known(skb);
+    if verdict == Verdict::ChooseHop {
+        note::begin(skb);
+        verdict = F::choose_hop(skb);
+        if is_on() && note::is_noted(skb) {
+            F::tell(skb);
+        }
+    }
+    verdict
 }
 
 /// Counts a connection that a packet has just opened, and forgets another one if there is no room for it.

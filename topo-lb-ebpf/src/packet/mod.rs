@@ -15,6 +15,7 @@ mod four_tuple;
 mod fragment;
 mod frame;
 pub(crate) mod hooks;
+mod hop;
 mod icmp;
 mod note;
 mod opening;

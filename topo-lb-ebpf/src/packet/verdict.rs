@@ -51,6 +51,10 @@ pub(crate) enum Verdict {
     ChooseAnother = 115,
     /// Step: open a connection to an endpoint itself, if another one has its port there.
     OpenDirect = 117,
+    /// Step: choose the node to which packets of a flow are sent on.
+    ChooseHop = 119,
+    /// Step: send an ICMP error on to the node of the endpoint.
+    HopError = 120,
     /// Step: leave the segment of another connection untouched.
     Meet = 116,
 }
