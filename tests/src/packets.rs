@@ -3,6 +3,7 @@
 
 mod connections;
 mod fast_path;
+mod hops;
 mod outside;
 mod quota;
 mod reuse;

@@ -33,8 +33,10 @@ layout! {
         pub address: A,
         /// Its port, host order.
         pub port: u16,
+        /// Its [`Locality`](crate::backend::Locality).
+        pub locality: u8,
         /// Zero.
-        pub reserved: u16,
+        pub reserved: u8,
         /// Index of the Service port.
         pub service: u32,
         /// Time of the last packet, in units of [`TICK`](crate::connection::TICK).

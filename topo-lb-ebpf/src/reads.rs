@@ -2,7 +2,7 @@
 //! check that what they read is of one generation of one Service. The agent does not have them.
 #![no_std]
 #![no_main]
-#![feature(asm_experimental_arch)]
+#![feature(asm_experimental_arch, stmt_expr_attributes)]
 #![expect(dead_code, reason = "the hooks use more of these modules")]
 
 mod base;

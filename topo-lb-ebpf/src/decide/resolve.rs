@@ -123,6 +123,8 @@ pub(crate) fn random() -> u32 {
 pub(crate) struct Row {
     /// The row is a table for a consistent choice.
     pub(crate) is_table: bool,
+    /// The row is only for clients outside of this node, or for what other nodes send on.
+    pub(crate) is_outside: bool,
     /// The Service has session affinity.
     pub(crate) keeps_clients: bool,
 }
@@ -227,9 +229,13 @@ pub(crate) fn choose<F: Family>(
     let row = || {
         // SAFETY: a field of a record.
         let keeps_clients = unsafe { *fields.affinity_seconds } != 0;
-        Row { is_table: spill == HASHED, keeps_clients }
+        let is_outside = is_for(fields, OUTSIDE | PEERS);
+        Row { is_table: spill == HASHED, is_outside, keeps_clients }
     };
-    match selection.choose(|| number(row())) {
+    // In line, or it takes a frame of the stack for itself.
+    let number = #[inline(always)]
+    || number(row());
+    match selection.choose(number) {
         Choice::Refuse => None,
         Choice::Inline(place) => {
             // The verifier needs the limit; the place is below it.
@@ -250,7 +256,7 @@ pub(crate) fn choose<F: Family>(
 
 /// Counts a connection by locality; `None`: refused.
 #[inline(always)]
-fn count(service: u32, locality: Option<Locality>) {
+pub(crate) fn count(service: u32, locality: Option<Locality>) {
     let row = SERVICE_PORTS.load();
     if service >= row {
         return;

@@ -120,7 +120,7 @@ pub(crate) fn translate<F: Write + Route>(
     }
     if kind & HOP != 0 {
         let (_, endpoint) = addresses;
-        let sent = hop::send_to::<F>(skb, header.protocol, endpoint, hop::ANY);
+        let sent = hop::send_to::<F>(skb, header.protocol, endpoint);
         return sent.unwrap_or_else(|| dropped(hook));
     }
     if !readdress(skb, header, addresses) {

@@ -75,7 +75,17 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ve
         verdict = F::forget(skb, Hook::Ingress);
     }
     if matches!(verdict, Verdict::ChooseEndpoint | Verdict::Stray) && hop::may_be(skb) {
-        verdict = F::send_hop(skb);
+        verdict = F::send_known(skb, false);
+        if verdict == Verdict::ChooseHop {
+            note::begin(skb);
+            verdict = F::choose_hop(skb);
+            if verdict == Verdict::SendHop {
+                verdict = F::send_known(skb, true);
+            }
+            if is_on() && verdict == Verdict::Redirect && note::is_noted(skb) {
+                F::tell(skb);
+            }
+        }
         if verdict == Verdict::Redirect {
             return verdict;
         }
@@ -127,21 +137,6 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ve
         Verdict::Unreachable => F::unreachable(skb),
         verdict => verdict,
     }
-}
-
-/// Sends a packet of no known connection on to the node of its endpoint, if it is to be. A step of its own, as the
-/// verifier walks through the hook for each number of a verdict.
-#[inline(always)]
-pub(crate) fn hop<F: Steps>(skb: *mut __sk_buff) -> Verdict {
-    let mut verdict = F::send_known(skb);
-    if verdict == Verdict::ChooseHop {
-        note::begin(skb);
-        verdict = F::choose_hop(skb);
-        if is_on() && note::is_noted(skb) {
-            F::tell(skb);
-        }
-    }
-    verdict
 }
 
 /// Counts a connection that a packet has just opened, and forgets another one if there is no room for it.

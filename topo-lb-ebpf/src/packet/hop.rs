@@ -24,15 +24,14 @@ use crate::base::family::{Family, FrontendOf, TupleOf};
 use crate::base::header::PacketKind;
 use crate::base::maps::{self, RETURNS_DIRECTLY, SNAT};
 use crate::base::transport::{ports_of, transport};
-use crate::decide::affinity::Client;
-use crate::decide::resolve::{Asks, Resolution, Resolved, count_choice};
+use crate::decide::resolve::{Asks, Resolution, count as count_connection, has_own};
 use crate::packet::connection;
 use crate::packet::four_tuple::FourTuple;
 use crate::packet::fragment;
 use crate::packet::note;
 use crate::packet::opening::decide_for;
 use crate::packet::outcomes::{Hook, count};
-use crate::packet::outside::{is_denied, is_outside};
+use crate::packet::outside::{Clients, enter, is_denied, is_outside};
 use crate::packet::rewrite::Write;
 use crate::packet::snat::{Route, vlan};
 use crate::packet::tc::{Translate, client_key};
@@ -40,8 +39,6 @@ use crate::packet::verdict::Verdict;
 
 /// Offset of the sender's address in a frame.
 const SENDER: u32 = 6;
-/// The node of an endpoint, where any will do: the flow is known.
-pub(crate) const ANY: u16 = 0;
 
 /// Whether packets of this client may be sent on at all.
 #[inline(always)]
@@ -64,30 +61,41 @@ pub(crate) fn is_hopped<F: Family>(skb: *mut __sk_buff) -> bool {
 }
 
 /// Sends a packet of a known flow on. Otherwise [`Verdict::ChooseHop`] if the flow may begin, or the step of
-/// a packet that is not sent on: [`Verdict::ChooseEndpoint`] or [`Verdict::Stray`].
+/// a packet that is not sent on: [`Verdict::ChooseEndpoint`] or [`Verdict::Stray`]. `is_chosen`: [`choose`] has just
+/// written the flow's entry, which goes if the node is not proved.
 #[inline(always)]
-pub(crate) fn send_known<F: Translate>(skb: *mut __sk_buff) -> Verdict {
+pub(crate) fn send_known<F: Translate>(skb: *mut __sk_buff, is_chosen: bool) -> Verdict {
     let header = F::header(skb, ETHERNET, false);
     let transport = transport(skb, &header);
     let opens = connection::opens(header.protocol, &transport);
     let without = if opens { Verdict::ChooseEndpoint } else { Verdict::Stray };
+    let says = FourTuple::<F>::of_packet(&header, transport.ports);
     if is_hopped::<F>(skb) {
+        let frontend = F::frontend(says.destination, says.destination_port, header.protocol);
+        if has_own::<F>(&frontend) {
+            enter(skb, Clients::Hopped);
+        }
         return without;
     }
-    let says = FourTuple::<F>::of_packet(&header, transport.ports);
     let key = client_key(skb, &says, header.protocol);
     // Each SYN begins a flow.
-    if opens && header.protocol == TCP {
+    if opens && header.protocol == TCP && !is_chosen {
         return Verdict::ChooseHop;
     }
-    let Some(address) = known::<F>(&key) else { return Verdict::ChooseHop };
+    let Some(address) = known::<F>(&key) else {
+        return if is_chosen { without } else { Verdict::ChooseHop };
+    };
+    if is_chosen && !prove::<F>(skb, &key, address, opens) {
+        let _ = F::hops().remove(&key);
+        return without;
+    }
     if header.kind == PacketKind::First {
         remember_fragments::<F>(skb, address);
     }
-    send_to::<F>(skb, header.protocol, address, ANY).unwrap_or(without)
+    send_to::<F>(skb, header.protocol, address).unwrap_or(without)
 }
 
-/// Chooses the node for a packet, and sends it on there. Otherwise as [`send_known`].
+/// Chooses the node for a packet, and writes the entry of its flow: [`Verdict::SendHop`]. Otherwise as [`send_known`].
 #[inline(always)]
 pub(crate) fn choose<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let header = F::header(skb, ETHERNET, false);
@@ -96,29 +104,61 @@ pub(crate) fn choose<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let without = if opens { Verdict::ChooseEndpoint } else { Verdict::Stray };
     let says = FourTuple::<F>::of_packet(&header, transport.ports);
     let frontend = F::frontend(says.destination, says.destination_port, header.protocol);
-    if opens && is_denied::<F>(&frontend, says.source) || !F::is_unicast(says.source) {
+    let is_denied = opens && is_denied::<F>(&frontend, says.source);
+    if is_denied || !F::is_unicast(says.source) || !is_of_service::<F>(&frontend) {
         return without;
     }
-    let Some((resolved, node)) = of_table::<F>(&frontend, (says.source, says.source_port)) else {
+    let client = (says.source, says.source_port);
+    let resolved = decide_for::<F>(&frontend, Asks::Outside, client);
+    let locality = F::locality(&resolved.endpoint);
+    if resolved.verdict != Resolution::Redirect || locality == Locality::Node {
         return without;
-    };
+    }
     let (address, port) = F::endpoint_parts(&resolved.endpoint);
-    if header.kind == PacketKind::First {
-        remember_fragments::<F>(skb, address);
-    }
-    let Some(verdict) = send_to::<F>(skb, header.protocol, address, node) else { return without };
+    let hop = Hop {
+        address: F::bytes(address),
+        port,
+        locality: locality as u8,
+        reserved: 0,
+        service: resolved.service,
+        last_used: (now() >> TICK) as u32,
+    };
     let key = client_key(skb, &says, header.protocol);
-    let last_used = (now() >> TICK) as u32;
-    let address = F::bytes(address);
-    let hop = Hop { address, port, reserved: 0, service: resolved.service, last_used };
-    // A full map forgets an entry. If memory is short, the table decides about the next packet, too.
-    let _ = F::hops().insert(&key, &hop, BPF_ANY.into());
+    // A full map forgets an entry.
+    if F::hops().insert(&key, &hop, BPF_ANY.into()).is_err() {
+        return without;
+    }
     if opens {
-        count_choice::<F>(&resolved);
-        note::begin(skb);
         note::note::<F>(skb, &resolved, Told::Routed);
     }
-    verdict
+    Verdict::SendHop
+}
+
+/// Whether the node of a flow's endpoint is proved, and the route to the endpoint leads to that node. Then a new flow is
+/// counted.
+#[inline(always)]
+fn prove<F: Route>(
+    skb: *mut __sk_buff,
+    key: &TupleOf<F>,
+    address: F::Address,
+    opens: bool,
+) -> bool {
+    let Some(hop) = F::hops().get_ptr(key) else { return false };
+    // SAFETY: a look-up's value, as in `known`.
+    let (port, service, locality) = unsafe { ((*hop).port, (*hop).service, (*hop).locality) };
+    let Some(member) = F::members().get_ptr(&F::member_key(service, (address, port))) else {
+        return false;
+    };
+    // SAFETY: one aligned word.
+    let node = Member::node(unsafe { (&raw const (*member).state).read_volatile() });
+    // Without an address the neighbour has to be asked first.
+    let is_proved = node != 0
+        && way::<F>(skb, key.protocol, address)
+            .is_some_and(|way| peer::<F>(way.dmac) == u32::from(node) | PROVED);
+    if is_proved && opens {
+        count_connection(service, Some(Locality::from_byte(locality)));
+    }
+    is_proved
 }
 
 /// Remembers the fragments of a datagram whose first one is sent on.
@@ -128,26 +168,6 @@ fn remember_fragments<F: Translate>(skb: *mut __sk_buff, endpoint: F::Address) {
     let ports = ports_of(skb, &header).unwrap_or_default();
     let to = FourTuple::<F> { destination: endpoint, ..FourTuple::of_packet(&header, ports) };
     fragment::remember(skb, &header, &to, HOP, now(), Hook::Ingress);
-}
-
-/// What the table of a Service with direct return says for a client, if that is an endpoint of another node: and that
-/// node's tag.
-#[inline(always)]
-fn of_table<F: Client>(
-    frontend: &FrontendOf<F>,
-    client: (F::Address, u16),
-) -> Option<(Resolved<F>, u16)> {
-    if !is_of_service::<F>(frontend) {
-        return None;
-    }
-    let resolved = decide_for::<F>(frontend, Asks::Outside, client);
-    let is_far = resolved.verdict == Resolution::Redirect
-        && F::locality(&resolved.endpoint) != Locality::Node;
-    let member = F::member_key(resolved.service, F::endpoint_parts(&resolved.endpoint));
-    let member = F::members().get_ptr(&member)?;
-    // SAFETY: one aligned word.
-    let node = Member::node(unsafe { (&raw const (*member).state).read_volatile() });
-    (is_far && node != ANY).then_some((resolved, node))
 }
 
 /// Whether a frontend is of a Service with direct return.
@@ -184,22 +204,14 @@ pub(crate) fn known<F: Family>(key: &TupleOf<F>) -> Option<F::Address> {
     Some(address)
 }
 
-/// Sends a packet on towards an endpoint, if the route leads by the uplink. `node`: the tag of a node that has to be
-/// proved at the next hop, or [`ANY`]. `None`: it may not, and is unchanged; or it cannot be written.
+/// The kernel's answer about the way to an endpoint, if that leads by the uplink by which a packet has come. Without an
+/// address of the next hop's if the neighbour is not known.
 #[inline(always)]
-pub(crate) fn send_to<F: Route + Write>(
-    skb: *mut __sk_buff,
-    protocol: u8,
-    endpoint: F::Address,
-    node: u16,
-) -> Option<Verdict> {
+fn way<F: Route>(skb: *mut __sk_buff, protocol: u8, endpoint: F::Address) -> Option<FibLookup> {
     let snat = SNAT.get_ptr(0)?;
     let (own, uplink) = F::own_fields(snat);
     // SAFETY: fields of an array's element. Only the agent writes them.
     let (own, uplink) = unsafe { (F::words(own.read_volatile()), uplink.read_volatile()) };
-    if is_hopped::<F>(skb) {
-        return None;
-    }
     // Zero while the kernel gives connections their source: it may have rules for what it forwards.
     if uplink != device(skb) || vlan(skb) != 0 {
         return None;
@@ -213,22 +225,34 @@ pub(crate) fn send_to<F: Route + Write>(
     // SAFETY: a context of this hook, and a whole question.
     let answer =
         unsafe { bpf_fib_lookup(skb.cast(), &raw mut question, size_of::<FibLookup>() as i32, 0) };
-    let (answer, is_known) = (answer as u32, answer as u32 == BPF_FIB_LKUP_RET_SUCCESS);
-    if question.ifindex != uplink || !is_known && answer != BPF_FIB_LKUP_RET_NO_NEIGH {
+    let is_way = matches!(answer as u32, BPF_FIB_LKUP_RET_SUCCESS | BPF_FIB_LKUP_RET_NO_NEIGH);
+    (is_way && question.ifindex == uplink).then_some(question)
+}
+
+/// Sends a packet on towards an endpoint, if the route leads by the uplink. `None`: it may not, and is unchanged; or it
+/// cannot be written.
+#[inline(always)]
+pub(crate) fn send_to<F: Route + Write>(
+    skb: *mut __sk_buff,
+    protocol: u8,
+    endpoint: F::Address,
+) -> Option<Verdict> {
+    if is_hopped::<F>(skb) {
         return None;
     }
-    if node != ANY && !(is_known && peer::<F>(question.dmac) == u32::from(node) | PROVED) {
-        return None;
-    }
-    let mut next: NextHop = unsafe { core::mem::zeroed() };
-    next.nh_family = question.family.into();
-    // SAFETY: fields of unions of plain words.
-    unsafe { next.__bindgen_anon_1.ipv6_nh = question.__bindgen_anon_4.ipv6_dst };
+    let way = way::<F>(skb, protocol, endpoint)?;
     if !F::hop(skb) {
         return None;
     }
+    // SAFETY: fields of unions of plain words, and all zeros are a valid value.
+    let mut next = unsafe {
+        let mut next: NextHop = core::mem::zeroed();
+        next.nh_family = way.family.into();
+        next.__bindgen_anon_1.ipv6_nh = way.__bindgen_anon_4.ipv6_dst;
+        next
+    };
     // SAFETY: a context of this hook, and whole parameters; without flags the helper always succeeds.
-    unsafe { bpf_redirect_neigh(uplink, &raw mut next, size_of::<NextHop>() as i32, 0) };
+    unsafe { bpf_redirect_neigh(device(skb), &raw mut next, size_of::<NextHop>() as i32, 0) };
     count(Hook::Ingress, Outcome::SentOn);
     Some(Verdict::Redirect)
 }

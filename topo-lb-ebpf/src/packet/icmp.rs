@@ -95,8 +95,7 @@ pub(crate) fn send_on<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let quoted = load::<u32>(skb, inner.transport).unwrap_or_default();
     let says = FourTuple::of_packet(&inner, quoted).reversed();
     let key = says.key(inner.protocol, FROM_CLIENT, client_device(skb));
-    let sent = hop::known::<F>(&key)
-        .and_then(|address| hop::send_to::<F>(skb, F::ICMP, address, hop::ANY));
+    let sent = hop::known::<F>(&key).and_then(|address| hop::send_to::<F>(skb, F::ICMP, address));
     sent.unwrap_or_else(|| unmatched(hook))
 }
 

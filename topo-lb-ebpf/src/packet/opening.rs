@@ -22,15 +22,14 @@ use crate::base::family::{ConnectionOf, Family, FrontendOf, TupleOf};
 use crate::base::maps::{RETURNS_DIRECTLY, SERVES_ALL_FRONTENDS};
 use crate::decide::affinity::{self, Client};
 use crate::decide::resolve::{
-    Asks, Resolution, Resolved, Row, count_choice, decide, has_own, random, revision,
+    Asks, Resolution, Resolved, Row, count_choice, decide, random, revision,
 };
 use crate::packet::budget::{self, Permit};
 use crate::packet::connection::{find_half_open, holds, other_key};
 use crate::packet::fast_path::FastPath;
 use crate::packet::four_tuple::{EntryFields, FourTuple, NewEntry};
-use crate::packet::hop;
 use crate::packet::note::note;
-use crate::packet::outside::is_of_outside;
+use crate::packet::outside::{asks, is_of_outside};
 use crate::packet::port::{PORT_ATTEMPTS, Takes, may_take};
 use crate::packet::reply_filter;
 
@@ -87,12 +86,7 @@ pub(crate) fn choose<F: Client>(
     if SERVES_ALL_FRONTENDS.load() != 0 && F::is_loopback(says.destination) {
         return Chosen::Untouched;
     }
-    let asks = match is_of_outside::<F>(key) {
-        true if hop::is_hopped::<F>(skb) && has_own::<F>(frontend) => Asks::Hopped,
-        true => Asks::Outside,
-        false => Asks::Inside,
-    };
-    let resolved = decide_for::<F>(frontend, asks, (client, says.source_port));
+    let resolved = decide_for::<F>(frontend, asks(skb), (client, says.source_port));
     count_choice(&resolved);
     let chosen = match resolved.verdict {
         Resolution::Untouched => return Chosen::Untouched,
@@ -116,7 +110,7 @@ pub(crate) fn choose<F: Client>(
 }
 
 /// Chooses an endpoint for a packet of a client, by its address and port. Clients outside get it by a hash if the row is
-/// a table, and with direct return always: so all nodes choose alike.
+/// a table, so that all nodes choose alike; and where packets may be sent on, as they are chosen for twice.
 #[inline(always)]
 pub(crate) fn decide_for<F: Client>(
     frontend: &FrontendOf<F>,
@@ -124,7 +118,8 @@ pub(crate) fn decide_for<F: Client>(
     (client, port): (F::Address, u16),
 ) -> Resolved<F> {
     let number = |row: Row| {
-        if asks == Asks::Inside || !row.is_table && RETURNS_DIRECTLY.load() == 0 {
+        let returns_directly = RETURNS_DIRECTLY.load() != 0 && row.is_outside;
+        if asks == Asks::Inside || !row.is_table && !returns_directly {
             return random();
         }
         let [first, second] = F::halves(client);

@@ -11,7 +11,7 @@ use crate::base::family::{V4, V6};
 use crate::packet::outcomes::Hook;
 use crate::packet::tc::Done;
 use crate::packet::verdict::Verdict;
-use crate::packet::{collision, fragment, hooks, hop, icmp, over, refuse, snat, tc, trace};
+use crate::packet::{collision, fragment, hop, icmp, over, refuse, snat, tc, trace};
 
 macro_rules! steps {
     ($(
@@ -71,11 +71,9 @@ steps! {
     stray, stray4, stray6: tc::stray;
     /// Handles such a packet that leaves the node again.
     leave_stray, leave_stray4, leave_stray6: tc::leave_stray;
-    /// Sends a packet of no known connection on to the node of its endpoint: by the two steps that follow.
-    send_hop, send_hop4, send_hop6: hooks::hop;
     /// Sends a packet of a known flow on to the node of its endpoint.
-    send_known, send_known4, send_known6: hop::send_known;
-    /// Chooses that node for a flow, and sends a packet of it on there.
+    send_known, send_known4, send_known6: hop::send_known, is_chosen: bool;
+    /// Chooses that node for a flow.
     choose_hop, choose_hop4, choose_hop6: hop::choose;
     /// Chooses an endpoint for a packet that opens a connection.
     open, open4, open6: tc::open;

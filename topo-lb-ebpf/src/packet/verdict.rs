@@ -53,6 +53,8 @@ pub(crate) enum Verdict {
     OpenDirect = 117,
     /// Step: choose the node to which packets of a flow are sent on.
     ChooseHop = 119,
+    /// Step: send the packet on to the node that is chosen.
+    SendHop = 121,
     /// Step: send an ICMP error on to the node of the endpoint.
     HopError = 120,
     /// Step: leave the segment of another connection untouched.
