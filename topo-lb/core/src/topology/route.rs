@@ -58,6 +58,10 @@ pub struct Route {
     pub affinity_seconds: Option<u32>,
     /// Endpoints that serve but are not chosen, nor in `wider`: existing flows may stay. Sorted.
     pub serving: Vec<SocketAddr>,
+    /// New connections of the same client get the same endpoint on every node, unless some spill.
+    pub consistent: bool,
+    /// With direct return, the tags of the nodes of endpoints on other nodes. Sorted.
+    pub nodes: Vec<(SocketAddr, u16)>,
     /// `namespace/name:port` of the Service port for logs; a port without a name has its number.
     pub name: Arc<str>,
 }
@@ -251,6 +255,8 @@ fn refusing(
         failures: 0,
         affinity_seconds: None,
         serving: Vec::new(),
+        consistent: false,
+        nodes: Vec::new(),
         name,
     }
 }
@@ -315,6 +321,8 @@ fn route(
             .filter(|(one, status)| left(**status) && one.serves())
             .map(|(one, _)| one.address)
             .collect(),
+        consistent: false,
+        nodes: Vec::new(),
         name,
     }
 }

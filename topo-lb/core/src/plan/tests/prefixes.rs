@@ -237,7 +237,7 @@ impl Agent {
         let store = &self.world.store;
         let listed = store.members().iter();
         let listed: BTreeMap<_, _> = listed
-            .map(|(&(index, address), &chosen)| ((&*store.names()[&index], address), chosen))
+            .map(|(&(index, address), it)| ((&*store.names()[&index], address), it.is_chosen()))
             .collect();
         prop_assert_eq!(listed, wanted);
         Ok(())

@@ -120,6 +120,8 @@ pub(super) fn route(
         failures: 0,
         affinity_seconds: None,
         serving: Vec::new(),
+        consistent: false,
+        nodes: Vec::new(),
         name: "".into(),
     }
 }

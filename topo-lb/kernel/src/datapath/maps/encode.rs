@@ -8,11 +8,11 @@ use topo_lb_common::backend::{Backend4, Backend6, Locality};
 use topo_lb_common::maps;
 use topo_lb_common::members::{MemberKey4, MemberKey6};
 use topo_lb_common::record::{DROPS, FAILURES_SHIFT, INLINE4, INLINE6, NO_TIER, Record4, Record6};
-use topo_lb_common::selection::NO_SLOTS;
+use topo_lb_common::selection::{HASHED, NO_SLOTS};
 use topo_lb_common::sources::{FRONTEND_BITS4, FRONTEND_BITS6, Source4, Source6};
 
 use topo_lb_core::cluster::{Clients, Frontend, Protocol};
-use topo_lb_core::plan::Entry;
+use topo_lb_core::plan::{Entry, maglev};
 use topo_lb_core::topology::Chosen;
 
 /// The kernel's number of a protocol.
@@ -259,7 +259,7 @@ pub fn record<L: Layout>(
     entry: &Entry,
     slot_base: Option<u32>,
 ) -> L::Record {
-    let row = if slot_base.is_none() { backends::<L>(&entry.row) } else { Vec::new() };
+    let row = if slot_base.is_none() { backends::<L>(&entry.filled()) } else { Vec::new() };
     let head = Head {
         service: entry.index,
         tier: entry.tier.unwrap_or(NO_TIER),
@@ -267,7 +267,7 @@ pub fn record<L: Layout>(
         count: entry.count,
         wider: match entry.drops {
             true => DROPS,
-            false => (entry.row.len() - usize::from(entry.count)) as u16,
+            false => (entry.slots() - u32::from(entry.count)) as u16,
         },
         spill: entry.spill,
         failures: entry.failures,
@@ -285,12 +285,19 @@ pub fn entry<L: Layout>(
     let drops = head.count == 0 && head.wider == DROPS;
     let length = if drops { 0 } else { u32::from(head.count) + u32::from(head.wider) };
     let slot_base = (head.slot_base != NO_SLOTS).then_some(head.slot_base);
-    let row = match slot_base {
+    let row: Vec<_> = match slot_base {
         Some(base) => (0..length)
             .filter_map(|place| slot(base.checked_add(place)?))
             .map(|backend| L::read_backend(&backend))
             .collect(),
         None => inline.iter().take(length as usize).map(L::read_backend).collect(),
+    };
+    let (row, table) = match head.spill {
+        HASHED => {
+            let (row, shares) = maglev::folded(&row);
+            (row, Some(shares.into()))
+        }
+        _ => (row.into(), None),
     };
     let entry = Entry {
         index: head.service,
@@ -301,6 +308,7 @@ pub fn entry<L: Layout>(
         failures: head.failures,
         affinity_seconds: head.affinity_seconds,
         row,
+        table,
     };
     (frontend, entry, slot_base)
 }
@@ -339,6 +347,7 @@ mod tests {
             failures: 15,
             affinity_seconds: 600,
             row: row.into(),
+            table: None,
         }
     }
 
