@@ -218,8 +218,8 @@ impl<'a> Decision<'a> {
                 let (rules, weights, only_local) = policy.for_outside(service);
                 (rules, weights, only_local.then_some("externalTrafficPolicy"))
             }
-            // Another node has decided.
-            Clients::Peers => (&policy.rules, None, Some("direct return")),
+            // Another node has followed the policy.
+            Clients::Peers => (&Rules::None, None, Some("direct return")),
         };
         let weighed_label = weights.and_then(Weights::label).unwrap_or_default();
         let is_external = clients == Clients::Outside && policy.external.is_some();

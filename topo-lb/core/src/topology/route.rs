@@ -8,8 +8,9 @@ use topo_lb_common::selection::SPILL_ONE;
 
 use super::candidate;
 use super::direct::{self, Direct, DirectDials};
+use super::direct_return::{self, Choice, DirectReturn};
 use super::evaluation::{CandidateStatus, Evaluation};
-use super::exposed::{ByClients, Exposing, FrontendOfKind};
+use super::exposed::{Apart, ByClients, Exposing, FrontendOfKind};
 use super::label::Here;
 use super::policy::{self, Policy};
 use super::rules::Rules;
@@ -100,7 +101,8 @@ impl Route {
 
 /// The routes of a Service, by port and address family: one for its ClusterIPs, without those that a
 /// device of this node has, and its other frontends. These have one of their own with
-/// `internalTrafficPolicy: Local`, and one more for clients outside who get other endpoints. One
+/// `internalTrafficPolicy: Local`, one more for clients outside who get other endpoints, and with direct return
+/// one more for packets that other nodes send on. One
 /// more is for clients that dial endpoints directly: it refuses them, or leads them where the ClusterIPs lead. A
 /// headless Service has this one alone.
 /// Empty if the Service is unknown, bypassed or without any of them.
@@ -123,7 +125,8 @@ pub fn routes(
     }
     let families = candidate::families(service);
     let exposing = exposing.filter(|_| !is_headless(service));
-    let differs = differs_outside(&policy, service, exposing);
+    let apart = apart(&policy, service, exposing);
+    let choice = policy.choice(service, exposing);
     // About ClusterIPs.
     let local = service.internal_local && !is_headless(service);
     let mut routes = Vec::with_capacity(service.ports.len() * families.len());
@@ -139,12 +142,16 @@ pub fn routes(
                 let is_seen = state.ejections().unseen.is_none() && port.protocol == Protocol::Tcp;
                 let ejection = policy.ejection.filter(|_| is_seen && !is_headless(service));
                 let failures = ejection.map_or(0, |it| it.failures);
-                Route { strict: only_local || route.strict, failures, ..route }
+                let nodes = match apart.returns_directly {
+                    true => direct_return::nodes(done, here),
+                    false => Vec::new(),
+                };
+                Route { strict: only_local || route.strict, failures, nodes, ..route }
             };
             let rules = &policy.rules;
             let by = (rules, policy.weights.as_ref());
-            let (mut own, ByClients { anywhere, outside }) =
-                frontends(state, service, exposing, place, family, differs);
+            let (mut own, ByClients { anywhere, outside, peers }) =
+                frontends(state, service, exposing, place, family, apart);
             // These lead where a ClusterIP leads, but whatever `internalTrafficPolicy` says, and for
             // clients of this node whatever `externalTrafficPolicy` says (kube-proxy: the endpoints of
             // `Cluster`).
@@ -170,7 +177,13 @@ pub fn routes(
                 let mut route = lead(outside, rules, &done, only_local);
                 let exposure = service.exposure.as_ref();
                 route.source_ranges = exposure.and_then(|it| it.limits(family)).cloned();
+                route.consistent = choice == Choice::Consistent;
                 routes.push(route);
+            }
+            // Also without an endpoint: that they are there says that the Service has direct return.
+            if !peers.is_empty() {
+                let done = evaluate((&Rules::None, None), true);
+                routes.push(lead(peers, &Rules::None, &done, false));
             }
         }
     }
@@ -203,31 +216,33 @@ pub fn headless_dials(
     ports.filter_map(dials).collect()
 }
 
-/// Whether clients outside get other endpoints at node ports, load balancer IPs and external IPs.
-pub(super) fn differs_outside(
-    policy: &Policy<'_>,
-    service: &Service,
-    exposing: Option<&Exposing>,
-) -> bool {
-    exposing.is_some_and(|it| it.outside) && (service.external_local || policy.external.is_some())
+/// Which node ports, load balancer IPs and external IPs clients outside have for themselves, as they get other
+/// endpoints there, or choose in another way.
+pub(super) fn apart(policy: &Policy<'_>, service: &Service, exposing: Option<&Exposing>) -> Apart {
+    let differs = service.external_local || policy.external.is_some();
+    let chooses = policy.choice == Some(Choice::Consistent);
+    Apart {
+        all: exposing.is_some_and(|it| it.outside) && (differs || chooses),
+        returns_directly: DirectReturn::of(policy, service, exposing) == DirectReturn::Yes,
+    }
 }
 
 /// The frontends of one family of the port at `place`: the ClusterIPs that no device of this node has, and
-/// the others. `differs`: [`differs_outside`].
+/// the others. `apart`: [`apart`].
 pub(super) fn frontends(
     state: &State,
     service: &Service,
     exposing: Option<&Exposing>,
     place: usize,
     family: Family,
-    differs: bool,
+    apart: Apart,
 ) -> (Vec<FrontendOfKind>, ByClients) {
     let port = &service.ports[place];
     let own = service.cluster_ips.iter().filter(|&&address| Family::of(address) == family);
     let own = own.filter(|&&address| state.local_device(address).is_none());
     let own = own.map(|&address| Frontend::new(address, port.port, port.protocol));
     let exposed = exposing.map(|it| it.of(state, service, place, family)).unwrap_or_default();
-    let others = ByClients::of(exposed, service, family, differs);
+    let others = ByClients::of(exposed, service, family, apart);
     (own.map(|it| (FrontendKind::ClusterIp, it)).collect(), others)
 }
 
