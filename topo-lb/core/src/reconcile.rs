@@ -126,6 +126,11 @@ impl Reconciler {
         self.scope
     }
 
+    /// Which frontends besides ClusterIPs are handled.
+    pub fn exposed(&self) -> Exposing {
+        self.exposing.clone().unwrap_or_default()
+    }
+
     /// The cluster's objects.
     pub fn state(&self) -> &State {
         &self.state

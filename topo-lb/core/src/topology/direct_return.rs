@@ -4,6 +4,7 @@
 //! Those get frontends of their own for clients outside, and others for packets that another node has sent on. For the
 //! latter, only endpoints of this node count, whatever the policy says, as that was the first node's to follow.
 
+use std::fmt;
 use std::net::SocketAddr;
 
 use topo_lb_common::members::node_tag;
@@ -11,43 +12,47 @@ use topo_lb_common::members::node_tag;
 use super::evaluation::Evaluation;
 use super::exposed::Exposing;
 use super::label::Here;
-use super::policy::Policy;
 use super::validation::{Rule, quoted};
-use crate::cluster::Service;
+use crate::cluster::{Annotation, Service};
+use crate::flag::DIRECT_RETURN;
 
 /// Whether packets of clients outside are sent on to the nodes of their endpoints as they are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DirectReturn {
-    /// They are.
-    #[strum(serialize = "yes")]
+    /// They are, where the network is fit for it.
     Yes,
-    /// They would be, if the agent has its flag.
-    #[strum(serialize = "if agents have --direct-return auto")]
+    /// They would be, if the agent is started so.
     IfAsked,
-    /// The agent lacks its flag.
-    #[strum(serialize = "no, as this agent has --direct-return off")]
+    /// The agent is not.
     Off,
     /// The Service says so.
-    #[strum(serialize = "no, as topo-lb.io/direct-return says")]
     OptedOut,
-    /// Endpoints of other nodes do not count.
-    #[strum(serialize = "no, as externalTrafficPolicy: Local leaves out endpoints of other nodes")]
+    /// `externalTrafficPolicy: Local` leaves endpoints of other nodes out.
     Local,
 }
 
 impl DirectReturn {
-    /// `exposing`: what the agent serves; `None`: not known.
-    pub(super) const fn of(
-        policy: &Policy<'_>,
-        service: &Service,
-        exposing: Option<&Exposing>,
-    ) -> Self {
+    /// `takes_part`: as the annotation says; `exposing`: what the agent serves, `None`: not known.
+    #[must_use]
+    pub const fn of(takes_part: bool, service: &Service, exposing: Option<&Exposing>) -> Self {
         match exposing {
             _ if service.external_local => Self::Local,
-            _ if !policy.direct_return => Self::OptedOut,
+            _ if !takes_part => Self::OptedOut,
             None => Self::IfAsked,
             Some(it) if it.outside && it.direct_return => Self::Yes,
             Some(_) => Self::Off,
+        }
+    }
+}
+
+impl fmt::Display for DirectReturn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Yes => f.write_str("yes"),
+            Self::IfAsked => write!(f, "yes, if {DIRECT_RETURN} is auto"),
+            Self::Off => write!(f, "no: {DIRECT_RETURN} is off"),
+            Self::OptedOut => write!(f, "no: {} says so", Annotation::DirectReturn),
+            Self::Local => f.write_str("no: externalTrafficPolicy is Local"),
         }
     }
 }
@@ -63,6 +68,16 @@ pub enum Choice {
 }
 
 impl Choice {
+    /// `asked`: by the annotation.
+    #[must_use]
+    pub fn of(asked: Option<Self>, direct_return: DirectReturn) -> Self {
+        let default = match direct_return {
+            DirectReturn::Yes => Self::Consistent,
+            _ => Self::Random,
+        };
+        asked.unwrap_or(default)
+    }
+
     pub(super) fn from_annotation(text: &str) -> Result<Self, Rule> {
         text.trim().parse().map_err(|_| Rule::ChoiceUnknown { text: quoted(text) })
     }

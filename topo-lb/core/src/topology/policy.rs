@@ -7,8 +7,7 @@ use crate::cluster::service::PolicySources;
 use crate::cluster::{Above, Annotation, Protocol, Service, State};
 
 use super::direct::Direct;
-use super::direct_return::{Choice, DirectReturn};
-use super::exposed::Exposing;
+use super::direct_return::Choice;
 use super::field::Field;
 use super::keys::Keys;
 use super::min_endpoints::Least;
@@ -314,15 +313,6 @@ impl<'a> Policy<'a> {
             Some(external) => (external, None, false),
             None => (&self.rules, self.weights.as_ref(), service.external_local),
         }
-    }
-
-    /// How clients outside choose.
-    pub(super) fn choice(&self, service: &Service, exposing: Option<&Exposing>) -> Choice {
-        let default = match DirectReturn::of(self, service, exposing) {
-            DirectReturn::Yes => Choice::Consistent,
-            _ => Choice::Random,
-        };
-        self.choice.unwrap_or(default)
     }
 
     /// Why topo-lb does not translate `service`; `None` if it does. [`Scope::OptIn`] includes

@@ -126,7 +126,8 @@ pub fn routes(
     let families = candidate::families(service);
     let exposing = exposing.filter(|_| !is_headless(service));
     let apart = apart(&policy, service, exposing);
-    let choice = policy.choice(service, exposing);
+    let direct_return = DirectReturn::of(policy.direct_return, service, exposing);
+    let choice = Choice::of(policy.choice, direct_return);
     // About ClusterIPs.
     let local = service.internal_local && !is_headless(service);
     let mut routes = Vec::with_capacity(service.ports.len() * families.len());
@@ -223,7 +224,8 @@ pub(super) fn apart(policy: &Policy<'_>, service: &Service, exposing: Option<&Ex
     let chooses = policy.choice == Some(Choice::Consistent);
     Apart {
         all: exposing.is_some_and(|it| it.outside) && (differs || chooses),
-        returns_directly: DirectReturn::of(policy, service, exposing) == DirectReturn::Yes,
+        returns_directly: DirectReturn::of(policy.direct_return, service, exposing)
+            == DirectReturn::Yes,
     }
 }
 
