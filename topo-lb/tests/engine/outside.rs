@@ -8,6 +8,7 @@ use topo_lb_common::members::node_tag;
 use topo_lb_core::cluster::{
     Clients, Exposure, FrontendKind, LocalAddresses, NodePortAddresses, Service, State, Update,
 };
+use topo_lb_core::explain::report_of_agent;
 use topo_lb_core::topology::exposed::Exposing;
 use topo_lb_core::topology::{self, Scope, Verdict};
 
@@ -201,6 +202,7 @@ fn without_the_outside_there_are_no_entries_for_it() {
     assert!(frontends.all(|(_, frontend)| frontend.clients == Clients::Anywhere));
 }
 
+/// What an agent with `--direct-return auto` serves.
 const DIRECT: Exposing = Exposing {
     node_ports: NodePortAddresses::Primary,
     external_ips: Vec::new(),
@@ -294,5 +296,43 @@ fn routes_of_direct_return_name_the_nodes_of_endpoints_elsewhere_and_keep_the_re
     }
     for opted_out in [saying(Some("false"), None, limited), local(service())] {
         assert!(routes(opted_out).iter().all(|route| route.nodes.is_empty()));
+    }
+}
+
+#[test]
+fn explain_says_whether_a_service_has_direct_return_and_why_not() {
+    let said = |service: Service, exposing: &Exposing| {
+        let state = state(&cluster(service, true));
+        let report = report_of_agent(&state, "here", Scope::All, &[], &BTreeMap::new(), exposing);
+        let exposed = report.services[0].exposed.clone().unwrap();
+        (exposed.direct_return.unwrap(), exposed.choice.unwrap_or("random"))
+    };
+    let off = Exposing { direct_return: false, ..DIRECT };
+    let spilling = keyed(&format!("{Z},*")).asking(|policy| policy.spill = Some("10%".into()));
+    for (service, exposing, direct_return, choice) in [
+        (service(), &DIRECT, "yes", "consistent"),
+        (service(), &off, "no: --direct-return is off", "random"),
+        (
+            saying(None, Some("consistent"), service()),
+            &off,
+            "no: --direct-return is off",
+            "consistent",
+        ),
+        (
+            saying(Some("false"), None, service()),
+            &DIRECT,
+            "no: topo-lb.io/direct-return says so",
+            "random",
+        ),
+        (
+            Service { external_local: true, ..service() },
+            &DIRECT,
+            "no: externalTrafficPolicy is Local",
+            "random",
+        ),
+        (spilling, &DIRECT, "yes", "random, as some connections spill"),
+    ] {
+        let said = said(exposed(service), exposing);
+        assert_eq!((&*said.0, said.1), (direct_return, choice));
     }
 }
