@@ -46,8 +46,10 @@ impl World {
     ) -> BTreeSet<ServiceId> {
         let mut touched = BTreeSet::new();
         for (id, mut routes) in changes {
-            for (place, route) in routes.iter_mut().enumerate() {
-                route.place = place;
+            // Routes of one name are of one port.
+            let names: Vec<_> = routes.iter().map(|route| route.name.clone()).collect();
+            for route in &mut routes {
+                route.place = names.iter().position(|name| *name == route.name).unwrap();
             }
             touched.extend(self.desired.set(id, routes));
         }

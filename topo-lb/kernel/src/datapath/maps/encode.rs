@@ -330,6 +330,8 @@ pub fn read_text(bytes: &[u8]) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use topo_lb_common::counters::NAME_LENGTH;
+    use topo_lb_core::cluster::Family;
+    use topo_lb_core::topology::Part;
 
     use super::*;
 
@@ -372,6 +374,25 @@ mod tests {
         let read = entry::<V6>(&value, |slot| slots.get(slot as usize - 100).copied());
         assert_eq!(read, (key, wanted, Some(100)));
         assert_eq!(value.addresses, [[0; 16]; INLINE6]);
+    }
+
+    #[test]
+    fn a_table_is_written_in_its_row_s_place_and_folded_when_it_is_read() {
+        for (count, slots) in [(1, 1), (3, 1_601)] {
+            let at = |n| chosen(&format!("10.0.0.{n}:80"), Locality::Zone);
+            let parts = [Part { weight: 1, endpoints: (1..=count).map(at).collect() }];
+            let (row, shares) = maglev::apportioned(&parts);
+            let plain = entry_of(row.to_vec(), shares.size());
+            let wanted = Entry { spill: HASHED, table: Some(shares.into()), ..plain };
+            assert_eq!((wanted.slots(), wanted.count), (slots, slots as u16));
+            let base = wanted.needs_slots(Family::V4).then_some(7);
+            let key = V4::frontend([203, 0, 113, 7], 80, address::TCP | address::OUTSIDE);
+            let value = record::<V4>(key, &wanted, base);
+            assert_eq!((value.count, value.wider, value.spill), (slots as u16, 0, HASHED));
+            let written = backends::<V4>(&wanted.filled());
+            let read = entry::<V4>(&value, |slot| written.get(slot as usize - 7).copied());
+            assert_eq!(read, (key, wanted, base));
+        }
     }
 
     #[test]
