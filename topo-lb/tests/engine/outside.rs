@@ -288,7 +288,7 @@ fn routes_of_direct_return_name_the_nodes_of_endpoints_elsewhere_and_keep_the_re
     assert_eq!(all.len(), 3, "clients anywhere, outside, and other nodes");
     for route in &all {
         let for_peers = route.frontends[0].1.clients == Clients::Peers;
-        assert_eq!(route.nodes, [(at(2), tag("near")), (at(3), tag("far"))]);
+        assert_eq!(*route.nodes, [(at(2), tag("near")), (at(3), tag("far"))]);
         assert_eq!(route.affinity_seconds, Some(60));
         assert!(!route.strict && !route.drops);
         assert_eq!(route.source_ranges.is_some(), route.frontends[0].1.clients == Clients::Outside);

@@ -38,7 +38,7 @@ pub struct Target {
     /// Serving endpoints that are not chosen.
     serving: Box<[SocketAddr]>,
     /// The node tags of the members on other nodes, if packets may be sent on to them. Sorted.
-    nodes: Box<[(SocketAddr, u16)]>,
+    nodes: Arc<[(SocketAddr, u16)]>,
     /// Whether the kernel needs the Service's members: for UDP flows, session affinity, ejection and tc.
     lists_members: bool,
     /// The row has endpoints more than once.
@@ -110,7 +110,7 @@ impl Target {
             },
             // Without `lists_members`, the kernel needs none: most of a cluster's endpoints.
             serving: if lists_members { route.serving.into() } else { Box::default() },
-            nodes: if lists_members { route.nodes.into() } else { Box::default() },
+            nodes: route.nodes,
             lists_members,
             is_weighted,
             strict: route.strict,

@@ -82,21 +82,24 @@ impl Shares {
         let of =
             |(chosen, &slots): (&Chosen, &u16)| Asking::new(hash(chosen.address()), size, slots);
         let mut all: Vec<Asking> = row.iter().zip(&self.0).map(of).collect();
-        let nobody = Slot { rank: u16::MAX, hash: u32::MAX, owner: u16::MAX };
+        let nobody = Slot { rank: u16::MAX, owner: u16::MAX };
         let mut table = vec![nobody; size.into()];
         // Shares add up to the slots, so nobody asks in vain.
         let mut waiting: Vec<u16> = (0..all.len() as u16).collect();
         while let Some(owner) = waiting.pop() {
             while all[usize::from(owner)].lacks > 0 {
-                let (at, asked) = all[usize::from(owner)].ask(owner, size);
-                let slot = &mut table[usize::from(at)];
-                if asked < *slot {
+                let (at, rank) = all[usize::from(owner)].ask(size);
+                let (asking, held) = (Slot { rank, owner }, &mut table[usize::from(at)]);
+                // Of two that have it at the same place.
+                let lot = |slot: &Slot| (all[usize::from(slot.owner)].lot(at), slot.owner);
+                let order = rank.cmp(&held.rank).then_with(|| lot(&asking).cmp(&lot(held)));
+                if order.is_lt() {
+                    let loser = std::mem::replace(held, asking).owner;
                     all[usize::from(owner)].lacks -= 1;
-                    if let Some(loser) = all.get_mut(usize::from(slot.owner)) {
-                        loser.lacks += 1;
-                        waiting.push(slot.owner);
+                    if let Some(it) = all.get_mut(usize::from(loser)) {
+                        it.lacks += 1;
+                        waiting.push(loser);
                     }
-                    *slot = asked;
                 }
             }
         }
@@ -115,13 +118,11 @@ struct Asking {
     rank: u16,
 }
 
-/// Who has a slot; the smaller of two gets it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// Who has a slot.
+#[derive(Clone, Copy)]
 struct Slot {
     /// The slot's place in the owner's permutation.
     rank: u16,
-    /// Where two have it at the same place.
-    hash: u32,
     owner: u16,
 }
 
@@ -132,12 +133,17 @@ impl Asking {
         Self { lacks, hash, at: at as u16, step: step as u16, rank: 0 }
     }
 
-    /// The next slot, and what it says of its asking.
-    fn ask(&mut self, owner: u16, size: u16) -> (u16, Slot) {
+    /// The next slot, and its place in the permutation.
+    const fn ask(&mut self, size: u16) -> (u16, u16) {
         let (at, rank) = (self.at, self.rank);
-        self.at = ((u32::from(at) + u32::from(self.step)) % u32::from(size)) as u16;
+        let next = at as u32 + self.step as u32;
+        self.at = if next >= size as u32 { next - size as u32 } else { next } as u16;
         self.rank += 1;
-        (at, Slot { rank, hash: mixed(self.hash ^ u64::from(at)) as u32, owner })
+        (at, rank)
+    }
+
+    const fn lot(&self, at: u16) -> u32 {
+        mixed(self.hash ^ at as u64) as u32
     }
 }
 

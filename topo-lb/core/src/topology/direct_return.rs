@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use topo_lb_common::members::node_tag;
 
@@ -84,7 +85,7 @@ impl Choice {
 }
 
 /// The tags of the nodes of endpoints elsewhere that serve, by address.
-pub(super) fn nodes(done: &Evaluation<'_>, here: Here<'_>) -> Vec<(SocketAddr, u16)> {
+pub(super) fn nodes(done: &Evaluation<'_>, here: Here<'_>) -> Arc<[(SocketAddr, u16)]> {
     let tag = |node: &str| node_tag(node.as_bytes());
     let far = done.candidates.iter().filter(|one| one.serves() && !one.site.is_on(here.name));
     far.filter_map(|one| Some((one.address, tag(one.site.node()?)))).collect()

@@ -62,7 +62,7 @@ pub struct Route {
     /// New connections of the same client get the same endpoint on every node, unless some spill.
     pub consistent: bool,
     /// With direct return, the tags of the nodes of endpoints on other nodes. Sorted.
-    pub nodes: Vec<(SocketAddr, u16)>,
+    pub nodes: Arc<[(SocketAddr, u16)]>,
     /// `namespace/name:port` of the Service port for logs; a port without a name has its number.
     pub name: Arc<str>,
 }
@@ -137,22 +137,24 @@ pub fn routes(
             let evaluate = |by, only_local| {
                 Evaluation::whole(state, here, (service, port), by, family, only_local)
             };
+            let rules = &policy.rules;
+            let by = (rules, policy.weights.as_ref());
+            let done = evaluate(by, local);
+            let (mut own, ByClients { anywhere, outside, peers }) =
+                frontends(state, service, exposing, place, family, apart);
+            let nodes = match peers.is_empty() {
+                true => Arc::default(),
+                false => direct_return::nodes(&done, here),
+            };
             let lead = |frontends, rules: &Rules<'_>, done: &Evaluation<'_>, only_local: bool| {
                 let name = Arc::clone(&name);
                 let route = route(service, (place, port), frontends, name, rules, done, here);
                 let is_seen = state.ejections().unseen.is_none() && port.protocol == Protocol::Tcp;
                 let ejection = policy.ejection.filter(|_| is_seen && !is_headless(service));
                 let failures = ejection.map_or(0, |it| it.failures);
-                let nodes = match apart.returns_directly {
-                    true => direct_return::nodes(done, here),
-                    false => Vec::new(),
-                };
-                Route { strict: only_local || route.strict, failures, nodes, ..route }
+                let (strict, nodes) = (only_local || route.strict, Arc::clone(&nodes));
+                Route { strict, failures, nodes, ..route }
             };
-            let rules = &policy.rules;
-            let by = (rules, policy.weights.as_ref());
-            let (mut own, ByClients { anywhere, outside, peers }) =
-                frontends(state, service, exposing, place, family, apart);
             // These lead where a ClusterIP leads, but whatever `internalTrafficPolicy` says, and for
             // clients of this node whatever `externalTrafficPolicy` says (kube-proxy: the endpoints of
             // `Cluster`).
@@ -161,7 +163,6 @@ pub fn routes(
             } else if !anywhere.is_empty() {
                 routes.push(lead(anywhere, rules, &evaluate(by, false), false));
             }
-            let done = evaluate(by, local);
             routes.extend((!own.is_empty()).then(|| lead(own, rules, &done, local)));
             if policy.direct != Direct::Allow && scope::local(state, service, family).is_none() {
                 let dials = DirectDials::of(policy.direct, state, (service, port), &done, here);
@@ -273,7 +274,7 @@ fn refusing(
         affinity_seconds: None,
         serving: Vec::new(),
         consistent: false,
-        nodes: Vec::new(),
+        nodes: Arc::default(),
         name,
     }
 }
@@ -339,7 +340,7 @@ fn route(
             .map(|(one, _)| one.address)
             .collect(),
         consistent: false,
-        nodes: Vec::new(),
+        nodes: Arc::default(),
         name,
     }
 }

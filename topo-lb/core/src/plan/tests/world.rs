@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use topo_lb_common::backend::Locality;
 
@@ -123,7 +124,7 @@ pub(super) fn route(
         affinity_seconds: None,
         serving: Vec::new(),
         consistent: false,
-        nodes: Vec::new(),
+        nodes: Arc::default(),
         name: "".into(),
     }
 }
