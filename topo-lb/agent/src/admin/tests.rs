@@ -14,6 +14,7 @@ use topo_lb_core::cluster::{ServiceId, State};
 use topo_lb_core::flag::LISTEN;
 use topo_lb_core::plan::{Lack, Meanwhile, Shortage};
 use topo_lb_core::topology::Scope;
+use topo_lb_core::topology::exposed::Exposing;
 use topo_lb_kube::source::file;
 
 const CLUSTER: &str = "---
@@ -50,7 +51,14 @@ async fn own(mut questions: Questions, scrapes: Arc<AtomicUsize>) {
         match question {
             Question::View(to) => {
                 let (unprogrammed, devices) = (unprogrammed(), Vec::new());
-                let view = View { state: Arc::clone(&state), unprogrammed, devices, frontends: 2 };
+                let exposing = Exposing::default();
+                let view = View {
+                    state: Arc::clone(&state),
+                    unprogrammed,
+                    exposing,
+                    devices,
+                    frontends: 2,
+                };
                 let _ = to.send(view);
             }
             Question::Refused(_) => {}

@@ -182,6 +182,7 @@ mod tests {
         assert_eq!(size(maps::OWN4), maps::OWN + 128 * cpus());
         let fixed = specs.iter().filter(|spec| spec.map_type == MapType::LruHash);
         let by_flag = [maps::AFFINITY4, maps::AFFINITY6, maps::CLIENTS4, maps::CLIENTS6];
+        let by_flag = [&by_flag[..], &[maps::HOPS4, maps::HOPS6]].concat();
         let fixed = fixed.filter(|spec| !by_flag.contains(&spec.name));
         assert_eq!(fixed.count(), FIXED_LRU.len());
         // Without tc they take no memory.
