@@ -29,6 +29,12 @@ impl PeerMap {
         entries(&self.0, maps::PEERS).collect()
     }
 
+    /// Whether there is an entry.
+    #[must_use]
+    pub fn has(&self, peer: Peer) -> bool {
+        self.0.get(&Raw(peer), 0).is_ok()
+    }
+
     /// Writes an entry, or removes it.
     ///
     /// # Errors
