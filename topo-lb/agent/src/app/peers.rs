@@ -31,6 +31,9 @@ use crate::agent_state::AgentState;
 /// Most nodes that are asked at once, and then a pause: so many frames fit into a queue.
 const TOGETHER: usize = 32;
 const PAUSE: Duration = Duration::from_millis(10);
+/// Batches of frames that are taken from the kernel: a burst, and the time for one more. What comes faster, the kernel
+/// drops.
+const HEARD: (u32, Duration) = (16, Duration::from_millis(1));
 /// How often the thread looks whether something is over.
 const LOOK: Duration = Duration::from_secs(1);
 /// After a change, what is told of nodes is gathered for so long.
@@ -84,6 +87,7 @@ impl Peers {
             failing: Once::new(),
             publish: None,
             earliest: now,
+            hearing: Rate::new(HEARD.0, HEARD.1, now),
         };
         run("peers", prober.run(told)).context("cannot start a thread")?;
         let mut peers = Self { targets: Targets::default(), exposing, uplink: None, thread };
@@ -136,6 +140,7 @@ struct Prober {
     publish: Option<Instant>,
     /// When nodes may be asked next.
     earliest: Instant,
+    hearing: Rate,
 }
 
 impl Prober {
@@ -158,9 +163,12 @@ impl Prober {
                     self.open();
                 }
                 () = sleep_until(due.into()) => {}
-                result = hear(self.frames.as_ref(), &mut heard) => if let Err(error) = result {
+                result = hear(self.frames.as_ref(), &mut heard, self.hearing.next(Instant::now())) => if let Err(error) = result {
                     self.frames = Some(Err(error.to_string().into()));
                 },
+            }
+            if !heard.is_empty() {
+                self.hearing.take(Instant::now());
             }
             for frame in heard {
                 self.hear(&frame);
@@ -205,10 +213,12 @@ impl Prober {
     }
 
     fn hear(&mut self, frame: &[u8]) {
-        let result = match Envelope::read(frame) {
-            Some((envelope, payload)) => self.prover.hear(&envelope, payload, Instant::now()),
-            None => Err(Ignored::Garbage),
-        };
+        let now = Instant::now();
+        let card = frame.get(6..).and_then(|rest| rest.first_chunk()).ok_or(Ignored::Garbage);
+        let result = card.and_then(|card| self.prover.admits(*card, now)).and_then(|()| {
+            let (envelope, payload) = Envelope::read(frame).ok_or(Ignored::Garbage)?;
+            self.prover.hear(&envelope, payload, now)
+        });
         match result {
             Ok(None) => {}
             Ok(Some(outgoing)) => {
@@ -333,13 +343,17 @@ impl Prober {
     }
 }
 
-/// Waits for frames; for ever without sockets.
+/// Waits for frames, `from` a time on; for ever without sockets.
 async fn hear(
     frames: Option<&Result<Frames, Arc<str>>>,
     heard: &mut Vec<Vec<u8>>,
+    from: Instant,
 ) -> std::io::Result<()> {
     match frames {
-        Some(Ok(frames)) => frames.hear(|frame| heard.push(frame.to_vec())).await,
+        Some(Ok(frames)) => {
+            sleep_until(from.into()).await;
+            frames.hear(|frame| heard.push(frame.to_vec())).await
+        }
         _ => std::future::pending().await,
     }
 }

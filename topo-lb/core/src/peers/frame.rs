@@ -13,7 +13,7 @@ use crate::cluster::Family;
 /// The UDP port of both ends. No agent listens there: frames are taken from the device.
 pub const PORT: u16 = 19_877;
 /// Nobody forwards it. So it came straight from the node that sent it.
-const HOP_LIMIT: u8 = 1;
+pub const HOP_LIMIT: u8 = 1;
 
 /// What is around a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

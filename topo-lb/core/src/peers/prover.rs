@@ -38,6 +38,11 @@ const INHERITED: Duration = Duration::from_secs(20);
 const ANSWERS: [(u32, Duration); 2] =
     [(4_000, Duration::from_micros(500)), (1_000, Duration::from_millis(1))];
 
+/// Frames of one card: a burst, and the time for one more.
+const OF_A_CARD: (u32, Duration) = (64, Duration::from_millis(10));
+/// Cards are counted in so many groups, by chance.
+const CARDS: usize = 256;
+
 /// A node, and a version of IP.
 pub type Way = (Arc<str>, Family);
 
@@ -125,6 +130,7 @@ pub struct Prover {
     /// Whose standing has changed.
     news: BTreeSet<Way>,
     answers: [Rate; 2],
+    of_cards: Vec<Rate>,
 }
 
 fn peer(ethernet: [u8; 6], family: Family) -> Peer {
@@ -167,6 +173,7 @@ impl Prover {
             touched: BTreeSet::new(),
             news: BTreeSet::new(),
             answers: ANSWERS.map(|(burst, interval)| Rate::new(burst, interval, now)),
+            of_cards: vec![Rate::new(OF_A_CARD.0, OF_A_CARD.1, now); CARDS],
         }
     }
 
@@ -327,6 +334,13 @@ impl Prover {
     /// Not zero, and always the same for an address.
     fn cookie(&self, peer: &Peer) -> u64 {
         self.secret.hash_one(("cookie", peer.ethernet, peer.version)).max(1)
+    }
+
+    /// Whether a frame of this card is to be read: a flood that comes by a router takes nothing from nodes.
+    pub fn admits(&mut self, card: [u8; 6], now: Instant) -> Result<(), Ignored> {
+        let group = self.secret.hash_one(("card", card)) as usize % CARDS;
+        let admitted = self.of_cards.get_mut(group).is_none_or(|rate| rate.take(now));
+        if admitted { Ok(()) } else { Err(Ignored::Flood) }
     }
 
     /// Takes in a frame of another node, and returns what to say to that.

@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd as _;
 use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 use tokio::io::unix::AsyncFd;
 use topo_lb_core::cluster::Family;
-use topo_lb_core::peers::frame::PORT;
+use topo_lb_core::peers::frame::{HOP_LIMIT, PORT};
 use topo_lb_core::peers::message::LENGTH;
 
 use super::Device;
@@ -91,42 +91,75 @@ fn open(family: Family, device: &Device) -> io::Result<AsyncFd<Socket>> {
     Ok(unsafe { AsyncFd::register(socket)? })
 }
 
-/// Takes frames to this host with a whole UDP datagram for [`PORT`] behind an IP header: every other packet that reaches
-/// IP costs the first comparisons.
+/// Takes frames to this host that are as an agent's around its message: every other packet that reaches IP costs the
+/// first comparisons, and those of somebody far away need the right hop limit and an address that no host has.
 fn filter(family: Family) -> Vec<SockFilter> {
     const WORD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
     const HALF: u32 = libc::BPF_LD | libc::BPF_H | libc::BPF_ABS;
     const BYTE: u32 = libc::BPF_LD | libc::BPF_B | libc::BPF_ABS;
-    const LENGTH_OF_IP: u32 = libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH;
-    const HALF_BEHIND: u32 = libc::BPF_LD | libc::BPF_H | libc::BPF_IND;
     const AND: u32 = libc::BPF_ALU | libc::BPF_AND | libc::BPF_K;
     const IS: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
     const TAKE: u32 = libc::BPF_RET | libc::BPF_K;
-    let protocol = if family == Family::V4 { 14 + 9 } else { 14 + 6 };
-    let packet_type = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE).cast_unsigned();
-    let mut program = vec![
-        (BYTE, protocol),
-        (IS, libc::IPPROTO_UDP as u32),
-        (WORD, packet_type),
+    const IP: u32 = 14;
+    /// The length of UDP.
+    const UDP: u32 = 8 + LENGTH as u32;
+    let host = [
+        (WORD, (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE).cast_unsigned()),
         (IS, libc::PACKET_HOST.into()),
     ];
-    match family {
-        Family::V4 => program.extend([
-            // More fragments, and the offset.
-            (HALF, 14 + 6),
-            (AND, 0x3fff),
-            (IS, 0),
-            (LENGTH_OF_IP, 14),
-            (HALF_BEHIND, 14 + 2),
-        ]),
-        Family::V6 => program.push((HALF, 14 + 40 + 2)),
-    }
-    program.extend([(IS, PORT.into()), (TAKE, ROOM as u32 + 1), (TAKE, 0)]);
+    let protocol = libc::IPPROTO_UDP as u32;
+    let ports = u32::from(PORT) << 16 | u32::from(PORT);
+    let (first, addresses, begin) = match family {
+        Family::V4 => (
+            vec![
+                (BYTE, IP + 9),
+                (IS, protocol),
+                (BYTE, IP + 8),
+                (IS, HOP_LIMIT.into()),
+                // Version 4, no options, and the length of all.
+                (BYTE, IP),
+                (IS, 0x45),
+                (HALF, IP + 2),
+                (IS, 20 + UDP),
+                // More fragments, and the offset.
+                (HALF, IP + 6),
+                (AND, 0x3fff),
+                (IS, 0),
+                (WORD, IP + 20),
+                (IS, ports),
+            ],
+            [IP + 12, IP + 16],
+            [192, 0, 2, 1],
+        ),
+        Family::V6 => (
+            vec![
+                (HALF, IP + 6),
+                (IS, protocol << 8 | u32::from(HOP_LIMIT)),
+                (HALF, IP + 4),
+                (IS, UDP),
+                (WORD, IP + 40),
+                (IS, ports),
+            ],
+            // The begin of an address.
+            [IP + 8, IP + 24],
+            [0x20, 0x01, 0x0d, 0xb8],
+        ),
+    };
+    let client = u32::from_be_bytes(begin);
+    let [source, destination] = addresses;
+    let either = [(WORD, source), (IS, client), (WORD, destination), (IS, client)];
+    let take = [(TAKE, ROOM as u32 + 1), (TAKE, 0)];
+    let program = [&first[..], &host, &either, &take].concat();
     let last = program.len() - 1;
-    // To the last instruction, if not.
-    let otherwise = |at, code| if code == IS { (last - at - 1) as u8 } else { 0 };
-    let statements = program.into_iter().enumerate();
-    statements
-        .map(|(at, (code, k))| SockFilter::new(code as u16, 0, otherwise(at, code), k))
-        .collect()
+    let jumps = |at: usize| match last - at {
+        // The source is not the client: perhaps the destination is.
+        4 => (2, 0),
+        // To the end.
+        left => (0, left as u8 - 1),
+    };
+    let statement = |(at, &(code, k)): (usize, &(u32, u32))| {
+        let (then, otherwise) = if code == IS { jumps(at) } else { (0, 0) };
+        SockFilter::new(code as u16, then, otherwise, k)
+    };
+    program.iter().enumerate().map(statement).collect()
 }

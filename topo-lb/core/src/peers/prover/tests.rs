@@ -454,6 +454,17 @@ fn a_flood_of_strangers_gets_few_answers_and_keeps_none_from_nodes() {
 }
 
 #[test]
+fn a_flood_of_one_card_leaves_the_others_theirs() {
+    let now = Instant::now();
+    let mut prover = Prover::new("a".into(), RandomState::new(), [], now);
+    let mut admitted = |card, now| (0..1_000).filter(|_| prover.admits(card, now).is_ok()).count();
+    assert_eq!(admitted(mac(1), now), 64);
+    assert_eq!(admitted(mac(1), now + SECOND), 64);
+    let all = (2..60).map(|number| admitted(mac(number), now)).filter(|taken| *taken > 0).count();
+    assert!(all > 30, "{all}");
+}
+
+#[test]
 fn the_map_is_never_too_full_and_a_node_without_room_says_so() {
     let mut world = World::new();
     let now = world.now;
