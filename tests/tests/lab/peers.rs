@@ -14,6 +14,7 @@ use topo_lb_kernel::datapath::maps::peers::PeerMap;
 use topo_lb_tests::agent::Agent;
 use topo_lb_tests::flood::{flood, send_each};
 use topo_lb_tests::outside::{BALANCER, idle};
+use topo_lb_tests::process::printed;
 use topo_lb_tests::requirements;
 use topo_lb_tests::scene::{HERE, Scene};
 use topo_lb_tests::wait::{patient, until_is};
@@ -140,6 +141,19 @@ fn nodes_with_agents_prove_each_other_and_one_that_stops_is_unproved_and_nothing
         let counted = (sample("proved"), sample("unproved"));
         ensure!(counted == (Some(1.0), Some(2.0)), "{counted:?}");
         ensure!(scene.agent.log().matches("sent on to this node").count() == 2, "not said once");
+
+        let node = scene.cluster.node_netns(HERE)?;
+        let listed = node.run(|| printed(&mut scene.agent.list_command("peers")))?;
+        println!("{listed}");
+        ensure!(listed.lines().any(|row| {
+            let row: Vec<_> = row.split_whitespace().collect();
+            row == [BESIDE, "IPv6", "proved", "02:54:4c:01:02:00", "-"]
+        }));
+        ensure!(listed.contains("no agent answers at 02:54:4c:01:04:00"));
+        // Without the agent's answer, the map alone.
+        let rows = scene.agent.list("peers")?;
+        let states: Vec<_> = rows["peers"].as_array().into_iter().flatten().collect();
+        ensure!(states.len() == 2 && states.iter().all(|it| it["state"] == "proved"), "{rows}");
 
         // Its programs go on, but who would see that the network does not carry it any more?
         other.stop()?;
