@@ -240,6 +240,22 @@ fn a_route_that_leads_elsewhere_or_nowhere_is_named() -> Result<()> {
     })
 }
 
+#[test]
+fn an_agent_that_may_open_no_packet_socket_says_so() -> Result<()> {
+    play(|scene, _| {
+        use rustix::thread::CapabilitySet as Set;
+        let base = Set::BPF | Set::NET_ADMIN | Set::PERFMON;
+        scene.agent.keep_only(base);
+        scene.agent.resume()?;
+        wait_for(&scene.agent, BESIDE, "unproved", "at eth0 (CAP_NET_RAW): Operation not", SOON)?;
+        expect_map(&scene.agent, &BTreeMap::new(), SOON)?;
+        scene.agent.stop()?;
+        scene.agent.keep_only(base | Set::NET_RAW);
+        scene.agent.resume()?;
+        wait_for(&scene.agent, BESIDE, "unproved", "no agent answers", SOON)
+    })
+}
+
 /// A frame of a stranger at the fabric's bridge, to the node [`HERE`].
 fn forged(from: [u8; 6], family: Family, kind: Kind, cookie: u64) -> Result<Vec<u8>> {
     let balancer = BALANCER[usize::from(family == Family::V6)].parse()?;

@@ -189,8 +189,9 @@ impl Prober {
                 self.publish.get_or_insert(now + GATHER);
             }
             Told::Uplink(uplink) => {
-                if self.uplink.replace(uplink).is_some() {
-                    self.prover.begin_again(now);
+                match self.uplink.replace(uplink) {
+                    Some(Ok(_)) => self.prover.begin_again(now),
+                    _ => self.prover.ask_all(now),
                 }
                 self.frames = None;
                 self.open();

@@ -220,6 +220,13 @@ impl Prover {
         self.touched.extend(self.known.drain().map(|(peer, _)| peer));
         for way in self.targets.keys().cloned().collect::<Vec<_>>() {
             self.stand(&way, Standing::Asking);
+        }
+        self.ask_all(now);
+    }
+
+    /// All are asked now: there is an uplink.
+    pub fn ask_all(&mut self, now: Instant) {
+        for way in self.targets.keys().cloned().collect::<Vec<_>>() {
             if let Some(target) = self.targets.get_mut(&way) {
                 (target.asked, target.unanswered) = (None, 0);
             }

@@ -211,10 +211,10 @@ fn two_lost_frames_in_a_row_take_no_proof_away_and_three_do() {
         while left > 0 {
             let next = world.agent(0).next().expect("a hello");
             world.now = next;
-            let (way, _) = world.agent(0).due(next).expect("a hello");
-            let number = NAMES.iter().position(|name| **name == *way.0).expect("a name");
-            let hello = world.agent(0).ask(&way, Ok(mac(number)), next).expect("a hello");
-            if way == super::tests::way(1, Family::V4) {
+            let (due, _) = world.agent(0).due(next).expect("a hello");
+            let number = NAMES.iter().position(|name| **name == *due.0).expect("a name");
+            let hello = world.agent(0).ask(&due, Ok(mac(number)), next).expect("a hello");
+            if due == way(1, Family::V4) {
                 left -= 1;
             } else {
                 world.deliver(0, hello);
