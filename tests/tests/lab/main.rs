@@ -21,6 +21,7 @@ mod masquerade;
 mod objects;
 mod observe;
 mod outside;
+mod peers;
 mod policies;
 mod restarts;
 mod self_test;

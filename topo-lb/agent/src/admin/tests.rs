@@ -146,7 +146,7 @@ async fn bad_requests_get_a_sentence() {
         ("/explain?service=default%2Fnobody", 404, "there is no Service default/nobody"),
         ("/readyz?loud", 400, "?verbose"),
         ("/state?x=1", 400, "no parameters"),
-        ("/", 404, "/metrics, /healthz, /livez, /readyz, /explain, /state"),
+        ("/", 404, "/metrics, /healthz, /livez, /readyz, /explain, /peers, /state"),
         ("/debug/pprof", 404, "there is no \"/debug/pprof\""),
     ] {
         let (got, body) = served.get(path).await;

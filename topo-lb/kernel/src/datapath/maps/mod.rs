@@ -17,6 +17,7 @@ pub mod lease;
 pub(crate) mod mapped;
 pub mod members;
 pub mod packets;
+pub mod peers;
 pub mod pinned;
 pub(crate) mod quota;
 pub mod renewal;
