@@ -85,14 +85,17 @@ pub(crate) fn send_known<F: Translate>(skb: *mut __sk_buff, is_chosen: bool) -> 
     let Some(address) = known::<F>(&key) else {
         return if is_chosen { without } else { Verdict::ChooseHop };
     };
-    if is_chosen && !prove::<F>(skb, &key, address, opens) {
+    let way = way::<F>(skb, header.protocol, address);
+    let is_proved = || way.as_ref().is_some_and(|way| prove::<F>(&key, address, way.dmac, opens));
+    if is_chosen && !is_proved() {
         let _ = F::hops().remove(&key);
         return without;
     }
+    let Some(way) = way else { return without };
     if header.kind == PacketKind::First {
         remember_fragments::<F>(skb, address);
     }
-    send_to::<F>(skb, header.protocol, address).unwrap_or(without)
+    send_by::<F>(skb, &way).unwrap_or(without)
 }
 
 /// Chooses the node for a packet, and writes the entry of its flow: [`Verdict::SendHop`]. Otherwise as [`send_known`].
@@ -134,13 +137,13 @@ pub(crate) fn choose<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     Verdict::SendHop
 }
 
-/// Whether the node of a flow's endpoint is proved, and the route to the endpoint leads to that node. Then a new flow is
-/// counted.
+/// Whether the node of a flow's endpoint is proved, and is the next hop: `neighbour`, zeros if that has to be asked for
+/// its address first. Then a new flow is counted.
 #[inline(always)]
-fn prove<F: Route>(
-    skb: *mut __sk_buff,
+fn prove<F: Family>(
     key: &TupleOf<F>,
     address: F::Address,
+    neighbour: [u8; 6],
     opens: bool,
 ) -> bool {
     let Some(hop) = F::hops().get_ptr(key) else { return false };
@@ -151,10 +154,7 @@ fn prove<F: Route>(
     };
     // SAFETY: one aligned word.
     let node = Member::node(unsafe { (&raw const (*member).state).read_volatile() });
-    // Without an address the neighbour has to be asked first.
-    let is_proved = node != 0
-        && way::<F>(skb, key.protocol, address)
-            .is_some_and(|way| peer::<F>(way.dmac) == u32::from(node) | PROVED);
+    let is_proved = node != 0 && peer::<F>(neighbour) == u32::from(node) | PROVED;
     if is_proved && opens {
         count_connection(service, Some(Locality::from_byte(locality)));
     }
@@ -241,6 +241,12 @@ pub(crate) fn send_to<F: Route + Write>(
         return None;
     }
     let way = way::<F>(skb, protocol, endpoint)?;
+    send_by::<F>(skb, &way)
+}
+
+/// Sends a packet on by a way. `None`: it has made its last hop, or cannot be written.
+#[inline(always)]
+fn send_by<F: Write>(skb: *mut __sk_buff, way: &FibLookup) -> Option<Verdict> {
     if !F::hop(skb) {
         return None;
     }
