@@ -1,4 +1,4 @@
-//! `hops4`, `hops6` and `peers`: direct return. A packet of a client outside to a load balancer or external IP, whose
+//! `hops4`, `hops6`, `peers` and `probes`: direct return. A packet of a client outside to a load balancer or external IP, whose
 //! endpoint is on another node, is sent on to that node **unchanged but for its Ethernet addresses and its hop limit**.
 //! That node translates it to one of its own endpoints, and answers the client itself.
 //!
@@ -43,3 +43,28 @@ layout! {
         pub last_used: u32,
     }
 }
+
+/// The UDP port of probes between agents, of the sender and of the receiver. Registered for nobody.
+pub const PROBE_PORT: u16 = 19_877;
+/// The hop limit of probes: no kernel forwards them.
+pub const PROBE_HOPS: u8 = 1;
+/// Bytes of a probe behind its UDP header.
+pub const PROBE_BYTES: usize = 280;
+/// Most bytes of a probe's frame: Ethernet, IPv6, UDP.
+pub const PROBE_FRAME: usize = 14 + 40 + 8 + PROBE_BYTES;
+
+/// An element of the ring buffer `probes`: a frame that tc has received, and that may be another agent's.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
+pub struct Probe {
+    /// Interface index of the device.
+    pub device: u32,
+    /// Bytes of the frame.
+    pub length: u16,
+    /// The frame; what is behind `length` is anything.
+    pub frame: [u8; PROBE_FRAME],
+}
+
+/// The size of `probes` in bytes: room for 180 frames. What comes while it is full is lost, and asked again.
+pub const PROBES: u32 = 1 << 16;

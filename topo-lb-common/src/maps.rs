@@ -132,9 +132,11 @@ pub const HOPS4: &str = "hops4";
 pub const HOPS6: &str = "hops6";
 /// Direct return: the other nodes, [`Peer`](crate::hop::Peer) → [`PROVED`](crate::hop::PROVED) and tag.
 pub const PEERS: &str = "peers";
+/// Direct return: a ring buffer of frames of other agents, [`Probe`](crate::hop::Probe).
+pub const PROBES: &str = "probes";
 
 /// Every pinned map, in the order of creation.
-pub const ALL: [&str; 59] = [
+pub const ALL: [&str; 60] = [
     RANGE,
     SERVICES4,
     SERVICES6,
@@ -194,6 +196,7 @@ pub const ALL: [&str; 59] = [
     HOPS4,
     HOPS6,
     PEERS,
+    PROBES,
 ];
 /// Maps that only tc needs, and that are pinned only with tc: those of [`ALL`] from `connections4` on.
 pub const TC: &[&str] = ALL.split_at(30).1.split_at(20).0;

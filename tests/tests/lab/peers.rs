@@ -286,9 +286,10 @@ fn a_stranger_gets_nothing_into_the_map_and_a_flood_takes_no_proof_away() -> Res
                 frames.push(forged(card, family, Kind::Hello, cookie)?);
             }
         }
-        let mut garbage = forged(victim, Family::V4, Kind::Hello, 7)?;
+        // Of a card that has not sent too many.
+        let mut garbage = forged([2, 7, 7, 7, 7, 7], Family::V4, Kind::Hello, 7)?;
         garbage[60] ^= 1;
-        frames.push(garbage);
+        frames.insert(0, garbage);
         send_each(scene.cluster.fabric(), "node1", &frames[..400])?;
         let sent =
             flood(scene.cluster.fabric(), "node1", &frames, patient(Duration::from_secs(3)))?;

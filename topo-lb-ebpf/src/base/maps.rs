@@ -24,7 +24,7 @@ use topo_lb_common::failing::RING_BYTES as FAILING_BYTES;
 use topo_lb_common::far_endpoints::{FarEndpoint, MOST_FAR_ENDPOINTS, Moved};
 use topo_lb_common::flow::{Flows4, Flows6};
 use topo_lb_common::frontend_filter;
-use topo_lb_common::hop::{Hop4, Hop6, Peer};
+use topo_lb_common::hop::{self, Hop4, Hop6, Peer};
 use topo_lb_common::maps::{
     DEFAULT_CONNECTIONS, DEFAULT_FLOWS, DEFAULT_HALF_OPEN, DEFAULT_MEMBERS, DEFAULT_SERVICES,
     DEFAULT_SLOTS, FRAGMENTS as DATAGRAMS, HOOKS, MOST_DEVICES, MOST_EXCLUDED, MOST_PEERS,
@@ -275,6 +275,10 @@ pub(crate) static HOPS6: Recent<Tuple6, Hop6> = LruHashMap::new();
 
 #[btf_map(name = "peers")]
 pub(crate) static PEERS: HashMap<Peer, u32, { MOST_PEERS as usize }, ON_DEMAND> = HashMap::new();
+
+/// It has `Probe`s. `()`: as for `trace`.
+#[btf_map(name = "probes")]
+pub(crate) static PROBES: RingBuf<(), { hop::PROBES as usize }> = RingBuf::new();
 
 #[btf_map(name = "snat")]
 pub(crate) static SNAT: Array<Snat, 1> = Array::new();

@@ -16,6 +16,7 @@ use crate::packet::note;
 use crate::packet::outcomes::{Hook, dropped, next};
 use crate::packet::outside::{Clients, enter, is_for_another_host, is_stray};
 use crate::packet::port::PORT_ATTEMPTS;
+use crate::packet::probe;
 use crate::packet::reply_filter::is_no_endpoint;
 use crate::packet::steps::Steps;
 use crate::packet::tc::{Done, Translate, may_be_own};
@@ -46,6 +47,7 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ve
         }
         Filtered::Service => F::from_client(skb, Done::Nothing),
         Filtered::Direct => Verdict::OpenDirect,
+        Filtered::Probe => return F::hear(skb),
         Filtered::Other(outcome) => return next(Hook::Ingress, outcome),
     };
     // The verdict on most packets: they pay for no comparison with the steps below.
@@ -181,6 +183,8 @@ fn filter<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Filter
         };
         return if has_bit::<F>(destination, port) || is_reply() {
             Filtered::Service
+        } else if clients == Clients::Outside && probe::may_be(&packet) {
+            Filtered::Probe
         } else {
             collision::filter::<F>(skb, &packet)
         };

@@ -24,6 +24,7 @@ pub(crate) mod outside;
 mod over;
 mod own;
 mod port;
+mod probe;
 mod refuse;
 mod reply_filter;
 mod rewrite;

@@ -11,7 +11,7 @@ use crate::base::family::{V4, V6};
 use crate::packet::outcomes::Hook;
 use crate::packet::tc::Done;
 use crate::packet::verdict::Verdict;
-use crate::packet::{collision, fragment, hop, icmp, over, refuse, snat, tc, trace};
+use crate::packet::{collision, fragment, hop, icmp, over, probe, refuse, snat, tc, trace};
 
 macro_rules! steps {
     ($(
@@ -71,6 +71,8 @@ steps! {
     stray, stray4, stray6: tc::stray;
     /// Handles such a packet that leaves the node again.
     leave_stray, leave_stray4, leave_stray6: tc::leave_stray;
+    /// Gives a probe to the agent.
+    hear, hear4, hear6: probe::hear;
     /// Sends a packet of a known flow on to the node of its endpoint.
     send_known, send_known4, send_known6: hop::send_known, is_chosen: bool;
     /// Chooses that node for a flow.

@@ -67,6 +67,8 @@ pub(crate) enum Filtered {
     Service,
     /// No Service; it may begin a connection to an endpoint that has others through a frontend.
     Direct,
-    /// Neither.
+    /// Perhaps a probe of another agent.
+    Probe,
+    /// None of these.
     Other(Outcome),
 }

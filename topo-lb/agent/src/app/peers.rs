@@ -2,7 +2,7 @@
 //! ([`topo_lb_core::peers`]). On a thread of its own, which the agent task only tells what has changed.
 
 use std::hash::RandomState;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -24,6 +24,8 @@ use topo_lb_core::rate::Rate;
 use topo_lb_core::reconcile::Reconciler;
 use topo_lb_core::topology::exposed::Exposing;
 use topo_lb_kernel::datapath::maps::peers::{PeerMap, clear};
+use topo_lb_kernel::datapath::maps::probes::{self, HeardFrame};
+use topo_lb_kernel::datapath::maps::ring::Ring;
 use topo_lb_kernel::device::{Device, Frames, SoleUplink, Ways};
 
 use crate::agent_state::AgentState;
@@ -89,7 +91,8 @@ impl Peers {
             earliest: now,
             hearing: Rate::new(HEARD.0, HEARD.1, now),
         };
-        run("peers", prober.run(told)).context("cannot start a thread")?;
+        run("peers", prober.run(told, maps_directory.to_owned()))
+            .context("cannot start a thread")?;
         let mut peers = Self { targets: Targets::default(), exposing, uplink: None, thread };
         peers.look(&state.reconciler, state.reconciler.state().services());
         Ok(Some(peers))
@@ -129,7 +132,7 @@ struct Prober {
     ways: Option<Ways>,
     /// `None`: not known yet.
     uplink: Option<Uplink>,
-    /// The sockets at the uplink, once they are open, or why they are not.
+    /// The socket at the uplink, once it is open, or why it is not.
     frames: Option<Result<Frames, Arc<str>>>,
     figures: Arc<Figures>,
     logged: Rate,
@@ -145,7 +148,14 @@ struct Prober {
 
 impl Prober {
     /// Runs until the agent task ends.
-    async fn run(mut self, mut told: mpsc::UnboundedReceiver<Told>) {
+    async fn run(mut self, mut told: mpsc::UnboundedReceiver<Told>, maps_directory: PathBuf) {
+        let mut probes = match probes::ring(&maps_directory) {
+            Ok(ring) => Some(ring),
+            Err(error) => {
+                warn!("no frames of other nodes can be heard, for direct return: {error}");
+                None
+            }
+        };
         let mut look = interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -163,15 +173,19 @@ impl Prober {
                     self.open();
                 }
                 () = sleep_until(due.into()) => {}
-                result = hear(self.frames.as_ref(), &mut heard, self.hearing.next(Instant::now())) => if let Err(error) = result {
-                    self.frames = Some(Err(error.to_string().into()));
-                },
+                frames = hear(probes.as_mut(), self.hearing.next(Instant::now())) => heard = frames,
             }
             if !heard.is_empty() {
                 self.hearing.take(Instant::now());
             }
-            for frame in heard {
-                self.hear(&frame);
+            for HeardFrame { device, bytes } in heard {
+                if self
+                    .uplink
+                    .as_ref()
+                    .is_some_and(|it| it.as_ref().is_ok_and(|(uplink, _)| uplink.index == device))
+                {
+                    self.hear(&bytes);
+                }
             }
             if self.uplink.is_some() && Instant::now() >= self.earliest {
                 self.ask();
@@ -199,15 +213,12 @@ impl Prober {
         }
     }
 
-    /// Opens the sockets at the uplink, if they are not.
+    /// Opens the socket at the uplink, if it is not.
     fn open(&mut self) {
         let Some(Ok((device, _))) = &self.uplink else { return };
         if !matches!(self.frames, Some(Ok(_))) {
             let opened = Frames::open(device).map_err(|error| {
-                format!(
-                    "no frames can be sent and received at {} (CAP_NET_RAW): {error}",
-                    device.name
-                )
+                format!("no frames can be sent at {} (CAP_NET_RAW): {error}", device.name)
             });
             self.frames = Some(opened.map_err(Into::into));
         }
@@ -277,7 +288,7 @@ impl Prober {
         let is_true = outgoing.promises().is_none_or(|peer| self.map.has(peer));
         let payload = message.encode().filter(|_| is_true);
         let frame = payload.and_then(|payload| envelope.write(&payload));
-        let sent = frame.map(|frame| frames.send(envelope.family(), &frame));
+        let sent = frame.map(|frame| frames.send(&frame));
         match sent {
             // As a lost frame: it is sent again.
             Some(Err(error)) if self.failing.begins("send") => {
@@ -344,17 +355,12 @@ impl Prober {
     }
 }
 
-/// Waits for frames, `from` a time on; for ever without sockets.
-async fn hear(
-    frames: Option<&Result<Frames, Arc<str>>>,
-    heard: &mut Vec<Vec<u8>>,
-    from: Instant,
-) -> std::io::Result<()> {
-    match frames {
-        Some(Ok(frames)) => {
-            sleep_until(from.into()).await;
-            frames.hear(|frame| heard.push(frame.to_vec())).await
-        }
-        _ => std::future::pending().await,
+/// Waits for frames, `from` a time on; for ever if they cannot be heard.
+async fn hear(ring: Option<&mut Ring<HeardFrame>>, from: Instant) -> Vec<HeardFrame> {
+    let Some(ring) = ring else { return std::future::pending().await };
+    sleep_until(from.into()).await;
+    match ring.next().await {
+        Ok(frames) => frames,
+        Err(_) => std::future::pending().await,
     }
 }

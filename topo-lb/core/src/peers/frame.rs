@@ -8,12 +8,14 @@ use etherparse::{
     UdpHeader,
 };
 
+use topo_lb_common::hop::{PROBE_HOPS, PROBE_PORT};
+
 use crate::cluster::Family;
 
-/// The UDP port of both ends. No agent listens there: frames are taken from the device.
-pub const PORT: u16 = 19_877;
+/// The UDP port of both ends. No agent listens there: tc gives frames to it.
+pub const PORT: u16 = PROBE_PORT;
 /// Nobody forwards it. So it came straight from the node that sent it.
-pub const HOP_LIMIT: u8 = 1;
+pub const HOP_LIMIT: u8 = PROBE_HOPS;
 
 /// What is around a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

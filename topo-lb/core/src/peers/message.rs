@@ -14,6 +14,8 @@
 
 use std::sync::Arc;
 
+use topo_lb_common::hop::PROBE_BYTES;
+
 const MAGIC: [u8; 8] = *b"topo-lb\0";
 /// An agent does not answer one of another version: then connections get source NAT.
 pub const VERSION: u8 = 1;
@@ -21,6 +23,8 @@ pub const VERSION: u8 = 1;
 const LONGEST_NAME: usize = 253;
 /// Bytes of a message.
 pub const LENGTH: usize = MAGIC.len() + 3 + LONGEST_NAME + 16;
+
+const _: () = assert!(LENGTH == PROBE_BYTES);
 
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]

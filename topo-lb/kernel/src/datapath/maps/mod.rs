@@ -19,6 +19,7 @@ pub mod members;
 pub mod packets;
 pub mod peers;
 pub mod pinned;
+pub mod probes;
 pub(crate) mod quota;
 pub mod renewal;
 pub(crate) mod reply_filter;

@@ -35,7 +35,7 @@ use crate::datapath::host::removal::BPF_NOEXIST;
 const DIRECTORY: &str = "renewal";
 
 /// Maps that the programs write; they outlive a renewal if they fit.
-const STATE: [&str; 36] = [
+const STATE: [&str; 37] = [
     maps::SNAT,
     maps::FLOWS4,
     maps::FLOWS6,
@@ -65,6 +65,7 @@ const STATE: [&str; 36] = [
     maps::HOPS4,
     maps::HOPS6,
     maps::PEERS,
+    maps::PROBES,
     maps::TOTALS,
     maps::FAR_ENDPOINTS,
     maps::ENDED,

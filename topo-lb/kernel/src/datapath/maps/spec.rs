@@ -17,7 +17,7 @@ use topo_lb_common::failing;
 use topo_lb_common::far_endpoints::{FarEndpoint, MOST_FAR_ENDPOINTS, Moved};
 use topo_lb_common::flow::{Flows4, Flows6};
 use topo_lb_common::frontend_filter;
-use topo_lb_common::hop::{Hop4, Hop6, Peer};
+use topo_lb_common::hop::{Hop4, Hop6, PROBES, Peer};
 use topo_lb_common::maps;
 use topo_lb_common::members::{Member, MemberKey4, MemberKey6};
 use topo_lb_common::openings::{BUCKETS, Openings4, Openings6};
@@ -151,6 +151,7 @@ pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
         spec::<Tuple4, Hop4>(maps::HOPS4, LruHash, hops, 0),
         spec::<Tuple6, Hop6>(maps::HOPS6, LruHash, hops, 0),
         spec::<Peer, u32>(maps::PEERS, Hash, maps::MOST_PEERS, NO_PREALLOC),
+        spec::<(), ()>(maps::PROBES, RingBuf, PROBES, 0),
     ];
     let only_tc = all.iter_mut().filter(|spec| maps::TC.contains(&spec.name));
     only_tc.for_each(|spec| spec.is_pinned = capacity.connections != 0);
