@@ -8,6 +8,7 @@ mod capacity;
 mod commands;
 mod counters;
 mod demo;
+mod direct_return;
 mod dns;
 mod ejection;
 mod exclusions;
