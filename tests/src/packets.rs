@@ -3,6 +3,7 @@
 
 mod connections;
 mod fast_path;
+mod hops;
 mod outside;
 mod quota;
 mod reuse;
@@ -107,7 +108,7 @@ const IN_SOCKETS: [&str; 2] = ["connected", "flows"];
 
 /// Maps of one entry, that programs index by constants, or with a size that matters: tests keep
 /// their sizes.
-const FIXED: [&str; 25] = [
+const FIXED: [&str; 26] = [
     maps::RANGE,
     maps::EXCLUSION,
     maps::REVISION,
@@ -133,6 +134,7 @@ const FIXED: [&str; 25] = [
     maps::OPENINGS6,
     maps::USAGE,
     maps::FRONTENDS,
+    maps::PROBES,
 ];
 
 /// The object file that the agent embeds; that of the stress test is beside it.

@@ -48,7 +48,7 @@ pub struct Serving {
 
 /// Frontends of all kinds, also for clients outside.
 const OUTSIDE: AllFrontends =
-    AllFrontends { masquerade_mark: MARK, host_netns: NonZeroU64::new(1) };
+    AllFrontends { masquerade_mark: MARK, host_netns: NonZeroU64::new(1), returns_directly: true };
 
 impl Serving {
     /// Most paths.

@@ -31,6 +31,10 @@ pub const OUTSIDE: u8 = 64;
 /// another one. Nobody else looks for it.
 pub const STEERED: u8 = 32;
 
+/// Added to [`Frontend::protocol`] of a frontend that only packets use which another node has sent on
+/// ([`crate::hop`]): they get an endpoint of this node.
+pub const PEERS: u8 = 8;
+
 layout! {
     /// A frontend: the key of `services4` and `services6`.
     #[repr(C, align(4))]
@@ -40,7 +44,7 @@ layout! {
         /// Host order, 1–65535.
         pub port: u16,
         /// [`TCP`], [`UDP`] or [`SCTP`]; for clients outside of this node plus [`OUTSIDE`], for steered Pods plus
-        /// [`STEERED`].
+        /// [`STEERED`], for what other nodes send on plus [`PEERS`].
         pub protocol: u8,
         /// Zero.
         pub reserved: u8,
@@ -54,12 +58,12 @@ mod tests {
     #[test]
     fn a_frontend_for_some_clients_has_the_number_of_no_protocol() {
         for (protocol, clients) in
-            [TCP, UDP, SCTP].into_iter().flat_map(|it| [(it, OUTSIDE), (it, STEERED)])
+            [TCP, UDP, SCTP].into_iter().flat_map(|it| [(it, OUTSIDE), (it, STEERED), (it, PEERS)])
         {
             assert_eq!(protocol & clients, 0);
             assert_eq!(service_protocol((protocol | clients).into()), None);
         }
-        assert_eq!(OUTSIDE & STEERED, 0);
+        assert_eq!(OUTSIDE & STEERED | OUTSIDE & PEERS | STEERED & PEERS, 0);
     }
 
     #[test]

@@ -44,6 +44,8 @@ pub const SNAT: u8 = 16;
 /// [`Connection::kind`]: to an endpoint itself, and not to a frontend. A connection through a frontend has
 /// this client's port at this endpoint, so the programs give this one another.
 pub const DIRECT: u8 = 32;
+/// [`Translation::kind`]: the datagram is not translated, but sent on to the endpoint's node ([`crate::hop`]).
+pub const HOP: u8 = 64;
 /// [`Connection::kind`]: packets of both directions are translated on ingress, so both entries have
 /// [`FROM_CLIENT`].
 pub const TURNS: u8 = HAIRPIN | SNAT;
@@ -341,7 +343,7 @@ layout! {
         pub source: A,
         /// Network order.
         pub destination: A,
-        /// [`HAIRPIN`], [`MASQUERADE`], [`SNAT`] or zero.
+        /// [`HAIRPIN`], [`MASQUERADE`], [`SNAT`], [`HOP`] or zero.
         pub kind: u32,
         /// Zero.
         pub reserved: u32,

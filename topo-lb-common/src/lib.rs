@@ -27,6 +27,7 @@ pub mod failing;
 pub mod far_endpoints;
 pub mod flow;
 pub mod frontend_filter;
+pub mod hop;
 mod layout;
 pub mod maps;
 pub mod members;

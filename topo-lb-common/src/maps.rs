@@ -124,8 +124,19 @@ pub const OWN4: &str = "own4";
 /// The same for IPv6.
 pub const OWN6: &str = "own6";
 
+/// Direct return: where packets of a flow are sent on to, [`Tuple4`](crate::connection::Tuple4) →
+/// [`Hop4`](crate::hop::Hop4). The least recently used one is replaced: then its packets are sent on by the table of
+/// the Service.
+pub const HOPS4: &str = "hops4";
+/// The same for IPv6.
+pub const HOPS6: &str = "hops6";
+/// Direct return: the other nodes, [`Peer`](crate::hop::Peer) → [`PROVED`](crate::hop::PROVED) and tag.
+pub const PEERS: &str = "peers";
+/// Direct return: a ring buffer of frames of other agents, [`Probe`](crate::hop::Probe).
+pub const PROBES: &str = "probes";
+
 /// Every pinned map, in the order of creation.
-pub const ALL: [&str; 56] = [
+pub const ALL: [&str; 60] = [
     RANGE,
     SERVICES4,
     SERVICES6,
@@ -182,6 +193,10 @@ pub const ALL: [&str; 56] = [
     SNAT,
     OWN4,
     OWN6,
+    HOPS4,
+    HOPS6,
+    PEERS,
+    PROBES,
 ];
 /// Maps that only tc needs, and that are pinned only with tc: those of [`ALL`] from `connections4` on.
 pub const TC: &[&str] = ALL.split_at(30).1.split_at(20).0;
@@ -234,6 +249,8 @@ pub const fn entries(connections: u32) -> u32 {
 pub const FRAGMENTS: u32 = 16 * 2 * FRAGMENT_PLACES;
 /// The same with clients outside.
 pub const FRAGMENTS_ALL_FRONTENDS: u32 = FRAGMENTS + 2 * FRAGMENT_PLACES_OUTSIDE;
+/// Most entries of `peers`; each takes memory only while it exists.
+pub const MOST_PEERS: u32 = 16_384;
 /// Entries of `own4` and of `own6`; the least recently used one is replaced.
 pub const OWN: u32 = 8_192;
 /// Most entries of `devices`; the least recently used one is replaced. Clients outside have

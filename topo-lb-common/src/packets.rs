@@ -62,6 +62,8 @@ outcomes! {
     Translated translated "translated",
     /// Opened a connection; also counted as translated.
     Opened opened "opened",
+    /// Sent on to the node of its endpoint as it came (direct return).
+    SentOn sent_on "sent-on",
     /// Refused by a RST or an ICMP error.
     Refused refused "refused",
     /// Refused without an answer, because there were too many to answer.

@@ -8,6 +8,10 @@ pub const SPILL_ONE: u16 = 10_000;
 /// `lease`, and the wider tier at all other times.
 pub const LEASED: u16 = u16::MAX;
 
+/// In place of a share, of a row without a wider tier: the row is a table for a consistent choice (Maglev). tc
+/// chooses in it by a hash of the client, the same on every node, and the hooks of sockets at random.
+pub const HASHED: u16 = LEASED - 1;
+
 /// [`Selection::slot_base`] if the endpoints are in the record.
 pub const NO_SLOTS: u32 = u32::MAX;
 

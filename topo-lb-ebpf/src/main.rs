@@ -4,7 +4,7 @@
 //! know each other, both use `decide`, and all use `base`.
 #![no_std]
 #![no_main]
-#![feature(asm_experimental_arch)]
+#![feature(asm_experimental_arch, stmt_expr_attributes)]
 
 mod base;
 mod decide;

@@ -2,7 +2,7 @@
 //! check that what they read is of one generation of one Service. The agent does not have them.
 #![no_std]
 #![no_main]
-#![feature(asm_experimental_arch)]
+#![feature(asm_experimental_arch, stmt_expr_attributes)]
 #![expect(dead_code, reason = "the hooks use more of these modules")]
 
 mod base;
@@ -16,7 +16,7 @@ use topo_lb_common::stress::{GENERATIONS, PORT, Reads, SERVICES, count, port};
 
 use crate::base::family::{Family, RecordFields, V4, V6};
 use crate::decide::records::{Found, find_noting};
-use crate::decide::resolve::choose;
+use crate::decide::resolve::{choose, random};
 
 #[btf_map(name = "reads")]
 static READS: PerCpuArray<Reads, 1> = PerCpuArray::new();
@@ -98,7 +98,7 @@ fn read<F: Stressed>() {
     let service = reads.reads as u32 % SERVICES;
     reads.reads += 1;
     let frontend = F::frontend(F::cluster_ip(service), PORT, TCP);
-    match find_noting::<F>(&frontend, false, || reads.repeated += 1) {
+    match find_noting::<F>(&frontend, 0, || reads.repeated += 1) {
         Found::Absent => reads.absent += 1,
         Found::Torn => reads.torn += 1,
         Found::Record(record) => {
@@ -111,7 +111,7 @@ fn read<F: Stressed>() {
 /// Whether the record and the endpoint chosen from it are of one generation of `service`.
 #[inline(always)]
 fn is_whole<F: Stressed>(fields: &RecordFields<F>, service: u32) -> bool {
-    let Some(endpoint) = choose(fields) else {
+    let Some(endpoint) = choose(fields, |_| random()) else {
         return false;
     };
     // SAFETY: fields of a record.

@@ -2,13 +2,16 @@
 #![expect(missing_docs, reason = "what criterion_group makes has none")]
 
 use std::hint::black_box;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use topo_lb_common::backend::Locality;
 use topo_lb_core::cluster::service::PolicySources;
 use topo_lb_core::cluster::{
     Change, ClusterTopologyPolicy, PolicyId, State, TopologyPolicy, Update,
 };
-use topo_lb_core::topology::{self, Scope};
+use topo_lb_core::plan::maglev;
+use topo_lb_core::topology::{self, Chosen, Part, Scope};
 use topo_lb_core::{explain, lint};
 use topo_lb_tests::population::{Population, update};
 use topo_lb_tests::pure_agent::PureAgent;
@@ -51,6 +54,25 @@ fn tell(criterion: &mut Criterion) {
     group.bench_function("lint", |bencher| {
         bencher.iter(|| lint::findings(black_box(&state), Scope::All))
     });
+}
+
+/// The table of a consistent choice. A change makes it anew.
+fn table(criterion: &mut Criterion) {
+    let endpoint = |number: u32| {
+        let address = Ipv4Addr::from_bits(0x0af4_0000 + number).into();
+        Chosen::new(SocketAddr::new(address, 8_080), Locality::Zone)
+    };
+    let mut group = criterion.benchmark_group("table");
+    for endpoints in [10, 100, 1_000] {
+        let parts = [Part { weight: 1, endpoints: (0..endpoints).map(endpoint).collect() }];
+        group.throughput(Throughput::Elements(endpoints.into()));
+        group.bench_function(format!("of {endpoints} endpoints"), |bencher| {
+            bencher.iter(|| {
+                let (row, shares) = maglev::apportioned(black_box(&parts));
+                shares.table(&row)
+            });
+        });
+    }
 }
 
 /// A change of one slice, in clusters of several sizes.
@@ -124,5 +146,5 @@ fn read(criterion: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, decide, tell, plan, policies, read);
+criterion_group!(benches, decide, tell, table, plan, policies, read);
 criterion_main!(benches);

@@ -37,6 +37,7 @@ pub use scope::ScopeArgs;
 pub use source::{SourceArgs, kube_target};
 pub use top::TopArgs;
 use topo_lb_agent::admin::probe::Probe;
+use topo_lb_agent::serve::Listen;
 use topo_lb_kernel::datapath::attach::mode;
 pub use trace::TraceArgs;
 pub use view::ViewArgs;
@@ -285,6 +286,9 @@ pub struct ListArgs {
     /// What to show
     #[arg(value_enum)]
     pub what: View,
+    /// With `peers`: where the agent of this host listens
+    #[arg(long, value_name = "ADDRESS:PORT", env = "TOPO_LB_LISTEN", default_value_t = Listen::DEFAULT)]
+    pub listen: Listen,
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened: PinArgs says what it is")]
     pub pin: PinArgs,

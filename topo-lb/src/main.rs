@@ -209,8 +209,11 @@ fn run_lint(args: &LintArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn run_list(args: &ListArgs) -> anyhow::Result<ExitCode> {
-    let listed = list::list(&args.pin.pin_dir, args.what)?;
+    let listed = list::list(&args.pin.pin_dir, args.what, args.listen)?;
     args.pin.caveat().into_iter().for_each(|it| eprintln!("{}: {it}", name::called()));
+    if let Listed::Peers { trouble: Some(trouble), .. } = &listed {
+        eprintln!("{}: {trouble}", name::called());
+    }
     if let Listed::Connections { hidden: hidden @ 1.., .. } = listed {
         eprintln!(
             "{}: the UDP flows of {hidden} processes are not shown: that takes CAP_SYS_PTRACE",

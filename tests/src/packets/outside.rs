@@ -33,7 +33,8 @@ impl Programs {
 
     /// Like [`replacing`](Self::replacing), with `entries` per map.
     pub fn replacing_with_room(entries: u32) -> Result<Self> {
-        let all_frontends = AllFrontends { masquerade_mark: MARK, host_netns: None };
+        let all_frontends =
+            AllFrontends { masquerade_mark: MARK, host_netns: None, returns_directly: true };
         Self::with(
             || Constants::probe(TcpPeer::Service, entries).with_all_frontends(Some(all_frontends)),
             (entries, &[Hook::Ingress, Hook::Egress, Hook::ExternalIngress, Hook::ExternalEgress]),
@@ -64,7 +65,7 @@ impl Programs {
         self.publish_any(index, frontend, protocol | OUTSIDE, endpoints, wider)
     }
 
-    fn publish_any(
+    pub(super) fn publish_any(
         &mut self,
         index: u32,
         frontend: SocketAddr,

@@ -11,6 +11,10 @@ use crate::packets::object;
 
 /// The verifier's words for too many pending jumps (`push_stack`, kernel/bpf/verifier.c).
 const REFUSAL: &str = "jumps is too complex";
+/// Its words for more than a million instructions. The jumps in front of all functions may be as many: then
+/// functions get them in turns.
+const TOO_LARGE: &str = "program is too large";
+const MOST_PARTS: usize = 8;
 
 /// The most pending jumps at the same time, in a program and the functions that it calls. A wrong
 /// guess only takes longer.
@@ -20,20 +24,28 @@ const REFUSAL: &str = "jumps is too complex";
 pub fn peak_jumps(program: &str, guess: u16) -> Result<u16> {
     let object = object()?;
     let btf = Btf::from_sys_fs().context("the kernel has no BTF")?;
-    let mut search = Search::new(guess);
-    while let Some(peak) = search.next() {
-        let padded = pending::before(&object, program, JUMP_LIMIT - peak)?;
-        let mut ebpf = prepare(&padded, Serving::MOST)?;
-        let loaded = ebpf.program_mut(program).with_context(|| format!("no program {program}"))?;
-        let is_accepted = match load(loaded, &btf) {
-            Ok(()) => true,
-            Err(ProgramError::LoadError { verifier_log, .. })
-                if verifier_log.to_string().contains(REFUSAL) =>
-            {
-                false
+    let (mut search, mut parts) = (Search::new(guess), 1);
+    'peaks: while let Some(peak) = search.next() {
+        let mut is_accepted = true;
+        for part in 0..parts {
+            let padded = pending::before(&object, program, JUMP_LIMIT - peak, (part, parts))?;
+            let mut ebpf = prepare(&padded, Serving::MOST)?;
+            let program = ebpf.program_mut(program).with_context(|| format!("no {program}"))?;
+            let Err(error) = load(program, &btf) else { continue };
+            let log = match &error {
+                ProgramError::LoadError { verifier_log, .. } => verifier_log.to_string(),
+                _ => String::new(),
+            };
+            if log.contains(TOO_LARGE) && parts < MOST_PARTS {
+                parts *= 2;
+                continue 'peaks;
             }
-            Err(error) => return Err(error).with_context(|| format!("{program} is refused")),
-        };
+            if !log.contains(REFUSAL) {
+                return Err(error).context("the verifier refuses it for another reason");
+            }
+            is_accepted = false;
+            break;
+        }
         search.narrow(peak, is_accepted);
     }
     Ok(search.high)

@@ -43,11 +43,16 @@ pub fn code(jumps: u16, field: Field) -> Result<Vec<[u8; INSTRUCTION]>> {
 }
 
 /// The eBPF object, with this number of pending jumps in front of a program and of each global
-/// function: the verifier checks these by themselves.
+/// function: the verifier checks these by themselves. Of so many parts of these, only one gets them: `(part, parts)`.
 ///
 /// # Errors
 /// The object lacks the program.
-pub(super) fn before(object: &[u8], program: &str, jumps: u16) -> Result<Vec<u8>> {
+pub(super) fn before(
+    object: &[u8],
+    program: &str,
+    jumps: u16,
+    (part, parts): (usize, usize),
+) -> Result<Vec<u8>> {
     let mut builder = Builder::read(object).context("it is no ELF object")?;
     let functions = builder.symbols.iter().filter(|symbol| {
         let is_global = symbol.st_bind() == STB_GLOBAL && symbol.st_other == STV_DEFAULT;
@@ -67,7 +72,7 @@ pub(super) fn before(object: &[u8], program: &str, jumps: u16) -> Result<Vec<u8>
         _ => Field::Word(0),
     };
     let code = code(jumps, field)?.concat();
-    for (section, offset) in places {
+    for (section, offset) in places.into_iter().skip(part).step_by(parts) {
         insert(&mut builder, section, offset, &code)?;
     }
     let mut bytes = Vec::new();

@@ -12,6 +12,7 @@ use topo_lb_common::backend::{Backend4, Backend6, Locality};
 use topo_lb_common::connected::Connected;
 use topo_lb_common::connection::{Connection, Fragment, Translation, Tuple};
 use topo_lb_common::flow::{Flow, Flows};
+use topo_lb_common::hop::Hop;
 use topo_lb_common::members::MemberKey;
 use topo_lb_common::openings::Openings;
 use topo_lb_common::range::Range;
@@ -36,6 +37,8 @@ pub(crate) type ConnectionOf<F> = Connection<<F as Family>::Bytes, TupleOf<F>>;
 pub(crate) type TupleOf<F> = Tuple<<F as Family>::Bytes>;
 /// The last openings of a bucket of a family.
 pub(crate) type OpeningsOf<F> = Openings<TupleOf<F>>;
+/// Where packets of a flow of a family are sent on to.
+pub(crate) type HopOf<F> = Hop<<F as Family>::Bytes>;
 /// The translation of a fragmented datagram of a family.
 pub(crate) type TranslationOf<F> =
     Translation<<F as Family>::Bytes, Fragment<<F as Family>::Bytes>>;
@@ -104,6 +107,7 @@ pub(crate) trait Family: Sized + 'static {
     fn settled() -> &'static Settled<TupleOf<Self>>;
     fn opened() -> &'static Opened<TupleOf<Self>>;
     fn own() -> &'static Own<TupleOf<Self>>;
+    fn hops() -> &'static Recent<TupleOf<Self>, HopOf<Self>>;
     fn openings() -> &'static LastOpenings<OpeningsOf<Self>>;
     fn fragments() -> &'static Fragments<TranslationOf<Self>>;
     fn sources() -> &'static Sources<SourceOf<Self>>;
@@ -161,7 +165,7 @@ macro_rules! family {
         maps: $services:ident $records:ident $slots:ident $members:ident $flows:ident
             $connected:ident $affinities:ident $clients:ident $connections:ident $half_open:ident
             $closed:ident $settled:ident $opened:ident $own:ident $openings:ident $fragments:ident
-            $sources:ident $draft:ident
+            $sources:ident $hops:ident $draft:ident
     ) => {
         type Endpoint = $endpoint;
         type Record = $record;
@@ -227,6 +231,11 @@ macro_rules! family {
         #[inline(always)]
         fn own() -> &'static Own<TupleOf<Self>> {
             &maps::$own
+        }
+
+        #[inline(always)]
+        fn hops() -> &'static Recent<TupleOf<Self>, HopOf<Self>> {
+            &maps::$hops
         }
 
         #[inline(always)]
@@ -317,7 +326,7 @@ impl Family for V4 {
         inline: INLINE4,
         maps: SERVICES4 RECORDS4 SLOTS4 MEMBERS4 FLOWS4 CONNECTED4 AFFINITY4 CLIENTS4
             CONNECTIONS4 HALF_OPEN4 CLOSED4 SETTLED4 OPENED4 OWN4 OPENINGS4 FRAGMENTS4 SOURCES4
-            DRAFT4
+            HOPS4 DRAFT4
     }
 
     type Address = u32;
@@ -381,7 +390,7 @@ impl Family for V6 {
         inline: INLINE6,
         maps: SERVICES6 RECORDS6 SLOTS6 MEMBERS6 FLOWS6 CONNECTED6 AFFINITY6 CLIENTS6
             CONNECTIONS6 HALF_OPEN6 CLOSED6 SETTLED6 OPENED6 OWN6 OPENINGS6 FRAGMENTS6 SOURCES6
-            DRAFT6
+            HOPS6 DRAFT6
     }
 
     type Address = [u32; 4];

@@ -24,10 +24,11 @@ use topo_lb_common::failing::RING_BYTES as FAILING_BYTES;
 use topo_lb_common::far_endpoints::{FarEndpoint, MOST_FAR_ENDPOINTS, Moved};
 use topo_lb_common::flow::{Flows4, Flows6};
 use topo_lb_common::frontend_filter;
+use topo_lb_common::hop::{self, Hop4, Hop6, Peer};
 use topo_lb_common::maps::{
     DEFAULT_CONNECTIONS, DEFAULT_FLOWS, DEFAULT_HALF_OPEN, DEFAULT_MEMBERS, DEFAULT_SERVICES,
-    DEFAULT_SLOTS, FRAGMENTS as DATAGRAMS, HOOKS, MOST_DEVICES, MOST_EXCLUDED, MOST_SOURCES,
-    MOST_UNPROGRAMMED, closed, entries, half_open_entries, opened,
+    DEFAULT_SLOTS, FRAGMENTS as DATAGRAMS, HOOKS, MOST_DEVICES, MOST_EXCLUDED, MOST_PEERS,
+    MOST_SOURCES, MOST_UNPROGRAMMED, closed, entries, half_open_entries, opened,
 };
 use topo_lb_common::members::{Member, MemberKey4, MemberKey6};
 use topo_lb_common::openings::{BUCKETS, Openings4, Openings6};
@@ -267,6 +268,18 @@ pub(crate) static SOURCES4: Sources<Source4> = LpmTrie::new();
 #[btf_map(name = "sources6")]
 pub(crate) static SOURCES6: Sources<Source6> = LpmTrie::new();
 
+#[btf_map(name = "hops4")]
+pub(crate) static HOPS4: Recent<Tuple4, Hop4> = LruHashMap::new();
+#[btf_map(name = "hops6")]
+pub(crate) static HOPS6: Recent<Tuple6, Hop6> = LruHashMap::new();
+
+#[btf_map(name = "peers")]
+pub(crate) static PEERS: HashMap<Peer, u32, { MOST_PEERS as usize }, ON_DEMAND> = HashMap::new();
+
+/// It has `Probe`s. `()`: as for `trace`.
+#[btf_map(name = "probes")]
+pub(crate) static PROBES: RingBuf<(), { hop::PROBES as usize }> = RingBuf::new();
+
 #[btf_map(name = "snat")]
 pub(crate) static SNAT: Array<Snat, 1> = Array::new();
 
@@ -317,6 +330,11 @@ pub(crate) static HAS_COARSE_CLOCK: Global<u8> = Global::new(0);
 /// (`--frontends all`). If zero, the programs do not read `frontends` and `sources4/6`.
 #[unsafe(no_mangle)]
 pub(crate) static SERVES_ALL_FRONTENDS: Global<u8> = Global::new(0);
+
+/// Whether packets of clients outside are sent on to other nodes as they are (`--direct-return auto`). If zero, it costs
+/// them nothing.
+#[unsafe(no_mangle)]
+pub(crate) static RETURNS_DIRECTLY: Global<u8> = Global::new(0);
 
 /// The bit of `skb->mark` that says that the packet's source is to be replaced.
 #[unsafe(no_mangle)]

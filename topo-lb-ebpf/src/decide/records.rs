@@ -2,7 +2,7 @@
 
 use core::ptr::NonNull;
 
-use topo_lb_common::address::{Frontend, OUTSIDE, STEERED};
+use topo_lb_common::address::{Frontend, STEERED};
 
 use crate::base::family::{Family, FrontendOf, RecordFields};
 use crate::base::maps::TORN;
@@ -21,8 +21,8 @@ pub(crate) enum Found<F: Family> {
     Record(NonNull<F::Record>),
 }
 
-/// Looks a frontend up. For a client outside of this node (`is_outside`), the frontend's record for
-/// those comes first.
+/// Looks a frontend up. With `clients`, which is added to its protocol, the frontend's record for those clients comes
+/// first.
 ///
 /// The agent fills a record before it publishes its index, and reuses a replaced one only after all
 /// programs that could read its index have ended. The address of the record depends on the index, so
@@ -30,36 +30,45 @@ pub(crate) enum Found<F: Family> {
 /// element of the hash for another frontend before the index is read: so the record must be this
 /// frontend's.
 #[inline(always)]
-pub(crate) fn find<F: Family>(frontend: &FrontendOf<F>, is_outside: bool) -> Found<F> {
-    find_noting::<F>(frontend, is_outside, || ())
+pub(crate) fn find<F: Family>(frontend: &FrontendOf<F>, clients: u8) -> Found<F> {
+    find_noting::<F>(frontend, clients, || ())
 }
 
 /// As [`find`]; calls `again` for each record of another frontend.
 #[inline(always)]
 pub(crate) fn find_noting<F: Family>(
     frontend: &FrontendOf<F>,
-    is_outside: bool,
+    clients: u8,
     mut again: impl FnMut(),
 ) -> Found<F> {
-    let outside = Frontend { protocol: frontend.protocol | OUTSIDE, ..*frontend };
+    let special = Frontend { protocol: frontend.protocol | clients, ..*frontend };
     for _ in 0..ATTEMPTS {
-        let own = if is_outside { look_up::<F>(&outside) } else { None };
-        let key = if own.is_some() { &outside } else { frontend };
+        let own = if clients != 0 { look_up::<F>(&special) } else { None };
+        let key = if own.is_some() { &special } else { frontend };
         let Some(index) = own.or_else(|| look_up::<F>(frontend)) else {
             return Found::Absent;
         };
-        // SAFETY: one aligned word.
-        let index = unsafe { index.read_volatile() };
-        if let Some(record) = F::records().get_ptr_mut(index)
-            && let Some(record) = NonNull::new(record)
-            && is_of::<F>(record, key)
-        {
+        if let Some(record) = read::<F>(index, key) {
             return Found::Record(record);
         }
         again();
     }
     count_torn();
     Found::Torn
+}
+
+/// The record of this very frontend by one look-up.
+#[inline(always)]
+pub(crate) fn peek<F: Family>(frontend: &FrontendOf<F>) -> Option<NonNull<F::Record>> {
+    read::<F>(F::services().get_ptr(frontend)?, frontend)
+}
+
+/// The record with this index, if it is that of a frontend.
+#[inline(always)]
+fn read<F: Family>(index: *const u32, key: &FrontendOf<F>) -> Option<NonNull<F::Record>> {
+    // SAFETY: one aligned word.
+    let index = unsafe { index.read_volatile() };
+    NonNull::new(F::records().get_ptr_mut(index)?).filter(|record| is_of::<F>(*record, key))
 }
 
 /// What a steered process dials: the frontend for steered Pods alone, if there is one.

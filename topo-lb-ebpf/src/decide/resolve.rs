@@ -1,11 +1,11 @@
 //! From a frontend to an endpoint: the decision that all hooks share.
 
 use aya_ebpf::helpers::{bpf_get_prandom_u32, bpf_get_smp_processor_id};
-use topo_lb_common::address::OUTSIDE;
+use topo_lb_common::address::{Frontend, OUTSIDE, PEERS};
 use topo_lb_common::backend::Locality;
 use topo_lb_common::connection::{KEEPS, KEEPS_OUTSIDE};
 use topo_lb_common::record::{DROPS, FAILURES_SHIFT, NO_TIER};
-use topo_lb_common::selection::{Choice, LEASED, SPILL_ONE, Selection};
+use topo_lb_common::selection::{Choice, HASHED, LEASED, SPILL_ONE, Selection};
 use topo_lb_common::trace::NO_SERVICE;
 
 use crate::base::atomic::add;
@@ -27,6 +27,29 @@ pub(crate) enum Resolution {
     Drop,
     /// Send it to the endpoint.
     Redirect,
+}
+
+/// Who asks for an endpoint.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asks {
+    /// A client of this node.
+    Inside,
+    /// A client outside of this node.
+    Outside,
+    /// The same, and another node has sent its packet on: it gets an endpoint of this node, which [has one](has_own).
+    Hopped,
+}
+
+impl Asks {
+    /// What is added to the protocol of frontends that are for these clients alone.
+    #[inline(always)]
+    const fn bit(self) -> u8 {
+        match self {
+            Self::Inside => 0,
+            Self::Outside => OUTSIDE,
+            Self::Hopped => PEERS,
+        }
+    }
 }
 
 /// The decision on a new connection. Unless redirected, the endpoint is zero: the verifier checks
@@ -66,16 +89,70 @@ impl<F: Family> Resolved<F> {
     }
 }
 
-/// Chooses an endpoint for a new connection to `frontend`, and counts it. `is_outside`: the client is
-/// outside of this node. `keep` returns the endpoint that the client keeps, or the fresh one that it gets;
-/// it is called only for Services with session affinity.
+/// Chooses an endpoint for a new connection of a client of this node to `frontend`, and counts it. `keep` returns the
+/// endpoint that the client keeps, or the fresh one that it gets; it is called only for Services with session affinity.
 #[inline(always)]
 pub(crate) fn resolve<F: Family>(
     frontend: &FrontendOf<F>,
-    is_outside: bool,
     keep: impl FnOnce(Fresh<F>) -> F::Endpoint,
 ) -> Resolved<F> {
-    let record = match records::find::<F>(frontend, is_outside && has_outside()) {
+    let resolved = decide::<F>(frontend, Asks::Inside, |_| random(), keep);
+    count_choice(&resolved);
+    resolved
+}
+
+/// Counts a new connection to a frontend.
+#[inline(always)]
+pub(crate) fn count_choice<F: Family>(resolved: &Resolved<F>) {
+    match resolved.verdict {
+        Resolution::Untouched => {}
+        Resolution::Redirect => count(resolved.service, Some(F::locality(&resolved.endpoint))),
+        Resolution::Refuse | Resolution::Drop => count(resolved.service, None),
+    }
+}
+
+/// A random number for a choice.
+#[inline(always)]
+pub(crate) fn random() -> u32 {
+    // SAFETY: the helper has no preconditions.
+    unsafe { bpf_get_prandom_u32() }
+}
+
+/// What a number for a choice has to depend on.
+#[derive(Clone, Copy)]
+pub(crate) struct Row {
+    /// The row is a table for a consistent choice.
+    pub(crate) is_table: bool,
+    /// The row is only for clients outside of this node, or for what other nodes send on.
+    pub(crate) is_outside: bool,
+    /// The Service has session affinity.
+    pub(crate) keeps_clients: bool,
+}
+
+/// The record for those who ask.
+#[inline(always)]
+fn find<F: Family>(frontend: &FrontendOf<F>, asks: Asks) -> Found<F> {
+    let bit = asks.bit();
+    records::find::<F>(frontend, if bit == OUTSIDE && !has_outside() { 0 } else { bit })
+}
+
+/// Whether this node has an endpoint for what other nodes send on.
+#[inline(always)]
+pub(crate) fn has_own<F: Family>(frontend: &FrontendOf<F>) -> bool {
+    records::peek::<F>(&Frontend { protocol: frontend.protocol | PEERS, ..*frontend })
+        // SAFETY: a field of a record.
+        .is_some_and(|record| unsafe { *RecordFields::<F>::of(record).count } != 0)
+}
+
+/// Chooses an endpoint for a new connection as [`resolve`], by a number of `number`, and does not count it.
+#[inline(always)]
+pub(crate) fn decide<F: Family>(
+    frontend: &FrontendOf<F>,
+    asks: Asks,
+    number: impl FnOnce(Row) -> u32,
+    keep: impl FnOnce(Fresh<F>) -> F::Endpoint,
+) -> Resolved<F> {
+    let record = match find::<F>(frontend, asks) {
         Found::Absent => return Resolved::unknown(Resolution::Untouched),
         Found::Torn => return Resolved::unknown(Resolution::Refuse),
         Found::Record(record) => record,
@@ -84,8 +161,7 @@ pub(crate) fn resolve<F: Family>(
     // SAFETY: fields of a record.
     let (service, tier, affinity_seconds) =
         unsafe { (*fields.service, *fields.tier, *fields.affinity_seconds) };
-    let Some(mut endpoint) = choose(&fields) else {
-        count(service, None);
+    let Some(mut endpoint) = choose(&fields, number) else {
         let drops = drops::<F>(&fields);
         let verdict = if drops { Resolution::Drop } else { Resolution::Refuse };
         return Resolved { service, tier, ..Resolved::unknown(verdict) };
@@ -93,10 +169,10 @@ pub(crate) fn resolve<F: Family>(
     let mut affinity = 0;
     if affinity_seconds != 0 {
         // Where clients outside get other endpoints than all others, they keep none of the others'.
-        affinity = if is_outside && is_for_outside(&fields) { KEEPS_OUTSIDE } else { KEEPS };
+        let is_own = asks != Asks::Inside && is_for(&fields, OUTSIDE | PEERS);
+        affinity = if is_own { KEEPS_OUTSIDE } else { KEEPS };
         endpoint = keep(Fresh { endpoint, service, seconds: affinity_seconds, affinity });
     }
-    count(service, Some(F::locality(&endpoint)));
     // SAFETY: a field of a record.
     let failures = unsafe { *fields.localities >> FAILURES_SHIFT } as u8;
     let is_leased = is_leased(&fields);
@@ -119,12 +195,12 @@ fn leased_spill() -> u16 {
     if now() < end { 0 } else { SPILL_ONE }
 }
 
-/// Whether a record is only for clients outside of this node.
+/// Whether a record is only for clients with one of these bits in the protocol of their frontends.
 #[inline(always)]
-fn is_for_outside<F: Family>(fields: &RecordFields<F>) -> bool {
+fn is_for<F: Family>(fields: &RecordFields<F>, clients: u8) -> bool {
     // SAFETY: a field of a record, with the protocol after it in the same word.
     let [_, _, protocol, _] = unsafe { *fields.port.cast::<[u8; 4]>() };
-    protocol & OUTSIDE != 0
+    protocol & clients != 0
 }
 
 /// Whether a record without endpoints drops connections.
@@ -136,7 +212,10 @@ fn drops<F: Family>(fields: &RecordFields<F>) -> bool {
 
 /// Chooses an endpoint; `None` refuses.
 #[inline(always)]
-pub(crate) fn choose<F: Family>(fields: &RecordFields<F>) -> Option<F::Endpoint> {
+pub(crate) fn choose<F: Family>(
+    fields: &RecordFields<F>,
+    number: impl FnOnce(Row) -> u32,
+) -> Option<F::Endpoint> {
     let spill = match is_leased(fields) {
         true => leased_spill(),
         // SAFETY: a field of a record.
@@ -147,8 +226,16 @@ pub(crate) fn choose<F: Family>(fields: &RecordFields<F>) -> Option<F::Endpoint>
         let (slot_base, count) = (*fields.slot_base, *fields.count);
         Selection { slot_base, count, wider: *fields.wider, spill }
     };
-    // SAFETY: the helper has no preconditions.
-    match selection.choose(|| unsafe { bpf_get_prandom_u32() }) {
+    let row = || {
+        // SAFETY: a field of a record.
+        let keeps_clients = unsafe { *fields.affinity_seconds } != 0;
+        let is_outside = is_for(fields, OUTSIDE | PEERS);
+        Row { is_table: spill == HASHED, is_outside, keeps_clients }
+    };
+    // In line, or it takes a frame of the stack for itself.
+    let number = #[inline(always)]
+    || number(row());
+    match selection.choose(number) {
         Choice::Refuse => None,
         Choice::Inline(place) => {
             // The verifier needs the limit; the place is below it.
@@ -169,7 +256,7 @@ pub(crate) fn choose<F: Family>(fields: &RecordFields<F>) -> Option<F::Endpoint>
 
 /// Counts a connection by locality; `None`: refused.
 #[inline(always)]
-fn count(service: u32, locality: Option<Locality>) {
+pub(crate) fn count(service: u32, locality: Option<Locality>) {
     let row = SERVICE_PORTS.load();
     if service >= row {
         return;
@@ -205,10 +292,11 @@ pub(crate) struct LookedUp {
     pub(crate) is_leased: bool,
 }
 
-/// Looks a Service up without choosing, and without counting. `is_outside`: as in [`resolve`].
+/// Looks a Service up without choosing, and without counting. `is_outside`: the client is outside of this node.
 #[inline(always)]
 pub(crate) fn look_up<F: Family>(frontend: &FrontendOf<F>, is_outside: bool) -> LookedUp {
-    let Found::Record(record) = records::find::<F>(frontend, is_outside && has_outside()) else {
+    let asks = if is_outside { Asks::Outside } else { Asks::Inside };
+    let Found::Record(record) = find::<F>(frontend, asks) else {
         return LookedUp::default();
     };
     let fields = RecordFields::<F>::of(record);

@@ -8,7 +8,7 @@ use core::sync::atomic::{Ordering, compiler_fence};
 
 use aya_ebpf::bindings::{__sk_buff, BPF_ANY};
 use topo_lb_common::connection::{
-    FRAGMENT_LIFETIME, Fragment, FragmentPlace, MASQUERADE, TURNS, Translation,
+    FRAGMENT_LIFETIME, Fragment, FragmentPlace, HOP, MASQUERADE, TURNS, Translation,
 };
 use topo_lb_common::packets::Outcome;
 
@@ -20,9 +20,11 @@ use crate::base::maps::SEED;
 use crate::base::words::are_same;
 use crate::packet::forward::forward;
 use crate::packet::four_tuple::FourTuple;
+use crate::packet::hop;
 use crate::packet::outcomes::{Hook, count, dropped, next, unmatched};
 use crate::packet::outside::is_outside;
 use crate::packet::rewrite::{Write, readdress};
+use crate::packet::snat::Route;
 use crate::packet::verdict::Verdict;
 
 /// A fragment's datagram.
@@ -62,7 +64,7 @@ pub(crate) fn remember<F: Family>(
         datagram: datagram(header),
         source: F::bytes(to.source),
         destination: F::bytes(to.destination),
-        kind: u32::from(kind & (TURNS | MASQUERADE)),
+        kind: u32::from(kind & (TURNS | MASQUERADE | HOP)),
         reserved: 0,
     };
     let _ = F::fragments().insert(&place(skb, header, hook), &translation, BPF_ANY.into());
@@ -96,7 +98,11 @@ pub(crate) fn forget<F: Read>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
 /// Translates a later fragment like the first one. Without an entry of the first one, the
 /// fragment's Service is unknown, and it stays untouched.
 #[inline(always)]
-pub(crate) fn translate<F: Write>(skb: *mut __sk_buff, header: &Header<F>, hook: Hook) -> Verdict {
+pub(crate) fn translate<F: Write + Route>(
+    skb: *mut __sk_buff,
+    header: &Header<F>,
+    hook: Hook,
+) -> Verdict {
     let Some(found) = F::fragments().get_ptr(&place(skb, header, hook)) else {
         return unmatched(hook);
     };
@@ -111,6 +117,11 @@ pub(crate) fn translate<F: Write>(skb: *mut __sk_buff, header: &Header<F>, hook:
     let is_its = unsafe { are_same(&raw const (*found).datagram, &datagram(header)) };
     if !is_its || now().saturating_sub(first_seen) > FRAGMENT_LIFETIME {
         return unmatched(hook);
+    }
+    if kind & HOP != 0 {
+        let (_, endpoint) = addresses;
+        let sent = hop::send_to::<F>(skb, header.protocol, endpoint);
+        return sent.unwrap_or_else(|| dropped(hook));
     }
     if !readdress(skb, header, addresses) {
         return dropped(hook);

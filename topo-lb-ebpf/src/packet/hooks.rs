@@ -11,10 +11,12 @@ use crate::base::transport::split_ports;
 use crate::decide::frontend_filter::{has_bit, in_range};
 use crate::decide::trace::is_on;
 use crate::packet::collision;
+use crate::packet::hop;
 use crate::packet::note;
 use crate::packet::outcomes::{Hook, dropped, next};
 use crate::packet::outside::{Clients, enter, is_for_another_host, is_stray};
 use crate::packet::port::PORT_ATTEMPTS;
+use crate::packet::probe;
 use crate::packet::reply_filter::is_no_endpoint;
 use crate::packet::steps::Steps;
 use crate::packet::tc::{Done, Translate, may_be_own};
@@ -45,6 +47,7 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ve
         }
         Filtered::Service => F::from_client(skb, Done::Nothing),
         Filtered::Direct => Verdict::OpenDirect,
+        Filtered::Probe => return F::hear(skb),
         Filtered::Other(outcome) => return next(Hook::Ingress, outcome),
     };
     // The verdict on most packets: they pay for no comparison with the steps below.
@@ -72,6 +75,22 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ve
         verdict = F::reconsider(skb);
     } else if verdict == Verdict::Forget {
         verdict = F::forget(skb, Hook::Ingress);
+    }
+    if matches!(verdict, Verdict::ChooseEndpoint | Verdict::Stray) && hop::may_be(skb) {
+        verdict = F::send_known(skb, false);
+        if verdict == Verdict::ChooseHop {
+            note::begin(skb);
+            verdict = F::choose_hop(skb);
+            if verdict == Verdict::SendHop {
+                verdict = F::send_known(skb, true);
+            }
+            if is_on() && verdict == Verdict::Redirect && note::is_noted(skb) {
+                F::tell(skb);
+            }
+        }
+        if verdict == Verdict::Redirect {
+            return verdict;
+        }
     }
     let has_met = verdict == Verdict::ChooseAnother;
     if verdict == Verdict::ChooseEndpoint || has_met {
@@ -112,7 +131,10 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ve
         // The entry that was just written is already forgotten, or over.
         Verdict::ChooseEndpoint | Verdict::Forget => dropped(Hook::Ingress),
         Verdict::LeaveFragments => F::leave_fragments(skb, Hook::Ingress),
-        Verdict::IcmpError => F::error_from_client(skb),
+        Verdict::IcmpError => match F::error_from_client(skb) {
+            Verdict::HopError => F::send_error(skb),
+            verdict => verdict,
+        },
         Verdict::Reset => F::reset(skb, Hook::Ingress),
         Verdict::Unreachable => F::unreachable(skb),
         verdict => verdict,
@@ -161,6 +183,8 @@ fn filter<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Filter
         };
         return if has_bit::<F>(destination, port) || is_reply() {
             Filtered::Service
+        } else if clients == Clients::Outside && probe::may_be(&packet) {
+            Filtered::Probe
         } else {
             collision::filter::<F>(skb, &packet)
         };

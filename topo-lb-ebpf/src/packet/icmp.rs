@@ -12,9 +12,11 @@ use crate::base::transport::ports;
 use crate::packet::connection::{find, holds, is_alive};
 use crate::packet::forward::forward;
 use crate::packet::four_tuple::{EntryFields, FourTuple};
+use crate::packet::hop;
 use crate::packet::outcomes::{Hook, count, dropped, next, unmatched};
 use crate::packet::outside::client_device;
 use crate::packet::rewrite::Write;
+use crate::packet::tc::Translate;
 use crate::packet::verdict::Verdict;
 
 /// Bytes of an ICMP header, before the quote.
@@ -31,19 +33,19 @@ const fn is_error(is_ipv6: bool, icmp_type: u8) -> bool {
 
 /// Handles an error from a client, about a reply.
 #[inline(always)]
-pub(crate) fn from_client<F: Write + Read>(skb: *mut __sk_buff) -> Verdict {
+pub(crate) fn from_client<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     translate::<F>(skb, Hook::Ingress)
 }
 
 /// Handles an error to a client, about a packet that it sent.
 #[inline(always)]
-pub(crate) fn to_client<F: Write + Read>(skb: *mut __sk_buff) -> Verdict {
+pub(crate) fn to_client<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     translate::<F>(skb, Hook::Egress)
 }
 
 /// Translates an ICMP error about a packet of a translated connection.
 #[inline(always)]
-fn translate<F: Write + Read>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
+fn translate<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
     let outer = &F::header(skb, ETHERNET, false);
     let Some(word) = load::<u32>(skb, outer.transport) else {
         return next(hook, Outcome::Malformed);
@@ -67,7 +69,9 @@ fn translate<F: Write + Read>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
             && is_alive(EntryFields::of(*found), inner.protocol, now())
     });
     let Some(found) = found else {
-        return unmatched(hook);
+        let may_hop =
+            hook == Hook::Ingress && hop::may_be(skb) && outer.destination == inner.source;
+        return if may_hop { Verdict::HopError } else { unmatched(hook) };
     };
     let answer = FourTuple::of_entry(found);
     // SAFETY: a field of a look-up's value.
@@ -80,6 +84,19 @@ fn translate<F: Write + Read>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
     }
     count(hook, Outcome::Errors);
     forward::<F>(skb, kind, hook)
+}
+
+/// Sends an error on to the node of the endpoint that has sent what it is about, if its flow is known (direct return).
+#[inline(always)]
+pub(crate) fn send_on<F: Translate>(skb: *mut __sk_buff) -> Verdict {
+    let hook = Hook::Ingress;
+    let at = F::header(skb, ETHERNET, false).transport + HEADER;
+    let inner = F::header(skb, at, true);
+    let quoted = load::<u32>(skb, inner.transport).unwrap_or_default();
+    let says = FourTuple::of_packet(&inner, quoted).reversed();
+    let key = says.key(inner.protocol, FROM_CLIENT, client_device(skb));
+    let sent = hop::known::<F>(&key).and_then(|address| hop::send_to::<F>(skb, F::ICMP, address));
+    sent.unwrap_or_else(|| unmatched(hook))
 }
 
 /// Makes the error quote the packet that `answer` would reply to. Returns whether it succeeded.

@@ -13,20 +13,23 @@ use topo_lb_common::backend::Locality;
 use topo_lb_common::connection::{
     DIRECT, FROM_CLIENT, HAIRPIN, MASQUERADE, REPLY, SNAT, TO_CLIENT, TURNS,
 };
+use topo_lb_common::device::seeded;
 use topo_lb_common::snat::source_port;
 use topo_lb_common::trace::Outcome;
 
 use crate::base::clock::now;
 use crate::base::family::{ConnectionOf, Family, FrontendOf, TupleOf};
-use crate::base::maps::SERVES_ALL_FRONTENDS;
+use crate::base::maps::{RETURNS_DIRECTLY, SERVES_ALL_FRONTENDS};
 use crate::decide::affinity::{self, Client};
-use crate::decide::resolve::{Resolution, resolve, revision};
+use crate::decide::resolve::{
+    Asks, Resolution, Resolved, Row, count_choice, decide, random, revision,
+};
 use crate::packet::budget::{self, Permit};
 use crate::packet::connection::{find_half_open, holds, other_key};
 use crate::packet::fast_path::FastPath;
 use crate::packet::four_tuple::{EntryFields, FourTuple, NewEntry};
 use crate::packet::note::note;
-use crate::packet::outside::is_of_outside;
+use crate::packet::outside::{asks, is_of_outside};
 use crate::packet::port::{PORT_ATTEMPTS, Takes, may_take};
 use crate::packet::reply_filter;
 
@@ -83,10 +86,8 @@ pub(crate) fn choose<F: Client>(
     if SERVES_ALL_FRONTENDS.load() != 0 && F::is_loopback(says.destination) {
         return Chosen::Untouched;
     }
-    let is_outside = is_of_outside::<F>(key);
-    let resolved = resolve::<F>(frontend, is_outside, |fresh| {
-        affinity::look(client, frontend.protocol, fresh)
-    });
+    let resolved = decide_for::<F>(frontend, asks(skb), (client, says.source_port));
+    count_choice(&resolved);
     let chosen = match resolved.verdict {
         Resolution::Untouched => return Chosen::Untouched,
         Resolution::Refuse => Chosen::Refused,
@@ -106,6 +107,30 @@ pub(crate) fn choose<F: Client>(
     };
     note::<F>(skb, &resolved, chosen.outcome());
     chosen
+}
+
+/// Chooses an endpoint for a packet of a client, by its address and port. Clients outside get it by a hash if the row is
+/// a table, so that all nodes choose alike; and where packets may be sent on, as they are chosen for twice.
+#[inline(always)]
+pub(crate) fn decide_for<F: Client>(
+    frontend: &FrontendOf<F>,
+    asks: Asks,
+    (client, port): (F::Address, u16),
+) -> Resolved<F> {
+    let number = |row: Row| {
+        let returns_directly = RETURNS_DIRECTLY.load() != 0 && row.is_outside;
+        if asks == Asks::Inside || !row.is_table && !returns_directly {
+            return random();
+        }
+        let [first, second] = F::halves(client);
+        let port = if row.keeps_clients { 0 } else { port };
+        let to = u64::from(frontend.port) << 16 | u64::from(frontend.protocol);
+        let to = u64::from(F::folded(F::words(frontend.address))) << 32 | to;
+        let from = seeded(second, first) ^ u64::from(port);
+        // Another seed: what has come here by a hash is spread again.
+        (seeded(asks as u64, seeded(to, from)) >> 32) as u32
+    };
+    decide::<F>(frontend, asks, number, |fresh| affinity::look(client, frontend.protocol, fresh))
 }
 
 /// Writes the entry for the client's packets of a connection to an endpoint.

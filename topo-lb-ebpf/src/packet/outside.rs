@@ -11,7 +11,8 @@ use topo_lb_common::sources::{DENIED, Source};
 
 use crate::base::access;
 use crate::base::family::{Family, FrontendOf, SourceOf, TupleOf};
-use crate::base::maps::{MASQUERADE_MARK, SERVES_ALL_FRONTENDS};
+use crate::base::maps::{MASQUERADE_MARK, RETURNS_DIRECTLY, SERVES_ALL_FRONTENDS};
+use crate::decide::resolve::Asks;
 
 /// The clients behind a device.
 #[repr(u32)]
@@ -21,6 +22,8 @@ pub(crate) enum Clients {
     Guests = 0,
     /// Clients outside of this node.
     Outside = 1,
+    /// The same, and another node has sent their packet on, for which this one has an endpoint.
+    Hopped = 2,
 }
 
 /// Records whose packet it is, for [`is_outside`]. `cb` belongs to the programs of one hook; the
@@ -38,7 +41,21 @@ pub(crate) fn enter(skb: *mut __sk_buff, clients: Clients) {
 pub(crate) fn is_outside(skb: *mut __sk_buff) -> bool {
     // SAFETY: a field of the hook's context.
     SERVES_ALL_FRONTENDS.load() != 0
-        && unsafe { (&raw const (*skb).cb[0]).read_volatile() } == Clients::Outside as u32
+        && unsafe { (&raw const (*skb).cb[0]).read_volatile() } != Clients::Guests as u32
+}
+
+/// Who asks for an endpoint by a packet.
+#[inline(always)]
+pub(crate) fn asks(skb: *mut __sk_buff) -> Asks {
+    // SAFETY: a field of the hook's context.
+    let clients = unsafe { (&raw const (*skb).cb[0]).read_volatile() };
+    if !is_outside(skb) {
+        Asks::Inside
+    } else if RETURNS_DIRECTLY.load() != 0 && clients == Clients::Hopped as u32 {
+        Asks::Hopped
+    } else {
+        Asks::Outside
+    }
 }
 
 /// `PACKET_HOST`, include/uapi/linux/if_packet.h: the frame has the address of the device that received it.

@@ -121,7 +121,7 @@ pub(crate) fn has_sent<F: Route>(skb: *mut __sk_buff, source: F::Address) -> boo
 /// The tag of a packet that is not in its bytes; zero without one, and for a tag that has only a priority
 /// (VLAN 0): the kernel removes such a tag.
 #[inline(always)]
-fn vlan(skb: *mut __sk_buff) -> u32 {
+pub(crate) fn vlan(skb: *mut __sk_buff) -> u32 {
     // SAFETY: fields of the hook's context.
     unsafe {
         let is_tagged = (&raw const (*skb).vlan_present).read_volatile() != 0;

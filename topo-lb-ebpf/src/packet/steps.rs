@@ -11,7 +11,7 @@ use crate::base::family::{V4, V6};
 use crate::packet::outcomes::Hook;
 use crate::packet::tc::Done;
 use crate::packet::verdict::Verdict;
-use crate::packet::{collision, fragment, icmp, over, refuse, snat, tc, trace};
+use crate::packet::{collision, fragment, hop, icmp, over, probe, refuse, snat, tc, trace};
 
 macro_rules! steps {
     ($(
@@ -71,6 +71,12 @@ steps! {
     stray, stray4, stray6: tc::stray;
     /// Handles such a packet that leaves the node again.
     leave_stray, leave_stray4, leave_stray6: tc::leave_stray;
+    /// Gives a probe to the agent.
+    hear, hear4, hear6: probe::hear;
+    /// Sends a packet of a known flow on to the node of its endpoint.
+    send_known, send_known4, send_known6: hop::send_known, is_chosen: bool;
+    /// Chooses that node for a flow.
+    choose_hop, choose_hop4, choose_hop6: hop::choose;
     /// Chooses an endpoint for a packet that opens a connection.
     open, open4, open6: tc::open;
     /// Counts an opening. Without room, lets it take the place of one that is done, or of the client's oldest one.
@@ -89,6 +95,8 @@ steps! {
     leave_fragments, leave_fragments4, leave_fragments6: fragment::forget, hook: Hook;
     /// Handles an ICMP error from a client.
     error_from_client, error_from_client4, error_from_client6: icmp::from_client;
+    /// Sends an ICMP error on to the node of the endpoint.
+    send_error, send_error4, send_error6: icmp::send_on;
     /// Handles an ICMP error to a client.
     error_to_client, error_to_client4, error_to_client6: icmp::to_client;
     /// Refuses a packet by a RST.

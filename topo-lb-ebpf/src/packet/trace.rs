@@ -7,6 +7,7 @@ use topo_lb_common::connection::FROM_CLIENT;
 
 use crate::base::access::{ETHERNET, device};
 use crate::base::header::Read;
+use crate::base::maps::RETURNS_DIRECTLY;
 use crate::base::transport::ports_of;
 use crate::decide::decision::{Dialled, Words};
 use crate::decide::trace::{reserve, submit};
@@ -39,6 +40,14 @@ pub(crate) fn of_packet<F: Read>(skb: *mut __sk_buff) -> Verdict {
         is_v6: F::IS_V6,
         device: device(skb),
     };
+    if RETURNS_DIRECTLY.load() != 0
+        && let Some(hop) = F::hops().get_ptr(&key)
+    {
+        // SAFETY: a look-up's value, of which these fields do not change.
+        let (address, port) = unsafe { ((*hop).address, (*hop).port) };
+        [words.head, words.tail] = F::halves(F::words(address));
+        words.service |= u64::from(port) << 32;
+    }
     #[cfg(feature = "log")]
     crate::decide::log::decided(&TcContext::new(skb), &words, &dialled);
     if let Some(entry) = reserve(&words, &dialled) {

@@ -51,6 +51,12 @@ pub(crate) enum Verdict {
     ChooseAnother = 115,
     /// Step: open a connection to an endpoint itself, if another one has its port there.
     OpenDirect = 117,
+    /// Step: choose the node to which packets of a flow are sent on.
+    ChooseHop = 119,
+    /// Step: send the packet on to the node that is chosen.
+    SendHop = 121,
+    /// Step: send an ICMP error on to the node of the endpoint.
+    HopError = 120,
     /// Step: leave the segment of another connection untouched.
     Meet = 116,
 }
@@ -61,6 +67,8 @@ pub(crate) enum Filtered {
     Service,
     /// No Service; it may begin a connection to an endpoint that has others through a frontend.
     Direct,
-    /// Neither.
+    /// Perhaps a probe of another agent.
+    Probe,
+    /// None of these.
     Other(Outcome),
 }

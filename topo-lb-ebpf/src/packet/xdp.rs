@@ -20,7 +20,7 @@ use topo_lb_common::snat::is_source_port;
 use crate::base::clock::now;
 use crate::base::family::{ConnectionOf, V4, V6};
 use crate::base::header::Read as _;
-use crate::base::maps::SNAT;
+use crate::base::maps::{RETURNS_DIRECTLY, SNAT};
 use crate::base::transport::{Transport, split_ports};
 use crate::decide::frontend_filter::has_bit;
 use crate::decide::resolve::look_up;
@@ -30,6 +30,7 @@ use crate::packet::connection::{self, EndpointCheck};
 use crate::packet::fast_path::{FastPath, PacketSummary};
 use crate::packet::four_tuple::{EntryFields, FourTuple};
 use crate::packet::frame::{self, Ends, Extent, InPlace, device, ether_type};
+use crate::packet::hop::is_of_service;
 use crate::packet::outcomes::done_by_xdp;
 use crate::packet::outside::is_denied;
 use crate::packet::own;
@@ -121,6 +122,8 @@ fn why_dropped<F: FastPath + InPlace + Unreachable>(frame: *mut xdp_md) -> Optio
         match budget::may_open_another::<F>(&key, now) {
             // A frontend without an endpoint answers: tc limits only what has one.
             Permit::Granted => return None,
+            // What is sent on as it comes needs no place.
+            _ if RETURNS_DIRECTLY.load() != 0 && is_of_service::<F>(&frontend) => return None,
             _ if !look_up::<F>(&frontend, true).routes => return None,
             Permit::Limited => Outcome::Limited,
             Permit::Full => Outcome::TableFull,

@@ -44,7 +44,7 @@ pub(crate) fn connect<P: TellSocket>(ctx: &SockAddrContext) -> i32 {
     let Some(frontend) = frontend::<P>(ctx, address, port, protocol, true) else {
         return miss::<P>(ctx, protocol);
     };
-    let resolved = resolve::<P::Family>(&frontend, false, |fresh| keep(netns(ctx), fresh));
+    let resolved = resolve::<P::Family>(&frontend, |fresh| keep(netns(ctx), fresh));
     let Some(outcome) = outcome::<P>(ctx, address, &resolved) else {
         return miss::<P>(ctx, protocol);
     };

@@ -55,7 +55,7 @@ pub(crate) fn send<F: Family>(ctx: &SockAddrContext, frontend: &FrontendOf<F>) -
     }
     // SAFETY: a context of this hook.
     let client = || unsafe { bpf_get_netns_cookie(ctx.as_ptr()) };
-    let resolved = resolve::<F>(frontend, false, |fresh| keep(client(), fresh));
+    let resolved = resolve::<F>(frontend, |fresh| keep(client(), fresh));
     // While observing, the next datagram of this flow is not counted again. A revision that is not in
     // force makes programs that translate choose: no Service has an endpoint of zero.
     // So it is with a lease, which may end without a new revision.

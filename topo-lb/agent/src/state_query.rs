@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use topo_lb_core::cluster::{ServiceId, State};
 use topo_lb_core::plan::Lack;
 use topo_lb_core::refusal::Refusal;
+use topo_lb_core::topology::exposed::Exposing;
 
 /// Most waiting queries; further ones fail with [`Busy`].
 const WAITING: usize = 16;
@@ -23,6 +24,8 @@ pub struct View {
     pub state: Arc<State>,
     /// Services that lack room in the maps.
     pub unprogrammed: BTreeMap<ServiceId, Lack>,
+    /// Which frontends besides ClusterIPs are handled.
+    pub exposing: Exposing,
     /// Devices on which tc translates packets.
     pub devices: Vec<String>,
     /// Frontends in the maps.

@@ -290,6 +290,7 @@ impl Telemetry {
                 let _ = to.send(View {
                     state: reconciler.snapshot(),
                     unprogrammed: reconciler.unprogrammed().clone(),
+                    exposing: reconciler.exposed(),
                     devices: devices.to_vec(),
                     frontends: installed.frontends_in(Family::V4)
                         + installed.frontends_in(Family::V6),

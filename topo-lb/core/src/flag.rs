@@ -17,6 +17,7 @@ flags! {
     API_SERVER "--api-server"
     CGROUP_ROOT "--cgroup-root"
     COUNT "--count"
+    DIRECT_RETURN "--direct-return"
     DNS "--dns"
     DNS_SERVICE "--dns-service"
     EXCLUDE_ANNOTATED_PODS "--exclude-annotated-pods"

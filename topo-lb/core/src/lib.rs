@@ -25,6 +25,7 @@ pub mod local;
 pub mod magnitude;
 pub mod metrics;
 pub mod once;
+pub mod peers;
 pub mod plan;
 pub mod rate;
 pub mod reconcile;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use rayon::prelude::*;
 
-use crate::cluster::{Frontend, KnownNodes, ServiceId, State, Update};
+use crate::cluster::{Clients, Frontend, KnownNodes, ServiceId, State, Update};
 use crate::dns::lead::Listeners;
 use crate::plan::desired::Target;
 use crate::plan::{Desired, Gone, Installed, Lack, Meanwhile, Plan, Ration, WhenFull, diff, gone};
@@ -124,6 +124,11 @@ impl Reconciler {
     /// Which Services are handled.
     pub const fn scope(&self) -> Scope {
         self.scope
+    }
+
+    /// Which frontends besides ClusterIPs are handled.
+    pub fn exposed(&self) -> Exposing {
+        self.exposing.clone().unwrap_or_default()
     }
 
     /// The cluster's objects.
@@ -312,10 +317,11 @@ impl Reconciler {
         if *id == self.resolver.service {
             self.resolver.lead(&mut routes);
         }
-        // `externalTrafficPolicy: Local` without an endpoint here is an intended state.
-        let is_concern =
-            routes.iter().any(|route| route.verdict == Verdict::Refuse && !route.drops)
-                || topology::ignored(&self.state, id).is_some();
+        // To have no endpoint here is an intended state with `externalTrafficPolicy: Local`, and for packets of others.
+        let is_concern = routes.iter().any(|route| {
+            let is_for_peers = route.frontends.iter().any(|(_, it)| it.clients == Clients::Peers);
+            route.verdict == Verdict::Refuse && !route.drops && !is_for_peers
+        }) || topology::ignored(&self.state, id).is_some();
         Decided { reads, routes: Some(Ok(routes)), is_concern }
     }
 

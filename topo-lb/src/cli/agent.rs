@@ -182,10 +182,11 @@ impl AgentArgs {
         let (exposing, replacement) = (self.frontends.exposing(), self.frontends.replacement());
         let masquerade_mark = replacement.as_ref().map_or(0, |it| it.masquerade_mark);
         let health = self.health();
+        let returns_directly = exposing.as_ref().is_some_and(|it| it.direct_return);
         let all_frontends = exposing.as_ref().map(|_| {
             let host_netns =
                 netns::cookie().context("cannot read the cookie of this network namespace")?;
-            anyhow::Ok(AllFrontends { masquerade_mark, host_netns })
+            anyhow::Ok(AllFrontends { masquerade_mark, host_netns, returns_directly })
         });
         let all_frontends = all_frontends.transpose()?;
         let exclusions = Rules {
@@ -226,6 +227,7 @@ impl AgentArgs {
                         Some(_) => self.max_services.max(maps::MOST_SOURCES),
                         None => 0,
                     },
+                    hops: if returns_directly { self.max_flows } else { 0 },
                     ..Capacity::default()
                 },
                 tcp_peer: self.tcp_peer,

@@ -2,6 +2,7 @@
 
 use clap::error::ErrorKind;
 
+use super::frontends::DirectReturn;
 use super::{AgentArgs, Count, name};
 use topo_lb_core::topology::Scope;
 use topo_lb_kernel::datapath::pin::Xdp;
@@ -28,6 +29,10 @@ impl AgentArgs {
             (
                 self.xdp != Xdp::Off && !replaces,
                 "--xdp needs --kube-proxy-replacement: without it, kube-proxy serves clients outside",
+            ),
+            (
+                self.frontends.direct_return != DirectReturn::Off && !replaces,
+                "--direct-return needs --kube-proxy-replacement: without it, kube-proxy serves clients outside",
             ),
             (
                 self.observe && replaces,

@@ -20,6 +20,16 @@ pub enum Frontends {
     All,
 }
 
+/// Whether packets of clients outside are sent on to the endpoint's node as they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum DirectReturn {
+    /// To no node: connections to endpoints of other nodes get an address of this node as their source.
+    #[default]
+    Off,
+    /// To each node for which a probe has shown that the network carries that.
+    Auto,
+}
+
 /// Flags of `topo-lb agent` about frontends.
 #[derive(Debug, Args)]
 pub struct FrontendArgs {
@@ -55,6 +65,11 @@ pub struct FrontendArgs {
     /// address of this node as their source
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_MASQUERADE")]
     pub masquerade: MasqueradeBy,
+    /// With --kube-proxy-replacement: send packets of clients outside to load balancer and external IPs on to the
+    /// endpoint's node as they are; that node answers the client itself. `auto`: where a probe has shown that the
+    /// network carries it
+    #[arg(long, value_enum, default_value_t, env = "TOPO_LB_DIRECT_RETURN")]
+    pub direct_return: DirectReturn,
 }
 
 /// A mark of one bit, decimal or with 0x.
@@ -75,6 +90,7 @@ impl FrontendArgs {
             node_ports: self.nodeport_addresses.clone(),
             external_ips: self.external_ip_ranges.clone(),
             outside: self.kube_proxy_replacement,
+            direct_return: self.direct_return == DirectReturn::Auto,
         })
     }
 

@@ -2,6 +2,7 @@
 
 mod connections;
 mod hooks;
+mod peers;
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -10,6 +11,7 @@ use std::sync::Arc;
 use clap::ValueEnum;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
+use topo_lb_agent::serve::Listen;
 use topo_lb_common::counters::Counters;
 
 use topo_lb_core::cluster::Frontend;
@@ -25,6 +27,7 @@ use topo_lb_kernel::datapath::maps::unprogrammed;
 pub use connections::ConnectionRow;
 use connections::{connection_row, flow_row, flows};
 pub use hooks::{HookRow, Hooks, PacketRow};
+pub use peers::PeerRow;
 
 /// What to list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -38,6 +41,9 @@ pub enum View {
     Connections,
     /// Where programs are attached, and what the kernel has counted there.
     Hooks,
+    /// With --direct-return auto: to which other nodes packets of clients outside are sent on, and why to others not. The
+    /// agent of this host says the names and reasons.
+    Peers,
 }
 
 /// The content of the maps.
@@ -65,6 +71,14 @@ pub enum Listed {
         /// Processes whose flows are missing, because they do not show their sockets.
         #[serde(skip)]
         hidden: usize,
+    },
+    /// `list peers`.
+    Peers {
+        /// One row per node and version of IP.
+        peers: Vec<PeerRow>,
+        /// Why there are no names.
+        #[serde(skip)]
+        trouble: Option<String>,
     },
     /// `list hooks`.
     Hooks {
@@ -160,8 +174,8 @@ pub struct EndpointRow {
     pub share_percent: f64,
 }
 
-/// Reads what is requested.
-pub fn list(pin_dir: &Path, what: View) -> Result<Listed, ReadError> {
+/// Reads what is requested; `agent`: where the agent of this host listens.
+pub fn list(pin_dir: &Path, what: View, agent: Listen) -> Result<Listed, ReadError> {
     let store = BpfStore::open(pin_dir)?;
     let names = store.names()?;
     let mut published = store.published()?;
@@ -193,6 +207,10 @@ pub fn list(pin_dir: &Path, what: View) -> Result<Listed, ReadError> {
             Listed::Connections { connections: flows.chain(connections).collect(), hidden }
         }
         View::Hooks => Listed::Hooks { hooks: hooks::read(pin_dir)? },
+        View::Peers => {
+            let (peers, trouble) = peers::read(pin_dir, agent)?;
+            Listed::Peers { peers, trouble }
+        }
     })
 }
 
@@ -289,6 +307,20 @@ impl Listed {
                 finished(table, rows.len(), "connection")
             }
             Self::Hooks { hooks } => hooks.table(),
+            Self::Peers { peers: rows, .. } => {
+                let mut table = table(&["NODE", "FAMILY", "STATE", "ETHERNET", "REASON"]);
+                let text = |text: &Option<String>| text.as_deref().unwrap_or("-").to_owned();
+                for row in rows {
+                    table.add_row([
+                        text(&row.node),
+                        row.family.clone(),
+                        row.state.clone(),
+                        text(&row.ethernet),
+                        text(&row.reason),
+                    ]);
+                }
+                finished(table, rows.len(), "other node")
+            }
         }
     }
 }

@@ -43,6 +43,8 @@ pub(crate) enum Who {
     /// The same, at an address for clients outside.
     InsideAtOutsideAddress,
     Outside,
+    /// Another node, which has followed the policy.
+    Peer,
     /// Whoever asks for the name of a headless Service.
     Asking,
 }
@@ -76,14 +78,18 @@ pub(crate) fn answer(view: View<'_>, port: &Port, v6: bool, who: Who) -> Answer 
     let mut only_local = match who {
         Who::Inside => service.internal_local,
         Who::Outside => service.external_local,
+        Who::Peer => true,
         Who::InsideAtOutsideAddress | Who::Asking => false,
     };
+    if who == Who::Peer {
+        (source, spill, weights) = ("none", 0, &None);
+    }
     if let Some(own) = outside {
         (source, keys, least) =
             ("topo-lb.io/external-topology-keys", own, vec![(1, false); own.len()]);
         (spill, weights, only_local) = (0, &None, false);
     }
-    let auto = auto && outside.is_none();
+    let auto = auto && outside.is_none() && who != Who::Peer;
 
     // Section 2: candidates; of two with the same address and port, the better one.
     let mut candidates: BTreeMap<SocketAddr, Endpoint> = BTreeMap::new();
@@ -310,7 +316,8 @@ pub(crate) fn answer(view: View<'_>, port: &Port, v6: bool, who: Who) -> Answer 
         parts: shared.into_iter().map(part).collect(),
         serving,
         source,
-        strict: only_local || by_keys && keys.last().is_none_or(|key| key != "*"),
+        strict: only_local && who != Who::Peer
+            || by_keys && keys.last().is_none_or(|key| key != "*"),
         failures: if port.protocol == Protocol::Tcp { said.failures } else { 0 },
         direct,
     }

@@ -1,11 +1,14 @@
 //! What clients outside of a node get at node ports, load balancer IPs and external IPs.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
+use topo_lb_common::members::node_tag;
 use topo_lb_core::cluster::{
-    Clients, Exposure, FrontendKind, LocalAddresses, Service, State, Update,
+    Clients, Exposure, FrontendKind, LocalAddresses, NodePortAddresses, Service, State, Update,
 };
+use topo_lb_core::explain::report_of_agent;
 use topo_lb_core::topology::exposed::Exposing;
 use topo_lb_core::topology::{self, Scope, Verdict};
 
@@ -65,8 +68,11 @@ fn state(cluster: &Cluster) -> State {
 /// What clients get at a frontend of a kind, as text: the last numbers of the endpoints, `refused`,
 /// `dropped`, or `nothing` if it is left to the network.
 fn got(state: &State, kind: FrontendKind, wanted: Clients) -> String {
-    let exposing = Exposing { outside: true, ..Exposing::default() };
-    let routes = topology::routes(state, "here", Scope::All, Some(&exposing), &id("svc"));
+    got_with(&Exposing { outside: true, ..Exposing::default() }, state, kind, wanted)
+}
+
+fn got_with(exposing: &Exposing, state: &State, kind: FrontendKind, wanted: Clients) -> String {
+    let routes = topology::routes(state, "here", Scope::All, Some(exposing), &id("svc"));
     let by = |clients| {
         routes.iter().find(|route| {
             let is_it = |(own, frontend): &(FrontendKind, topo_lb_core::cluster::Frontend)| {
@@ -79,15 +85,18 @@ fn got(state: &State, kind: FrontendKind, wanted: Clients) -> String {
     let found = match wanted {
         Clients::Outside => by(Clients::Outside).or_else(|| by(Clients::Anywhere)),
         Clients::Anywhere | Clients::Steered => by(Clients::Anywhere),
+        Clients::Peers => by(Clients::Peers),
     };
     match found {
         None => "nothing".to_owned(),
         Some(route) if route.verdict == Verdict::Refuse && route.drops => "dropped".to_owned(),
         Some(route) if route.verdict == Verdict::Refuse => "refused".to_owned(),
         Some(route) => {
+            let how = if route.consistent { "consistently " } else { "" };
             let last = |text: String| text.rsplit('.').next().map(str::to_owned);
             let all = route.endpoints.iter();
-            all.filter_map(|one| last(one.address().ip().to_string())).collect()
+            let all: String = all.filter_map(|one| last(one.address().ip().to_string())).collect();
+            how.to_owned() + &all
         }
     }
 }
@@ -191,4 +200,139 @@ fn without_the_outside_there_are_no_entries_for_it() {
         topology::routes(&state, "here", Scope::All, Some(&Exposing::default()), &id("svc"));
     let mut frontends = routes.iter().flat_map(|route| &route.frontends);
     assert!(frontends.all(|(_, frontend)| frontend.clients == Clients::Anywhere));
+}
+
+/// What an agent with `--direct-return auto` serves.
+const DIRECT: Exposing = Exposing {
+    node_ports: NodePortAddresses::Primary,
+    external_ips: Vec::new(),
+    outside: true,
+    direct_return: true,
+};
+
+/// From outside, from this node, and from other nodes, at the load balancer IP and at the node port.
+fn with_direct_return(service: Service, has_local: bool) -> [[String; 3]; 2] {
+    let state = state(&cluster(service, has_local));
+    let who = [Clients::Outside, Clients::Anywhere, Clients::Peers];
+    [FrontendKind::LoadBalancerIp, FrontendKind::NodePort]
+        .map(|kind| who.map(|who| got_with(&DIRECT, &state, kind, who)))
+}
+
+fn saying(direct_return: Option<&str>, choice: Option<&str>, service: Service) -> Service {
+    service.asking(|policy| {
+        policy.direct_return = direct_return.map(Into::into);
+        policy.choice = choice.map(Into::into);
+    })
+}
+
+#[test]
+fn with_direct_return_clients_outside_choose_consistently_and_other_nodes_get_what_is_here() {
+    let none = "nothing";
+    let without = [["123", "123", none], ["123", "123", none]];
+    for (service, has_local, load_balancer, node_port) in [
+        (service(), true, ["consistently 123", "123", "1"], ["123", "123", none]),
+        (service(), false, ["consistently 23", "23", "refused"], ["23", "23", none]),
+        // The first node follows the policy.
+        (keyed(Z), false, ["consistently 2", "2", "refused"], ["2", "2", none]),
+        (
+            keyed("example.com/none"),
+            true,
+            ["refused", "refused", "1"],
+            ["refused", "refused", none],
+        ),
+        (saying(Some("false"), None, service()), true, without[0], without[1]),
+        (saying(Some("no"), None, service()), true, ["consistently 123", "123", "1"], without[1]),
+        (saying(None, Some("random"), service()), true, ["123", "123", "1"], without[1]),
+        // What is said holds at node ports, too.
+        (
+            saying(Some("false"), Some("consistent"), service()),
+            true,
+            ["consistently 123", "123", none],
+            ["consistently 123", "123", none],
+        ),
+        (
+            saying(None, Some("consistent"), service()),
+            true,
+            ["consistently 123", "123", "1"],
+            ["consistently 123", "123", none],
+        ),
+        // The outside's own keys have one row for all.
+        (
+            with_external_keys(Z, service()),
+            true,
+            ["consistently 12", "123", "1"],
+            ["consistently 12", "123", none],
+        ),
+    ] {
+        let got = with_direct_return(exposed(service.clone()), has_local);
+        assert_eq!(got, [load_balancer, node_port], "{:?}", service.policy);
+    }
+    let of_local = [["1", "123", none], ["1", "123", none]];
+    assert_eq!(with_direct_return(local(service()), true), of_local);
+    let limited = with_direct_return(only_from(&["10.0.0.0/8"], service()), true);
+    assert_eq!(limited, [["consistently 123", none, "1"], without[1]]);
+}
+
+#[test]
+fn routes_of_direct_return_name_the_nodes_of_endpoints_elsewhere_and_keep_the_rest() {
+    let tag = |node: &str| node_tag(node.as_bytes());
+    let at = |last: u8| SocketAddr::from(([10, 0, 0, last], 9_376));
+    let sticky = Service { affinity_seconds: Some(60), ..service() };
+    let weighted = sticky.asking(|policy| policy.weights = Some("label:example.com/w".into()));
+    let limited = only_from(&["10.0.0.0/8"], weighted);
+    let routes = |service: Service| {
+        let state = state(&cluster(service, true));
+        topology::routes(&state, "here", Scope::All, Some(&DIRECT), &id("svc"))
+    };
+    let all = routes(limited.clone());
+    assert_eq!(all.len(), 3, "clients anywhere, outside, and other nodes");
+    for route in &all {
+        let for_peers = route.frontends[0].1.clients == Clients::Peers;
+        assert_eq!(*route.nodes, [(at(2), tag("near")), (at(3), tag("far"))]);
+        assert_eq!(route.affinity_seconds, Some(60));
+        assert!(!route.strict && !route.drops);
+        assert_eq!(route.source_ranges.is_some(), route.frontends[0].1.clients == Clients::Outside);
+        assert_eq!(route.endpoints.len(), if for_peers { 1 } else { 3 });
+    }
+    for opted_out in [saying(Some("false"), None, limited), local(service())] {
+        assert!(routes(opted_out).iter().all(|route| route.nodes.is_empty()));
+    }
+}
+
+#[test]
+fn explain_says_whether_a_service_has_direct_return_and_why_not() {
+    let said = |service: Service, exposing: &Exposing| {
+        let state = state(&cluster(service, true));
+        let report = report_of_agent(&state, "here", Scope::All, &[], &BTreeMap::new(), exposing);
+        let exposed = report.services[0].exposed.clone().unwrap();
+        (exposed.direct_return.unwrap(), exposed.choice.unwrap_or("random"))
+    };
+    let off = Exposing { direct_return: false, ..DIRECT };
+    let spilling = keyed(&format!("{Z},*")).asking(|policy| policy.spill = Some("10%".into()));
+    for (service, exposing, direct_return, choice) in [
+        (service(), &DIRECT, "yes", "consistent"),
+        (service(), &off, "no: --direct-return is off", "random"),
+        (
+            saying(None, Some("consistent"), service()),
+            &off,
+            "no: --direct-return is off",
+            "consistent",
+        ),
+        (
+            saying(Some("false"), None, service()),
+            &DIRECT,
+            "no: topo-lb.io/direct-return says so",
+            "random",
+        ),
+        (
+            Service { external_local: true, ..service() },
+            &DIRECT,
+            "no: externalTrafficPolicy is Local",
+            "random",
+        ),
+        (spilling, &DIRECT, "yes", "random, as some connections spill"),
+    ] {
+        let said = said(exposed(service), exposing);
+        assert_eq!((&*said.0, said.1), (direct_return, choice));
+    }
 }

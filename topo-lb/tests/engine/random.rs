@@ -273,6 +273,12 @@ fn apart(tape: &mut Tape<'_>, policy: &mut PolicySources, percent: usize) {
         let texts = ["refuse", "steer", " refuse ", "allow", " steer "];
         policy.direct = Some(choose(tape, &texts, &["count", ""]));
     }
+    if tape.chance(2 * percent) {
+        policy.direct_return = Some(choose(tape, &["false", "true", " false "], &["no", ""]));
+    }
+    if tape.chance(percent) {
+        policy.choice = Some(choose(tape, &["consistent", " random "], &["maglev", ""]));
+    }
     if tape.chance(percent / 2) {
         policy.handle = Some(choose(tape, &["false", "true", " false "], &["no", ""]));
     }

@@ -42,6 +42,7 @@ struct Seen {
     /// Of endpoints that are dialled: refused, steered away from, left although others are steered away from; and
     /// either of a headless Service.
     direct: [AtomicU32; 4],
+    returning: [AtomicU32; 4],
     /// What clients outside get: by keys of their own; only what is on the node; no answer.
     outside: [AtomicU32; 3],
     failures: AtomicU32,
@@ -93,6 +94,7 @@ fn the_engine_agrees_with_a_naive_reading_of_the_rules() {
             ("an intended refusal", std::slice::from_ref(&seen.intended)),
             ("endpoints that are dialled", &seen.direct),
             ("clients outside", &seen.outside),
+            ("direct return", &seen.returning),
             ("a number of failures", std::slice::from_ref(&seen.failures)),
             ("endpoints that are ejected", &seen.ejected),
             ("names of headless Services", &seen.named),
@@ -123,7 +125,9 @@ fn agree(tape: &[u8], seen: &Seen) {
     let (cluster, said, failing) = (&cluster, &said, &failing);
     let view = View { cluster, me: this_node, service, said, failing };
     agree_on_name(view, &state, scope, seen);
-    let exposing = Exposing { outside: true, ..Exposing::default() };
+    let direct_return = tape.len() % 3 == 1;
+    let exposing = Exposing { outside: true, direct_return, ..Exposing::default() };
+    let returns = direct_return && said.direct_return && !service.external_local;
     let routes = topology::routes(&state, this_node, scope, Some(&exposing), &id("svc"));
     let mut routes = routes.into_iter();
     let mut decisions = topology::decide(&state, this_node, scope, &id("svc")).into_iter();
@@ -189,15 +193,32 @@ fn agree(tape: &[u8], seen: &Seen) {
             if decision.endpoints.iter().any(|one| is_weightless(&one.status)) {
                 count(&seen.weightless);
             }
-            if exposed && (service.external_local || said.outside.is_some()) {
+            let is_consistent = match said.choice {
+                None => returns,
+                Some(choice) => choice == "consistent",
+            };
+            let differs = service.external_local || said.outside.is_some();
+            if exposed && !differs && (returns || is_consistent) {
+                let route = routes.next().unwrap();
+                same(&route, &expect(Who::Outside), v6);
+                assert_eq!(route.consistent, is_consistent);
+                count(&seen.returning[usize::from(is_consistent)]);
+            } else if exposed && differs {
                 let (route, expected) = (routes.next().unwrap(), expect(Who::Outside));
                 same(&route, &expected, v6);
+                assert_eq!(route.consistent, is_consistent);
                 assert_eq!((outside.verdict, outside.tier()), (route.verdict, route.tier));
                 assert_eq!(outside.drops, route.drops);
                 count(&seen.outside[usize::from(said.outside.is_none())]);
                 if expected.dropped {
                     count(&seen.outside[2]);
                 }
+            }
+            if exposed && returns {
+                let (route, expected) = (routes.next().unwrap(), expect(Who::Peer));
+                same(&route, &expected, v6);
+                assert!(route.frontends.iter().all(|(_, it)| it.clients == Clients::Peers));
+                count(&seen.returning[2 + usize::from(expected.refused)]);
             }
         }
         assert!(choices.next().is_none());

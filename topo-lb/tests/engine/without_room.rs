@@ -4,6 +4,7 @@ use topo_lb_core::cluster::{ServiceId, State};
 use topo_lb_core::explain::report_of_agent;
 use topo_lb_core::plan::{Lack, Meanwhile, Shortage};
 use topo_lb_core::topology::Scope;
+use topo_lb_core::topology::exposed::Exposing;
 use topo_lb_kube::source::file::example::{CLUSTER, updates};
 
 fn state(cluster: &str) -> State {
@@ -18,7 +19,8 @@ fn state(cluster: &str) -> State {
 fn explained(cluster: &str, meanwhile: Meanwhile) -> (&'static str, String, bool) {
     let id = ServiceId { namespace: "default".into(), name: "a".into() };
     let lack = [(id, Lack { of: Shortage::Endpoints, meanwhile })].into();
-    let mut report = report_of_agent(&state(cluster), "here", Scope::All, &[], &lack);
+    let mut report =
+        report_of_agent(&state(cluster), "here", Scope::All, &[], &lack, &Exposing::default());
     let port = report.services.remove(0);
     (port.decision.verdict, port.decision.reason, port.endpoints[0].selected)
 }

@@ -91,9 +91,11 @@ fn run(arguments: &Arguments) -> Result<Report> {
         serves_guests: false,
         tc_attach: Default::default(),
         xdp: Default::default(),
-        all_frontends: arguments
-            .outside
-            .then_some(AllFrontends { masquerade_mark: MASQUERADE_MARK, host_netns: None }),
+        all_frontends: arguments.outside.then_some(AllFrontends {
+            masquerade_mark: MASQUERADE_MARK,
+            host_netns: None,
+            returns_directly: false,
+        }),
     })?;
     datapath.attach()?;
     let attach = || outside::attach(&mut datapath, &arguments.pin_dir);

@@ -9,6 +9,7 @@ mod extensions;
 mod fast_path;
 mod fragments;
 mod halves;
+mod hops;
 mod icmp;
 mod malformed;
 mod neighbours;

@@ -11,10 +11,12 @@ use anyhow::{Context as _, Result, ensure};
 use aya::maps::{Array, Map, MapData};
 use topo_lb_common::device::Quota;
 use topo_lb_common::maps;
+use topo_lb_common::members::Member;
+use topo_lb_common::selection::HASHED;
 use topo_lb_tests::client::Client;
 use topo_lb_tests::traffic::Via;
 
-use super::scene::{WEB, play, wait_at_each};
+use super::scene::{WEB, idle, play, wait_at_each};
 
 /// Whether `quota` tells programs to leave connections half-open.
 fn keeps_half_open(pins: &Path) -> Result<bool> {
@@ -103,5 +105,28 @@ fn connections_outlive_an_agent_that_is_killed_and_the_next_one_goes_on() -> Res
             reply.with_context(|| format!("connection {count} of {all} opened meanwhile"))?;
         }
         wait_at_each(client, &["a", "b"])
+    })
+}
+
+#[test]
+fn an_agent_reads_tables_and_the_nodes_of_members_back_and_writes_nothing() -> Result<()> {
+    idle(|scene| {
+        scene.agent.set("--direct-return", "auto");
+        scene.agent.set("--max-endpoints", "16384");
+        scene.agent.resume()?;
+        let text = scene.dump("records4")?.to_string();
+        ensure!(text.contains(&format!("\"spill\":{HASHED}")), "no table: {text}");
+        let members = scene.dump("members4")?;
+        let states = members.as_array().context("members")?.iter();
+        let states: Vec<_> =
+            states.filter_map(|it| it["formatted"]["value"]["state"].as_u64()).collect();
+        let tagged = states.iter().filter(|state| Member::node(**state as u32) != 0).count();
+        ensure!(tagged > 0 && tagged < states.len(), "{members}");
+        scene.agent.kill();
+        scene.agent.resume()?;
+        let metrics = scene.agent.get("/metrics")?;
+        let writes = metrics.sample("topo_lb_map_writes_total").context("writes are counted")?;
+        ensure!(writes == 0.0, "{writes} writes, though nothing has changed");
+        Ok(())
     })
 }

@@ -144,6 +144,14 @@ pub(super) async fn in_background<T: Send + 'static>(
         .unwrap_or_else(|_| Err("the answer could not be made: see the agent's log".to_owned()))
 }
 
+/// `/peers`: which other nodes packets of clients outside are sent on to; null without direct return.
+pub(super) async fn peers(State(admin): State<Arc<Admin>>, RawQuery(query): RawQuery) -> Response {
+    if query.is_some_and(|query| !query.is_empty()) {
+        return plain(StatusCode::BAD_REQUEST, "/peers takes no parameters".to_owned());
+    }
+    json(&admin.sources.figures.peers.nodes())
+}
+
 /// The answer of `/state`: what the agent knows and has installed.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]

@@ -83,8 +83,8 @@ fn wanted(parameters: &[(String, String)]) -> Result<Option<ServiceId>, String> 
 async fn one(view: View, node: Arc<str>, scope: Scope, id: ServiceId) -> Response {
     let made = in_background(move || {
         let ids = std::slice::from_ref(&id);
-        let View { state, unprogrammed, .. } = &view;
-        let report = explain::report_of_agent(state, &node, scope, ids, unprogrammed);
+        let View { state, unprogrammed, exposing, .. } = &view;
+        let report = explain::report_of_agent(state, &node, scope, ids, unprogrammed, exposing);
         if !report.unknown.is_empty() {
             return Ok(Err(format!("there is no Service {id}")));
         }
@@ -130,8 +130,8 @@ fn make(
     let mut is_first = true;
     for ids in ids.chunks(PIECE) {
         let ids: Vec<ServiceId> = ids.iter().map(|&id| id.clone()).collect();
-        let View { state, unprogrammed, .. } = view;
-        let report = explain::report_of_agent(state, node, scope, &ids, unprogrammed);
+        let View { state, unprogrammed, exposing, .. } = view;
+        let report = explain::report_of_agent(state, node, scope, &ids, unprogrammed, exposing);
         for port in report.services {
             if !std::mem::replace(&mut is_first, false) {
                 piece.push(b',');

@@ -96,7 +96,8 @@ pub fn start(options: &Options, sources: Sources) -> std::io::Result<SocketFile>
 }
 
 /// Every path; the 404 answer lists them.
-const PATHS: &[&str] = &["/metrics", "/healthz", "/livez", "/readyz", "/explain", "/state"];
+const PATHS: &[&str] =
+    &["/metrics", "/healthz", "/livez", "/readyz", "/explain", "/peers", "/state"];
 /// The paths for a kubelet.
 const PROBES: &[&str] = &["/healthz", "/livez", "/readyz"];
 /// The paths for Prometheus.
@@ -109,6 +110,7 @@ fn router(admin: &Arc<Admin>, paths: &'static [&str]) -> Router {
             "/metrics" => get(answers::metrics),
             "/readyz" => get(answers::ready),
             "/explain" => get(explain::answer),
+            "/peers" => get(answers::peers),
             "/state" => get(answers::state),
             _ => get(answers::alive),
         };

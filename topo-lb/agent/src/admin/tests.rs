@@ -14,6 +14,7 @@ use topo_lb_core::cluster::{ServiceId, State};
 use topo_lb_core::flag::LISTEN;
 use topo_lb_core::plan::{Lack, Meanwhile, Shortage};
 use topo_lb_core::topology::Scope;
+use topo_lb_core::topology::exposed::Exposing;
 use topo_lb_kube::source::file;
 
 const CLUSTER: &str = "---
@@ -50,7 +51,14 @@ async fn own(mut questions: Questions, scrapes: Arc<AtomicUsize>) {
         match question {
             Question::View(to) => {
                 let (unprogrammed, devices) = (unprogrammed(), Vec::new());
-                let view = View { state: Arc::clone(&state), unprogrammed, devices, frontends: 2 };
+                let exposing = Exposing::default();
+                let view = View {
+                    state: Arc::clone(&state),
+                    unprogrammed,
+                    exposing,
+                    devices,
+                    frontends: 2,
+                };
                 let _ = to.send(view);
             }
             Question::Refused(_) => {}
@@ -138,7 +146,7 @@ async fn bad_requests_get_a_sentence() {
         ("/explain?service=default%2Fnobody", 404, "there is no Service default/nobody"),
         ("/readyz?loud", 400, "?verbose"),
         ("/state?x=1", 400, "no parameters"),
-        ("/", 404, "/metrics, /healthz, /livez, /readyz, /explain, /state"),
+        ("/", 404, "/metrics, /healthz, /livez, /readyz, /explain, /peers, /state"),
         ("/debug/pprof", 404, "there is no \"/debug/pprof\""),
     ] {
         let (got, body) = served.get(path).await;

@@ -13,6 +13,7 @@
 //! | `devices` | on which devices packets are translated |
 //! | `ejector` | which endpoints are ejected for failing connects, and when they come back |
 //! | `exclusions`, `observer`, `resolver` | the tasks for excluded Pods, for observing only, and for DNS |
+//! | `peers` | direct return: asks other nodes, and answers them |
 //! | `untranslated` | counts connections that topo-lb does not translate |
 //! | `serve` | what reports about the agent: HTTP, Events, metrics |
 
@@ -25,6 +26,7 @@ mod gather;
 mod guard;
 mod kernel;
 mod observer;
+mod peers;
 mod precedence;
 mod prove;
 mod quarantine;

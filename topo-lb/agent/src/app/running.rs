@@ -16,6 +16,7 @@ use super::gather::gather;
 use super::guard::{Finding, Guard};
 use super::kernel::Kernel;
 use super::observer::Observer;
+use super::peers::Peers;
 use super::prove::prove;
 use super::resolver::Resolver;
 use super::retry::{Retry, Turn, next_turn};
@@ -41,6 +42,8 @@ pub(super) struct Running {
     pub(super) events: Events,
     pub(super) wanted: WantedNodes,
     pub(super) devices: Devices,
+    /// `None` without `--direct-return auto`.
+    pub(super) peers: Option<Peers>,
     pub(super) terminator: SocketTerminator,
     /// `None` if the programs translate.
     pub(super) observer: Option<Observer>,
@@ -161,6 +164,9 @@ impl Running {
     /// Attaches to the devices that there are now.
     fn attach(&mut self) {
         self.devices.attach(&mut self.datapath);
+        if let Some(peers) = &mut self.peers {
+            peers.lead(self.datapath.sole_uplink());
+        }
         self.state.telemetry.leaves_unserved(self.devices.unserved());
     }
 
@@ -168,6 +174,9 @@ impl Running {
         self.ejector.keep(&mut self.state);
         if let Some(resolver) = &mut self.resolver {
             resolver.keep(&self.state);
+        }
+        if let Some(peers) = &mut self.peers {
+            peers.keep(&self.state.reconciler);
         }
         let Some(settled) = retry.attempt(|| self.kernel.settle(&mut self.state)) else { return };
         self.wanted.want(&self.state.reconciler);

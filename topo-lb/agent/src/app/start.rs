@@ -13,6 +13,7 @@ use super::ejector::Ejector;
 use super::first_listing::{UNREMARKED, first_listing};
 use super::kernel::Kernel;
 use super::observer::Observer;
+use super::peers::Peers;
 use super::prove::prove;
 use super::resolver::Resolver;
 use super::running::{INSPECTION, Running};
@@ -134,7 +135,11 @@ pub(super) async fn start(
     // Gone while no agent ran. Only now, the pins are those of the attached programs.
     let appeared = kernel.take_appeared(&state);
     terminator.end(&kernel.take_gone(), appeared);
+    let mut peers = Peers::start(&config, datapath.maps_directory(), &state)?;
     let devices = Devices::follow(&config, &mut datapath, figures)?;
+    if let Some(peers) = &mut peers {
+        peers.lead(datapath.sole_uplink());
+    }
     state.telemetry.begin();
     if let Some(error) = unready {
         warn!("the agent is not ready: {error}");
@@ -154,6 +159,7 @@ pub(super) async fn start(
         events,
         wanted,
         devices,
+        peers,
         terminator,
         observer,
         counting,

@@ -97,6 +97,7 @@ impl Model {
             flows: 0,
             connections: 0,
             sources: 0,
+            hops: 0,
             spare: 2,
         };
         let now = Instant::now();

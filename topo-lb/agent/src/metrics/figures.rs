@@ -9,6 +9,7 @@ use topo_lb_common::maps;
 
 use super::dns::DnsFigures;
 use super::ejections::EjectionFigures;
+use super::peers::PeerFigures;
 use topo_lb_core::cluster::Family;
 use topo_lb_core::plan::Installed;
 use topo_lb_kernel::observe::Untranslated;
@@ -124,6 +125,8 @@ pub struct Figures {
     pub sockets: Arc<EndedSockets>,
     /// Of endpoints that are ejected.
     pub ejections: EjectionFigures,
+    /// Of direct return.
+    pub peers: PeerFigures,
     /// Of the resolver.
     pub dns: DnsFigures,
     /// New connections that the agent could not observe, or times that the kernel dropped some.

@@ -22,7 +22,7 @@ use super::families::Families;
 use super::figures::{Figures, PLANNED, Times};
 use super::refusals::Refusals;
 use super::zones::{self, FarEndpoints, Matrix};
-use super::{dns, ejections, services, tcp};
+use super::{dns, ejections, peers, services, tcp};
 use topo_lb_core::metrics::declared;
 use topo_lb_core::refusal::Refusal;
 use topo_lb_kernel::datapath::attach::walk;
@@ -197,6 +197,7 @@ impl Collector for Scrape {
         self.maps(families)?;
         let of = ["service", "node"].into_iter().zip(&self.figures.unanswered_health_checks);
         families.by(&declared::UNANSWERED_HEALTH_CHECKS, of)?;
+        peers::encode(&self.figures.peers, families)?;
         dns::encode(&self.figures.dns, families)?;
         ejections::encode(&self.figures.ejections, families)?;
         self.agent(families)

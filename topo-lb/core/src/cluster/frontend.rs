@@ -66,11 +66,13 @@ pub enum Clients {
     Outside,
     /// Steered Pods of this node: they get another endpoint in place of the one that they dial.
     Steered,
+    /// Other nodes, which send packets of their clients outside on: they get endpoints of this node.
+    Peers,
 }
 
 impl Clients {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Anywhere, Self::Outside, Self::Steered];
+    pub const ALL: [Self; 4] = [Self::Anywhere, Self::Outside, Self::Steered, Self::Peers];
 }
 
 /// What a client dials. `Display` gives `10.96.0.1:80/TCP`.
@@ -123,6 +125,7 @@ impl fmt::Display for Frontend {
             Clients::Anywhere => Ok(()),
             Clients::Outside => f.write_str(" from outside"),
             Clients::Steered => f.write_str(" from steered Pods"),
+            Clients::Peers => f.write_str(" from other nodes"),
         }
     }
 }

@@ -109,6 +109,12 @@ pub struct PolicySources {
     /// Annotation `topo-lb.io/direct`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub direct: Option<Arc<str>>,
+    /// Annotation `topo-lb.io/direct-return`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub direct_return: Option<Arc<str>>,
+    /// Annotation `topo-lb.io/choice`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub choice: Option<Arc<str>>,
     /// Annotation `topo-lb.io/handle`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handle: Option<Arc<str>>,

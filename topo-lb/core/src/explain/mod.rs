@@ -23,6 +23,7 @@ use crate::plan::Lack;
 use crate::topology::cause::Cause;
 use crate::topology::claim;
 use crate::topology::direct::{self, Direct, DirectDials};
+use crate::topology::exposed::Exposing;
 use crate::topology::label::{REGION, ZONE};
 use crate::topology::named;
 use crate::topology::{self, Decision, Origin, Scope, decide_for_some, decide_in_full, waits_for};
@@ -176,10 +177,11 @@ pub struct Endpoint {
 /// in its maps. An unknown node is no error, but every reason says so.
 #[must_use]
 pub fn report(state: &State, this_node: &str, scope: Scope, ids: &[ServiceId]) -> Report {
-    report_of_agent(state, this_node, scope, ids, &BTreeMap::new())
+    report_of(state, this_node, scope, ids, &BTreeMap::new(), None)
 }
 
-/// The same for an agent with maps that lack room for the Services `unprogrammed`.
+/// The same for an agent with maps that lack room for the Services `unprogrammed`, and which serves these frontends
+/// besides ClusterIPs.
 #[must_use]
 pub fn report_of_agent(
     state: &State,
@@ -187,6 +189,18 @@ pub fn report_of_agent(
     scope: Scope,
     ids: &[ServiceId],
     unprogrammed: &BTreeMap<ServiceId, Lack>,
+    exposing: &Exposing,
+) -> Report {
+    report_of(state, this_node, scope, ids, unprogrammed, Some(exposing))
+}
+
+fn report_of(
+    state: &State,
+    this_node: &str,
+    scope: Scope,
+    ids: &[ServiceId],
+    unprogrammed: &BTreeMap<ServiceId, Lack>,
+    exposing: Option<&Exposing>,
 ) -> Report {
     let known = state.node(this_node).is_some();
     let asked: BTreeSet<&ServiceId> =
@@ -230,7 +244,7 @@ pub fn report_of_agent(
             };
             let exposed = for_outside
                 .get(place)
-                .and_then(|decision| Exposed::of(own, decision, this_node, known));
+                .and_then(|decision| Exposed::of(own, decision, this_node, known, exposing));
             let limited =
                 !is_too_large(id) && decision.policy.trials.iter().any(|trial| !trial.holds());
             let in_full = limited.then(|| decide_in_full(state, this_node, scope, id)).flatten();

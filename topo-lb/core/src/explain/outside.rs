@@ -11,6 +11,8 @@ use super::{Outcome, outcome};
 use crate::cluster::{Family, FrontendKind};
 use crate::flag::EXTERNAL_IP_RANGES;
 use crate::topology::Decision;
+use crate::topology::direct_return::{Choice, DirectReturn};
+use crate::topology::exposed::Exposing;
 
 /// The verdict where refused connections get no answer.
 const DROP: &str = "drop";
@@ -22,6 +24,13 @@ pub struct Exposed {
     pub frontends: Vec<ExposedFrontend>,
     /// What happens to connections of clients outside of the node: as for ClusterIPs, or `drop`.
     pub outside: Outcome,
+    /// How these clients choose an endpoint; `None`: at random.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub choice: Option<&'static str>,
+    /// Whether the nodes of endpoints answer the clients themselves, and why not; an agent adds which nodes are
+    /// proved to. `None` without a load balancer or external IP.
+    #[serde(rename = "directReturn", skip_serializing_if = "Option::is_none")]
+    pub direct_return: Option<String>,
 }
 
 /// A frontend besides ClusterIPs.
@@ -48,6 +57,7 @@ impl Exposed {
         decision: &Decision<'_>,
         this_node: &str,
         known: bool,
+        exposing: Option<&Exposing>,
     ) -> Option<Self> {
         let frontends = frontends(own);
         if frontends.is_empty() {
@@ -57,7 +67,17 @@ impl Exposed {
         if decision.leading().is_some_and(|choice| choice.drops) {
             outside.verdict = DROP;
         }
-        Some(Self { frontends, outside })
+        let policy = &decision.policy;
+        let direct_return = DirectReturn::of(policy.direct_return, own.service, exposing);
+        let spills = decision.choices.iter().any(|choice| choice.wider.is_some());
+        let choice = match Choice::of(policy.choice, direct_return) {
+            Choice::Random => None,
+            Choice::Consistent if spills => Some("random, as some connections spill"),
+            Choice::Consistent => Some("consistent"),
+        };
+        let has_own = frontends.iter().any(|it| it.address.is_some());
+        let direct_return = has_own.then(|| direct_return.to_string());
+        Some(Self { frontends, outside, choice, direct_return })
     }
 
     /// The frontends in a line.

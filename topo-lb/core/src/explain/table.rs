@@ -94,6 +94,12 @@ fn one(service: &ServicePort, paint: Paint) -> String {
             }
             false => writeln!(text, "  outside   {verdict}: {}", outside.reason),
         };
+        if let Some(choice) = exposed.choice {
+            let _ = writeln!(text, "  choice    {choice}");
+        }
+        if let Some(direct_return) = &exposed.direct_return {
+            let _ = writeln!(text, "  returns   directly: {direct_return}");
+        }
     }
     if !service.endpoints.is_empty() {
         text += &endpoints(service, paint);

@@ -180,6 +180,15 @@ metrics! {
         "1 for `tc` or for `nftables` ([source NAT](kube-proxy-free.md#source-nat)); 0 for both without \
          `--kube-proxy-replacement`, while no device for clients outside is found, and after a restart while the table \
          is needed and cannot be written (`/readyz` says so)";
+    DIRECT_RETURN_NODES: Gauge "topo_lb_direct_return_nodes" [family state]
+        "Other nodes with endpoints of Services with direct return, by whether packets of clients outside are sent on to \
+         them",
+        "`--direct-return auto`. `family`: `IPv4` or `IPv6`; `state`: `proved`, `asking` (not known yet) or `unproved`: \
+         connections to these get source NAT, and `topo-lb list peers` says why";
+    DIRECT_RETURN_IGNORED: Counter "topo_lb_direct_return_ignored_total" [reason]
+        "Frames to the port of the probes between agents that were ignored",
+        "`--direct-return auto`. `reason`: `garbage`, `version` (an agent of another version), `unasked` (about an address \
+         that is no frontend here, or an answer to no question), `flood` (too many)";
     XDP_DEVICES: Gauge "topo_lb_xdp_devices" []
         "Devices of clients outside with the fast path of XDP",
         "`--xdp auto`; the agent's log says why a device is without it ([where it helps](kube-proxy-free.md#xdp))";

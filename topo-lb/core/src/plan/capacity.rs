@@ -29,6 +29,9 @@ pub struct Capacity {
     /// Sources that may dial frontends with source ranges, per family. Zero without
     /// `--frontends all`; its maps are then not pinned.
     pub sources: u32,
+    /// Flows per family whose packets are sent on to other nodes as they are; full maps forget the oldest. Zero
+    /// without direct return.
+    pub hops: u32,
     /// Records per family beyond one for each frontend: replaced ones wait for a grace period.
     pub spare: u32,
 }
@@ -201,6 +204,7 @@ impl Default for Capacity {
             flows: maps::DEFAULT_FLOWS,
             connections: 0,
             sources: 0,
+            hops: 0,
             spare: SPARE,
         }
     }

@@ -5,16 +5,18 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use topo_lb_common::selection::LEASED;
+use topo_lb_common::selection::{HASHED, LEASED};
 
 use super::apportionment::{self, Rows};
 use super::entry::Entry;
+use super::maglev;
+use super::member::Member;
 use crate::cluster::{Clients, Created, Family, Frontend, FrontendKind, Protocol, ServiceId};
 use crate::topology::claim::Claim;
 use crate::topology::direct::{self, Direct};
 use crate::topology::exposed::FrontendOfKind;
 use crate::topology::size::Excess;
-use crate::topology::{Chosen, Route, Verdict};
+use crate::topology::{Chosen, Part, Route, Verdict};
 
 /// One Service port in one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +37,8 @@ pub struct Target {
     entry: Entry,
     /// Serving endpoints that are not chosen.
     serving: Box<[SocketAddr]>,
+    /// The node tags of the members on other nodes, if packets may be sent on to them. Sorted.
+    nodes: Arc<[(SocketAddr, u16)]>,
     /// Whether the kernel needs the Service's members: for UDP flows, session affinity, ejection and tc.
     lists_members: bool,
     /// The row has endpoints more than once.
@@ -53,7 +57,9 @@ impl Target {
             let mut seen = HashSet::with_capacity(frontends.len());
             frontends.retain(|(_, frontend)| seen.insert(*frontend));
         }
-        let is_weighted = !route.parts.is_empty();
+        let is_routed = route.verdict == Verdict::Route;
+        let is_consistent = route.consistent && is_routed && route.wider.is_empty();
+        let is_weighted = !route.parts.is_empty() && !is_consistent;
         let is_direct = direct::of_frontends(&frontends) != Direct::Allow;
         let (endpoints, wider, spill) = match route.verdict {
             Verdict::Bypass => return None,
@@ -67,13 +73,23 @@ impl Target {
         // The kernel's row length has 16 bits. Endpoints beyond it are not used; the cut is the
         // same for every client, and changes only with the Service.
         let count = endpoints.len().min(usize::from(u16::MAX));
-        let row: Arc<[Chosen]> =
-            endpoints.into_iter().take(count).chain(wider).take(usize::from(u16::MAX)).collect();
+        let (row, count, spill, table): (Arc<[Chosen]>, _, _, _) = if is_consistent {
+            let alike = || vec![Part { weight: 1, endpoints }];
+            let parts = if route.parts.is_empty() { alike() } else { route.parts };
+            let (row, shares) = maglev::apportioned(&parts);
+            (row, shares.size(), HASHED, Some(Arc::new(shares)))
+        } else {
+            let all = endpoints.into_iter().take(count).chain(wider);
+            let row: Arc<[_]> = all.take(usize::from(u16::MAX)).collect();
+            let spill = if row.len() > count { spill } else { 0 };
+            (row, count as u16, spill, None)
+        };
         let affinity_seconds = route.affinity_seconds.unwrap_or(0);
         let needs_members = lists_all
             || route.protocol == Protocol::Udp
             || affinity_seconds != 0
-            || route.failures != 0;
+            || route.failures != 0
+            || !route.nodes.is_empty();
         // Otherwise the port's own target lists them.
         let lists_members = needs_members && (!is_direct || is_headless);
         Some(Self {
@@ -84,15 +100,17 @@ impl Target {
             entry: Entry {
                 index: 0,
                 tier: route.tier,
-                count: count as u16,
+                count,
                 drops: route.drops,
-                spill: if row.len() > count { spill } else { 0 },
+                spill,
                 failures: route.failures,
                 affinity_seconds,
                 row,
+                table,
             },
             // Without `lists_members`, the kernel needs none: most of a cluster's endpoints.
             serving: if lists_members { route.serving.into() } else { Box::default() },
+            nodes: route.nodes,
             lists_members,
             is_weighted,
             strict: route.strict,
@@ -139,14 +157,19 @@ impl Target {
 
     /// About how many entries it takes.
     pub fn size(&self) -> usize {
-        self.entry.row.len() + self.serving.len()
+        self.entry.slots() as usize + self.serving.len()
     }
 
-    /// The members that the kernel needs, and whether each is chosen.
-    pub fn members(&self) -> impl Iterator<Item = (SocketAddr, bool)> {
+    /// The members that the kernel needs, and what is known of each.
+    pub fn members(&self) -> impl Iterator<Item = (SocketAddr, Member)> {
         let row = self.distinct(self.entry.row.len()).map(|chosen| (chosen.address(), true));
         let serving = self.serving.iter().map(|&address| (address, false));
-        row.chain(serving).take(if self.lists_members { usize::MAX } else { 0 })
+        let node = |address| {
+            let at = self.nodes.binary_search_by_key(&address, |(own, _)| *own);
+            at.map_or(0, |at| self.nodes[at].1)
+        };
+        let member = move |(address, chosen)| (address, Member::new(chosen, node(address)));
+        row.chain(serving).map(member).take(if self.lists_members { usize::MAX } else { 0 })
     }
 }
 
@@ -331,7 +354,9 @@ fn claims_of(id: &ServiceId, targets: &[Target]) -> impl Iterator<Item = (Fronte
         target.frontends.iter().map(move |&(kind, frontend)| {
             let claim = Claim::new(kind, target.created, id, target.place);
             let claimed = match frontend.clients {
-                Clients::Anywhere | Clients::Outside => frontend.of(Clients::Anywhere),
+                Clients::Anywhere | Clients::Outside | Clients::Peers => {
+                    frontend.of(Clients::Anywhere)
+                }
                 Clients::Steered => frontend,
             };
             (claimed, claim)

@@ -13,17 +13,17 @@ use super::entry::Entry;
 use super::extent::Extent;
 use super::finished::Plan;
 use super::installed::Installed;
+use super::member::Member;
 use super::share::{NO_POOLS, Pool, Pools, Room};
 use super::slots::Slots;
 use super::step::Step;
 use crate::cluster::{Family, Frontend, ServiceId};
-use crate::topology::Chosen;
 
 /// A Service port that stays or is new: its index and its desired members.
 #[derive(Default)]
 struct Port {
     index: u32,
-    members: BTreeMap<SocketAddr, bool>,
+    members: BTreeMap<SocketAddr, Member>,
 }
 
 /// Steps that add to the maps, by phase.
@@ -59,7 +59,7 @@ struct Part {
     new_frontends: [usize; 2],
     new_members: [usize; 2],
     /// Rows for which it takes slots, and the first slot of each.
-    rows: Vec<(Family, u32, Arc<[Chosen]>)>,
+    rows: Vec<(Family, u32, Entry)>,
     ports: BTreeMap<Arc<str>, Port>,
 }
 
@@ -152,9 +152,9 @@ impl<'a> Draft<'a> {
                     .flat_map(|target| target.members().map(|(endpoint, _)| endpoint))
                     .collect();
                 let stale =
-                    installed.members_of(index).filter(|(endpoint, _)| !listed.contains(endpoint));
+                    installed.members_of(index).filter(|endpoint| !listed.contains(endpoint));
                 self.remove_members
-                    .extend(stale.map(|(endpoint, _)| Step::RemoveMember { index, endpoint }));
+                    .extend(stale.map(|endpoint| Step::RemoveMember { index, endpoint }));
             }
             self.surplus.extend(lost);
             self.owned.extend(kept);
@@ -195,8 +195,8 @@ impl<'a> Draft<'a> {
             None => Ok(()),
         });
         if let Err(pool) = fits {
-            for (family, base, row) in part.rows {
-                self.slots[family as usize].to_mut().release(base, row.len() as u32);
+            for (family, base, entry) in part.rows {
+                self.slots[family as usize].to_mut().release(base, entry.slots());
             }
             self.spare_indexes.extend(part.additions.names.iter().filter_map(|step| match step {
                 Step::Name { index, .. } => Some(*index),
@@ -209,6 +209,16 @@ impl<'a> Draft<'a> {
             self.members[family] += part.new_members[family];
         }
         self.additions.append(part.additions);
+        for &Port { index, ref members } in part.ports.values() {
+            let changed = members.iter().filter(|(endpoint, member)| {
+                self.installed.member(index, **endpoint) != Some(**member)
+            });
+            self.additions.members.extend(changed.map(|(&endpoint, &member)| Step::SetMember {
+                index,
+                endpoint,
+                member,
+            }));
+        }
         self.owned.extend(part.owned);
         Ok(part.ports)
     }
@@ -246,12 +256,12 @@ impl<'a> Draft<'a> {
     /// The first slot of a row: of the same row of another frontend of its Service, or of free slots.
     fn row_of(&mut self, entry: &Entry, family: Family, part: &mut Part) -> Result<u32, Pool> {
         let mut own = part.rows.iter().rev();
-        let own = own.find(|(of, _, row)| *of == family && *row == entry.row);
+        let own = own.find(|(of, _, other)| *of == family && other.has_row_of(entry));
         let installed = self.installed;
         let mut others = installed.frontends_of(entry.index).filter(|it| it.family() == family);
         let shared = own.map(|(_, base, _)| *base).or_else(|| {
             others.find_map(|other| {
-                installed.get(other).filter(|placed| placed.entry.row == entry.row)?.slot_base
+                installed.get(other).filter(|placed| placed.entry.has_row_of(entry))?.slot_base
             })
         });
         if let Some(base) = shared {
@@ -261,11 +271,10 @@ impl<'a> Draft<'a> {
         if self.closed[pool.place()] {
             return Err(pool);
         }
-        let length = entry.row.len() as u32;
-        let base = self.slots[family as usize].to_mut().allocate(length).ok_or(pool)?;
-        let row = entry.row.clone();
-        part.additions.fills.push(Step::FillSlots { family, base, row: row.clone() });
-        part.rows.push((family, base, row));
+        let slots = self.slots[family as usize].to_mut();
+        let base = slots.allocate(entry.slots()).ok_or(pool)?;
+        part.additions.fills.push(Step::FillSlots { family, base, entry: entry.clone() });
+        part.rows.push((family, base, entry.clone()));
         Ok(base)
     }
 
@@ -324,26 +333,22 @@ impl<'a> Draft<'a> {
         part.owned.extend(owned);
         let port = part.ports.entry(target.name.clone()).or_default();
         port.index = index;
-        for (endpoint, chosen) in members {
+        for (endpoint, member) in members {
             // Another target of this Service port may have listed it.
-            let listed = port.members.get(&endpoint).copied();
-            let chosen = chosen || listed == Some(true);
-            let known = self.installed.member(index, endpoint);
-            if listed != Some(chosen) && (listed.is_some() || known != Some(chosen)) {
-                let family = Family::of(endpoint.ip());
-                let new = &mut part.new_members[family as usize];
-                let is_new = known.is_none() && listed.is_none();
-                *new += usize::from(is_new);
-                let used = self.members[family as usize] + *new;
-                if is_new {
-                    open(Pool::Members(family))?;
-                    if used > capacity.members as usize {
-                        return Err(Pool::Members(family));
-                    }
-                }
-                part.additions.members.push(Step::SetMember { index, endpoint, chosen });
+            if let Some(listed) = port.members.get_mut(&endpoint) {
+                *listed = listed.or(member);
+                continue;
             }
-            port.members.insert(endpoint, chosen);
+            port.members.insert(endpoint, member);
+            if self.installed.member(index, endpoint).is_none() {
+                let family = Family::of(endpoint.ip());
+                open(Pool::Members(family))?;
+                let new = &mut part.new_members[family as usize];
+                *new += 1;
+                if self.members[family as usize] + *new > capacity.members as usize {
+                    return Err(Pool::Members(family));
+                }
+            }
         }
         Ok(())
     }
@@ -357,7 +362,7 @@ impl<'a> Draft<'a> {
                 self.remove_port(index);
                 continue;
             };
-            let members = installed.members_of(index).map(|(endpoint, _)| endpoint);
+            let members = installed.members_of(index);
             let surplus = members.filter(|endpoint| !port.members.contains_key(endpoint));
             self.remove_members
                 .extend(surplus.map(|endpoint| Step::RemoveMember { index, endpoint }));
@@ -366,8 +371,7 @@ impl<'a> Draft<'a> {
 
     fn remove_port(&mut self, index: u32) {
         let members = self.installed.members_of(index);
-        self.remove_members
-            .extend(members.map(|(endpoint, _)| Step::RemoveMember { index, endpoint }));
+        self.remove_members.extend(members.map(|endpoint| Step::RemoveMember { index, endpoint }));
         self.unname.push(Step::Unname(index));
     }
 
@@ -440,8 +444,7 @@ fn publish(installed: &Installed, entries: Vec<Publish>, steps: &mut Vec<Step>) 
 /// The step that frees what a published frontend has now.
 fn freed_by(installed: &Installed, frontend: &Frontend) -> Option<Step> {
     let placed = installed.get(frontend)?;
-    let length = placed.entry.row.len() as u32;
-    let slots = placed.slot_base.map(|base| (base, length));
+    let slots = placed.slot_base.map(|base| (base, placed.entry.slots()));
     Some(Step::Free { family: frontend.family(), record: placed.record, slots })
 }
 

@@ -1,12 +1,14 @@
 //! What a frontend's connections do, and who may dial it, as the maps hold it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ipnet::IpNet;
 use topo_lb_common::record::{INLINE4, INLINE6};
-use topo_lb_common::selection::{LEASED, SPILL_ONE};
+use topo_lb_common::selection::{HASHED, LEASED, SPILL_ONE};
 
+use super::maglev::Shares;
 use crate::cluster::{Family, Frontend};
 use crate::topology::Chosen;
 
@@ -17,12 +19,13 @@ pub struct Entry {
     pub index: u32,
     /// Index of the matching topology key.
     pub tier: Option<u8>,
-    /// Number of endpoints of the chosen tier; they come first in [`row`](Self::row). 0: refuse.
+    /// Number of endpoints of the chosen tier; they come first in [`row`](Self::row). 0: refuse. With a table, its
+    /// slots.
     pub count: u16,
     /// Without endpoints, connections from outside are dropped, not refused.
     pub drops: bool,
     /// Share of connections that go to the rest of the row, in parts of `selection::SPILL_ONE`, or
-    /// `selection::LEASED`.
+    /// `selection::LEASED`, or `selection::HASHED` with a table.
     pub spill: u16,
     /// How many failed connects in a row the agent hears of; zero for none. 1–15.
     pub failures: u8,
@@ -31,24 +34,47 @@ pub struct Entry {
     /// The endpoints: the chosen tier's, then the wider tier's; with weights
     /// ([`apportionment`](super::apportionment)) an endpoint can be there more than once.
     pub row: Arc<[Chosen]>,
+    /// The choice is consistent: the endpoints, sorted, have so many slots of a table, which is not kept.
+    pub table: Option<Arc<Shares>>,
 }
 
 impl Entry {
-    /// Whether the row is too long for a record of this family.
+    /// Whether what the maps hold of the row is too long for a record of this family.
     pub fn needs_slots(&self, family: Family) -> bool {
-        self.row.len() > inline(family)
+        self.slots() as usize > inline(family)
+    }
+
+    /// How many endpoints the maps hold: those of the row, or of its table.
+    pub fn slots(&self) -> u32 {
+        self.table.as_ref().map_or(self.row.len() as u32, |shares| shares.size().into())
+    }
+
+    /// What the maps hold: the row, or its table, which takes a third of a millisecond for a hundred endpoints.
+    pub fn filled(&self) -> Cow<'_, [Chosen]> {
+        match &self.table {
+            None => Cow::Borrowed(&self.row),
+            Some(shares) => Cow::Owned(shares.table(&self.row)),
+        }
+    }
+
+    /// Whether the maps hold the same endpoints of both, so that they can share slots.
+    pub fn has_row_of(&self, other: &Self) -> bool {
+        self.row == other.row && self.table == other.table
     }
 
     /// The share of connections that go to the rest of the row, of 1; with a lease, while it lasts.
     pub fn spilled(&self) -> f64 {
         match self.spill {
-            LEASED => 0.0,
+            LEASED | HASHED => 0.0,
             spill => f64::from(spill) / f64::from(SPILL_ONE),
         }
     }
 
     /// The endpoints, each once, and the share of new connections that each gets, of 1.
     pub fn shares(&self) -> BTreeMap<Chosen, f64> {
+        if let Some(shares) = &self.table {
+            return shares.each(&self.row).collect();
+        }
         let (first, second) = self.row.split_at(self.row.len().min(self.count.into()));
         let of_second = match second {
             [] => 0.0,

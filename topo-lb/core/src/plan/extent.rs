@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::desired::Target;
 use super::entry::{self, Entry};
 use super::installed::Installed;
+use super::member::Member;
 use crate::topology::Chosen;
 
 /// How much of a Service is written to the maps.
@@ -73,6 +74,7 @@ impl Extent {
                     spill: 0,
                     affinity_seconds: 0,
                     row,
+                    table: None,
                     ..whole
                 };
                 (refusing, Vec::new())
@@ -81,8 +83,8 @@ impl Extent {
     }
 }
 
-/// Endpoints, and whether each is chosen.
-pub(super) type Members = Vec<(SocketAddr, bool)>;
+/// Endpoints, and what is known of each.
+pub(super) type Members = Vec<(SocketAddr, Member)>;
 
 /// Begins with the endpoint `first`, counted around.
 fn turn(endpoints: &mut [Chosen], first: u64) {
@@ -93,12 +95,12 @@ fn turn(endpoints: &mut [Chosen], first: u64) {
 
 /// The entry with at most `most` of these endpoints, from `first` on.
 fn inline(whole: Entry, endpoints: &[Chosen], first: u64, most: usize) -> Entry {
-    if endpoints.len() <= most && endpoints.len() == whole.row.len() {
+    if endpoints.len() <= most && endpoints.len() == whole.slots() as usize {
         return whole;
     }
     let count = endpoints.len();
     let from = first as usize % count.max(1);
     let row: Arc<[Chosen]> =
         endpoints.iter().cycle().skip(from).take(count.min(most)).copied().collect();
-    Entry { count: row.len() as u16, spill: 0, row, ..whole }
+    Entry { count: row.len() as u16, spill: 0, row, table: None, ..whole }
 }

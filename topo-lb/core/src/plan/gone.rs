@@ -50,7 +50,7 @@ pub fn gone(
             Clients::Steered => {
                 Rc::clone(steered.entry(frontend.family()).or_insert_with(|| serving(frontend)))
             }
-            Clients::Anywhere | Clients::Outside => serving(frontend),
+            Clients::Anywhere | Clients::Outside | Clients::Peers => serving(frontend),
         };
         let frontends: Vec<_> =
             installed.frontends_of(index).map(|frontend| (*frontend, of(frontend))).collect();
@@ -90,6 +90,7 @@ mod tests {
         flows: 0,
         connections: 0,
         sources: 0,
+        hops: 0,
         spare: 2,
     };
 

@@ -9,6 +9,7 @@ use topo_lb_common::range::Range;
 use super::capacity::Capacity;
 use super::entry::{Entry, SourceEntry};
 use super::indexes::Indexes;
+use super::member::Member;
 use super::slots::Slots;
 use super::step::Step;
 use crate::cluster::{Family, Frontend, Protocol};
@@ -36,7 +37,7 @@ pub struct Installed {
     placed: BTreeMap<Frontend, Placed>,
     /// By Service index.
     frontends: BTreeSet<(u32, Frontend)>,
-    members: BTreeMap<(u32, SocketAddr), bool>,
+    members: BTreeMap<(u32, SocketAddr), Member>,
     indexes: Indexes,
     slots: [Slots; 2],
     /// How many records refer to a row in slots, by its first slot: those of published entries, and
@@ -109,18 +110,18 @@ impl Installed {
             .map(|(_, frontend)| frontend)
     }
 
-    /// The members listed for a Service port, and whether each is chosen.
-    pub fn members_of(&self, index: u32) -> impl Iterator<Item = (SocketAddr, bool)> {
+    /// The members listed for a Service port.
+    pub fn members_of(&self, index: u32) -> impl Iterator<Item = SocketAddr> {
         // IPv4 sorts before IPv6: this is the lowest address.
         let lowest = SocketAddr::from(([0, 0, 0, 0], 0));
         self.members
             .range((index, lowest)..)
             .take_while(move |&(&(of, _), _)| of == index)
-            .map(|(&(_, endpoint), &chosen)| (endpoint, chosen))
+            .map(|(&(_, endpoint), _)| endpoint)
     }
 
-    /// Whether an endpoint of a Service port is chosen; `None` if it is not listed.
-    pub fn member(&self, index: u32, endpoint: SocketAddr) -> Option<bool> {
+    /// What is known of an endpoint of a Service port; `None` if it is not listed.
+    pub fn member(&self, index: u32, endpoint: SocketAddr) -> Option<Member> {
         self.members.get(&(index, endpoint)).copied()
     }
 
@@ -159,11 +160,11 @@ impl Installed {
         match step {
             Step::SetRange(range) => self.range = *range,
             Step::Name { index, name } => self.indexes.set(*index, name.clone()),
-            Step::FillSlots { family, base, row } => {
-                self.slots[*family as usize].claim(*base, row.len() as u32);
+            Step::FillSlots { family, base, entry } => {
+                self.slots[*family as usize].claim(*base, entry.slots());
             }
-            Step::SetMember { index, endpoint, chosen } => {
-                self.adopt_member(*index, *endpoint, *chosen);
+            Step::SetMember { index, endpoint, member } => {
+                self.adopt_member(*index, *endpoint, *member);
             }
             Step::Publish { frontend, entry, slot_base, record } => {
                 self.forget(frontend);
@@ -174,7 +175,7 @@ impl Installed {
                     *records += 1;
                     // Unless the step that filled them has taken them, or another record shares them.
                     if *records == 1 {
-                        self.slots[family].claim(base, entry.row.len() as u32);
+                        self.slots[family].claim(base, entry.slots());
                     }
                 }
                 self.frontends.insert((entry.index, *frontend));
@@ -240,8 +241,8 @@ impl Installed {
     }
 
     /// Records a member found in the maps at start.
-    pub fn adopt_member(&mut self, index: u32, endpoint: SocketAddr, chosen: bool) {
-        if self.members.insert((index, endpoint), chosen).is_none() {
+    pub fn adopt_member(&mut self, index: u32, endpoint: SocketAddr, member: Member) {
+        if self.members.insert((index, endpoint), member).is_none() {
             self.member_counts[Family::of(endpoint.ip()) as usize] += 1;
         }
     }

@@ -8,7 +8,7 @@ use topo_lb_common::range::Range;
 use crate::cluster::{Family, Frontend};
 use crate::plan::entry::SourceEntry;
 use crate::plan::store::Store;
-use crate::plan::{Capacity, Installed, Placed, Step};
+use crate::plan::{Capacity, Installed, Member, Placed, Step};
 use crate::topology::Chosen;
 
 #[derive(Clone, Debug)]
@@ -19,7 +19,7 @@ pub(crate) struct MemoryStore {
     records: [BTreeMap<u32, (Frontend, Placed)>; 2],
     services: BTreeMap<Frontend, u32>,
     slots: [BTreeMap<u32, Chosen>; 2],
-    members: BTreeMap<(u32, SocketAddr), bool>,
+    members: BTreeMap<(u32, SocketAddr), Member>,
     names: BTreeMap<u32, String>,
     sources: BTreeSet<SourceEntry>,
     /// Records that were replaced since the last grace period.
@@ -62,15 +62,15 @@ impl MemoryStore {
         let (owner, placed) = &self.records[frontend.family() as usize][record];
         assert_eq!(owner, frontend, "record {record} is another frontend's");
         Some(match placed.slot_base {
-            None => placed.entry.row.to_vec(),
+            None => placed.entry.filled().to_vec(),
             Some(base) => (base..)
-                .take(placed.entry.row.len())
+                .take(placed.entry.slots() as usize)
                 .map(|slot| self.slots[frontend.family() as usize][&slot])
                 .collect(),
         })
     }
 
-    pub(crate) fn members(&self) -> &BTreeMap<(u32, SocketAddr), bool> {
+    pub(crate) fn members(&self) -> &BTreeMap<(u32, SocketAddr), Member> {
         &self.members
     }
 
@@ -93,7 +93,7 @@ impl MemoryStore {
             assert!(slot < self.capacity.slots);
             for (record, (frontend, placed)) in &self.records[family as usize] {
                 let Some(base) = placed.slot_base else { continue };
-                let held = base..base + placed.entry.row.len() as u32;
+                let held = base..base + placed.entry.slots();
                 assert!(!held.contains(&slot), "slot {slot} is {frontend}'s, in record {record}");
             }
             self.slots[family as usize].insert(slot, *chosen);
@@ -129,9 +129,11 @@ impl Store for MemoryStore {
                 assert_eq!(before, None, "index {index} named twice");
             }
             Step::Unname(index) => assert!(self.names.remove(index).is_some()),
-            Step::FillSlots { family, base, row } => self.fill_slots(*family, *base, row),
-            Step::SetMember { index, endpoint, chosen } => {
-                self.members.insert((*index, *endpoint), *chosen);
+            Step::FillSlots { family, base, entry } => {
+                self.fill_slots(*family, *base, &entry.filled());
+            }
+            Step::SetMember { index, endpoint, member } => {
+                self.members.insert((*index, *endpoint), *member);
                 assert!(self.members.len() <= 2 * self.capacity.members as usize);
             }
             Step::RemoveMember { index, endpoint } => {
@@ -200,8 +202,8 @@ impl Store for MemoryStore {
         for (frontend, placed) in self.records.iter().flat_map(BTreeMap::values) {
             installed.adopt(*frontend, placed.clone());
         }
-        for (&(index, endpoint), &chosen) in &self.members {
-            installed.adopt_member(index, endpoint, chosen);
+        for (&(index, endpoint), &member) in &self.members {
+            installed.adopt_member(index, endpoint, member);
         }
         self.sources.iter().for_each(|entry| installed.adopt_source(*entry));
         Ok(installed)

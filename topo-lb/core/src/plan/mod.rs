@@ -9,7 +9,8 @@
 //! | `installed` | what the maps hold |
 //! | `diff`, `draft` | which writes lead from one to the other, in which phase, and whether they have room |
 //! | `step`, `commit`, `store` | the writes, in their order, and the interface of the maps that takes them |
-//! | `entry`, `apportionment` | what a frontend's record says, and its row of endpoints for weights |
+//! | `entry`, `member`, `apportionment` | what a frontend's record and an endpoint's entry say, and the row of endpoints for weights |
+//! | `maglev` | its table for a consistent choice |
 //! | `slots`, `indexes` | which slots of an array and which index a Service port gets |
 //! | `capacity`, `extent` | how much the maps hold, and what happens to a Service that does not fit |
 //! | `share`, `ration` | **who gets how much when not everything fits** |
@@ -30,6 +31,8 @@ pub mod finished;
 pub mod gone;
 pub mod indexes;
 pub mod installed;
+pub mod maglev;
+pub mod member;
 #[cfg(test)]
 pub(crate) mod memory;
 pub mod ration;
@@ -48,5 +51,6 @@ pub use entry::Entry;
 pub use finished::Plan;
 pub use gone::Gone;
 pub use installed::{Installed, Placed};
+pub use member::Member;
 pub use ration::Ration;
 pub use step::Step;

@@ -122,8 +122,8 @@ impl Room {
             room.add(Pool::Frontends(target.family), owned);
             // Its frontends share a row.
             if owned > 0 && entry.needs_slots(target.family) {
-                let length = entry.row.len();
-                let is_new = rows.insert((target.family, entry.row));
+                let length = entry.slots() as usize;
+                let is_new = rows.insert((target.family, entry.row, entry.table));
                 room.add(Pool::Slots(target.family), if is_new { length } else { 0 });
             }
             room.add(Pool::Members(target.family), target.members().count());
@@ -212,10 +212,10 @@ impl Room {
                 if let Some(base) = placed.slot_base
                     && rows.insert((frontend.family(), base))
                 {
-                    room.add(Pool::Slots(frontend.family()), placed.entry.row.len());
+                    room.add(Pool::Slots(frontend.family()), placed.entry.slots() as usize);
                 }
             }
-            for (endpoint, _) in installed.members_of(index) {
+            for endpoint in installed.members_of(index) {
                 room.add(Pool::Members(Family::of(endpoint.ip())), 1);
             }
         }

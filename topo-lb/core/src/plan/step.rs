@@ -6,8 +6,8 @@ use std::sync::Arc;
 use topo_lb_common::range::Range;
 
 use super::entry::{Entry, SourceEntry};
+use super::member::Member;
 use crate::cluster::{Family, Frontend};
-use crate::topology::Chosen;
 
 /// One change of the maps.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,17 +27,17 @@ pub enum Step {
         family: Family,
         /// The first slot.
         base: u32,
-        /// The endpoints.
-        row: Arc<[Chosen]>,
+        /// The entry whose endpoints they are.
+        entry: Entry,
     },
-    /// List an endpoint as a Service's member, or change whether it is chosen.
+    /// List an endpoint as a Service's member, or change what is known of it.
     SetMember {
         /// The Service port.
         index: u32,
         /// The endpoint.
         endpoint: SocketAddr,
-        /// Whether this node's new connections may use it.
-        chosen: bool,
+        /// Whether this node's new connections may use it, and its node.
+        member: Member,
     },
     /// Publish the entry of a frontend, for new connections.
     Publish {

@@ -70,6 +70,7 @@ fn what_has_no_room_gets_the_room_that_the_same_change_makes() {
         flows: 0,
         connections: 0,
         sources: 0,
+        hops: 0,
         spare: 2,
     });
     let mut reconciler = Reconciler::new("n".into(), Scope::All, false);
@@ -100,8 +101,16 @@ fn what_has_no_room_is_left_to_kube_proxy_only_where_one_is() {
     }
 }
 
-const ROOM: Capacity =
-    Capacity { services: 8, slots: 8, members: 0, flows: 0, connections: 0, sources: 0, spare: 2 };
+const ROOM: Capacity = Capacity {
+    services: 8,
+    slots: 8,
+    members: 0,
+    flows: 0,
+    connections: 0,
+    sources: 0,
+    hops: 0,
+    spare: 2,
+};
 
 fn node(name: &str) -> Update {
     let labels = [("rack".into(), "1".into())].into();

@@ -12,6 +12,7 @@ use super::candidate::{self, Candidate, Stock};
 use super::cause::Cause;
 use super::crowding::Crowding;
 use super::direct::DirectDials;
+use super::direct_return;
 use super::ejection::Setting;
 use super::evaluation::{CandidateStatus, Evaluation};
 use super::keys;
@@ -71,6 +72,10 @@ pub struct InForce<'a> {
     pub ejection: Option<Setting>,
     /// Annotation `topo-lb.io/refusal: intended`: no report of refusals is needed.
     pub refusal_intended: bool,
+    /// False with annotation `topo-lb.io/direct-return: "false"`.
+    pub direct_return: bool,
+    /// What annotation `topo-lb.io/choice` says.
+    pub choice: Option<direct_return::Choice>,
     /// What annotation `topo-lb.io/weights` weighs, if it is valid.
     pub weighs: Option<Weighs<'a>>,
 }
@@ -218,6 +223,8 @@ impl<'a> Decision<'a> {
                 let (rules, weights, only_local) = policy.for_outside(service);
                 (rules, weights, only_local.then_some("externalTrafficPolicy"))
             }
+            // Another node has followed the policy.
+            Clients::Peers => (&Rules::None, None, Some("direct return")),
         };
         let weighed_label = weights.and_then(Weights::label).unwrap_or_default();
         let is_external = clients == Clients::Outside && policy.external.is_some();
@@ -313,6 +320,8 @@ impl<'a> Decision<'a> {
             ignored: policy.ignored.clone(),
             ejection: policy.ejection,
             refusal_intended: policy.refusal_intended,
+            direct_return: policy.direct_return,
+            choice: policy.choice,
             weighs: weights.map(Weights::weighs),
         };
         Self { service, port, policy, only_local, choices, endpoints }

@@ -18,6 +18,8 @@ pub struct Exposing {
     pub external_ips: Vec<IpNet>,
     /// Clients outside of this node are served, too.
     pub outside: bool,
+    /// Other nodes send packets of clients outside on to this one, and answers go to the client directly.
+    pub direct_return: bool,
 }
 
 /// A frontend of a Service port, after what kind of address it has.
@@ -29,7 +31,12 @@ impl Exposing {
     pub fn everything() -> Self {
         let anywhere = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
         let external_ips = anywhere.map(|all: IpAddr| IpNet::new_assert(all, 0)).into();
-        Self { node_ports: NodePortAddresses::default(), external_ips, outside: true }
+        Self {
+            node_ports: NodePortAddresses::default(),
+            external_ips,
+            outside: true,
+            direct_return: false,
+        }
     }
 
     /// The frontends of one family of the Service's port at `place`, besides its ClusterIPs.
@@ -78,28 +85,44 @@ impl Exposing {
 pub(super) struct ByClients {
     /// For clients of this node, and for those outside for whom there is nothing else.
     pub(super) anywhere: Vec<FrontendOfKind>,
-    /// For clients outside, who get other endpoints.
+    /// For clients outside, who get other endpoints, or choose in another way.
     pub(super) outside: Vec<FrontendOfKind>,
+    /// For packets that another node has sent on.
+    pub(super) peers: Vec<FrontendOfKind>,
+}
+
+/// Which frontends clients outside have for themselves.
+#[derive(Clone, Copy)]
+pub(super) struct Apart {
+    /// All of them, not only load balancer IPs with source ranges.
+    pub(super) all: bool,
+    /// Load balancer and external IPs, as the Service has direct return.
+    pub(super) returns_directly: bool,
 }
 
 impl ByClients {
-    /// `differs`: what clients outside get differs at all of these frontends, not only at load balancer
-    /// IPs with source ranges.
     pub(super) fn of(
         all: Vec<FrontendOfKind>,
         service: &Service,
         family: Family,
-        differs: bool,
+        apart: Apart,
     ) -> Self {
         let has_limits = service.exposure.as_ref().is_some_and(|it| it.limits(family).is_some());
         let is_limited = |kind: FrontendKind| has_limits && kind == FrontendKind::LoadBalancerIp;
+        let returns = |kind| apart.returns_directly && kind != FrontendKind::NodePort;
         let for_outside = |(kind, frontend): &FrontendOfKind| {
-            !frontend.address.is_loopback() && (differs || is_limited(*kind))
+            let is_apart = apart.all || is_limited(*kind) || returns(*kind);
+            !frontend.address.is_loopback() && is_apart
         };
         let outside = all.iter().filter(|it| for_outside(it));
         let outside = outside.map(|&(kind, frontend)| (kind, frontend.of(Clients::Outside)));
         Self {
             outside: outside.collect(),
+            peers: all
+                .iter()
+                .filter(|(kind, _)| returns(*kind))
+                .map(|&(kind, frontend)| (kind, frontend.of(Clients::Peers)))
+                .collect(),
             // The hooks do not know the source of a connection: the network decides about these.
             anywhere: all.iter().filter(|(kind, _)| !is_limited(*kind)).copied().collect(),
         }

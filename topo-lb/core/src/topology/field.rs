@@ -44,10 +44,12 @@ impl Field {
             Some(Annotation::Handle) => "spec.handle",
             Some(Annotation::Mode) => "spec.mode",
             Some(Annotation::Ramp) => "spec.ramp",
-            // The last three are in no policy.
+            // The last are in no policy.
             Some(
                 Annotation::TopologyKeys
                 | Annotation::OpenYurt
+                | Annotation::DirectReturn
+                | Annotation::Choice
                 | Annotation::Dns
                 | Annotation::Exclude
                 | Annotation::Steer,

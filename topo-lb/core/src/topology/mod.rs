@@ -36,6 +36,7 @@ pub mod crowding;
 mod decide;
 pub mod decision;
 pub mod direct;
+pub mod direct_return;
 pub mod ejected;
 pub mod ejection;
 mod evaluation;

@@ -7,6 +7,7 @@ use crate::cluster::service::PolicySources;
 use crate::cluster::{Above, Annotation, Protocol, Service, State};
 
 use super::direct::Direct;
+use super::direct_return::Choice;
 use super::field::Field;
 use super::keys::Keys;
 use super::min_endpoints::Least;
@@ -46,6 +47,10 @@ pub(super) struct Policy<'a> {
     pub(super) refusal_intended: bool,
     /// Annotation `topo-lb.io/direct`.
     pub(super) direct: Direct,
+    /// False with annotation `topo-lb.io/direct-return: "false"`.
+    pub(super) direct_return: bool,
+    /// Annotation `topo-lb.io/choice`.
+    pub(super) choice: Option<Choice>,
     /// False with annotation `topo-lb.io/handle: "false"`.
     pub(super) handled: bool,
 }
@@ -170,6 +175,13 @@ fn of_layers<'a>(
         }
     });
     policy.direct = direct.unwrap_or_default();
+    let returns = read(layers, Field::Of(Annotation::DirectReturn), &mut ignored, |_, text| {
+        text.trim().parse().map_err(|_| Rule::DirectReturnNotABool { text: quoted(text) })
+    });
+    policy.direct_return = returns.unwrap_or(true);
+    policy.choice = read(layers, Field::Of(Annotation::Choice), &mut ignored, |_, text| {
+        Choice::from_annotation(text)
+    });
     let handled = read(layers, Field::Of(Annotation::Handle), &mut ignored, |_, text| {
         text.trim().parse().map_err(|_| Rule::HandleNotABool { text: quoted(text.trim()) })
     });
@@ -286,6 +298,8 @@ impl<'a> Policy<'a> {
             ejection: None,
             refusal_intended: false,
             direct: Direct::Allow,
+            direct_return: true,
+            choice: None,
             handled: true,
         }
     }

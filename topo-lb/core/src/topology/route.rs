@@ -8,8 +8,9 @@ use topo_lb_common::selection::SPILL_ONE;
 
 use super::candidate;
 use super::direct::{self, Direct, DirectDials};
+use super::direct_return::{self, Choice, DirectReturn};
 use super::evaluation::{CandidateStatus, Evaluation};
-use super::exposed::{ByClients, Exposing, FrontendOfKind};
+use super::exposed::{Apart, ByClients, Exposing, FrontendOfKind};
 use super::label::Here;
 use super::policy::{self, Policy};
 use super::rules::Rules;
@@ -58,6 +59,10 @@ pub struct Route {
     pub affinity_seconds: Option<u32>,
     /// Endpoints that serve but are not chosen, nor in `wider`: existing flows may stay. Sorted.
     pub serving: Vec<SocketAddr>,
+    /// New connections of the same client get the same endpoint on every node, unless some spill.
+    pub consistent: bool,
+    /// With direct return, the tags of the nodes of endpoints on other nodes. Sorted.
+    pub nodes: Arc<[(SocketAddr, u16)]>,
     /// `namespace/name:port` of the Service port for logs; a port without a name has its number.
     pub name: Arc<str>,
 }
@@ -96,7 +101,8 @@ impl Route {
 
 /// The routes of a Service, by port and address family: one for its ClusterIPs, without those that a
 /// device of this node has, and its other frontends. These have one of their own with
-/// `internalTrafficPolicy: Local`, and one more for clients outside who get other endpoints. One
+/// `internalTrafficPolicy: Local`, one more for clients outside who get other endpoints, and with direct return
+/// one more for packets that other nodes send on. One
 /// more is for clients that dial endpoints directly: it refuses them, or leads them where the ClusterIPs lead. A
 /// headless Service has this one alone.
 /// Empty if the Service is unknown, bypassed or without any of them.
@@ -119,7 +125,9 @@ pub fn routes(
     }
     let families = candidate::families(service);
     let exposing = exposing.filter(|_| !is_headless(service));
-    let differs = differs_outside(&policy, service, exposing);
+    let apart = apart(&policy, service, exposing);
+    let direct_return = DirectReturn::of(policy.direct_return, service, exposing);
+    let choice = Choice::of(policy.choice, direct_return);
     // About ClusterIPs.
     let local = service.internal_local && !is_headless(service);
     let mut routes = Vec::with_capacity(service.ports.len() * families.len());
@@ -129,18 +137,24 @@ pub fn routes(
             let evaluate = |by, only_local| {
                 Evaluation::whole(state, here, (service, port), by, family, only_local)
             };
+            let rules = &policy.rules;
+            let by = (rules, policy.weights.as_ref());
+            let done = evaluate(by, local);
+            let (mut own, ByClients { anywhere, outside, peers }) =
+                frontends(state, service, exposing, place, family, apart);
+            let nodes = match peers.is_empty() {
+                true => Arc::default(),
+                false => direct_return::nodes(&done, here),
+            };
             let lead = |frontends, rules: &Rules<'_>, done: &Evaluation<'_>, only_local: bool| {
                 let name = Arc::clone(&name);
                 let route = route(service, (place, port), frontends, name, rules, done, here);
                 let is_seen = state.ejections().unseen.is_none() && port.protocol == Protocol::Tcp;
                 let ejection = policy.ejection.filter(|_| is_seen && !is_headless(service));
                 let failures = ejection.map_or(0, |it| it.failures);
-                Route { strict: only_local || route.strict, failures, ..route }
+                let (strict, nodes) = (only_local || route.strict, Arc::clone(&nodes));
+                Route { strict, failures, nodes, ..route }
             };
-            let rules = &policy.rules;
-            let by = (rules, policy.weights.as_ref());
-            let (mut own, ByClients { anywhere, outside }) =
-                frontends(state, service, exposing, place, family, differs);
             // These lead where a ClusterIP leads, but whatever `internalTrafficPolicy` says, and for
             // clients of this node whatever `externalTrafficPolicy` says (kube-proxy: the endpoints of
             // `Cluster`).
@@ -149,7 +163,6 @@ pub fn routes(
             } else if !anywhere.is_empty() {
                 routes.push(lead(anywhere, rules, &evaluate(by, false), false));
             }
-            let done = evaluate(by, local);
             routes.extend((!own.is_empty()).then(|| lead(own, rules, &done, local)));
             if policy.direct != Direct::Allow && scope::local(state, service, family).is_none() {
                 let dials = DirectDials::of(policy.direct, state, (service, port), &done, here);
@@ -166,7 +179,13 @@ pub fn routes(
                 let mut route = lead(outside, rules, &done, only_local);
                 let exposure = service.exposure.as_ref();
                 route.source_ranges = exposure.and_then(|it| it.limits(family)).cloned();
+                route.consistent = choice == Choice::Consistent;
                 routes.push(route);
+            }
+            // Also without an endpoint: that they are there says that the Service has direct return.
+            if !peers.is_empty() {
+                let done = evaluate((&Rules::None, None), true);
+                routes.push(lead(peers, &Rules::None, &done, false));
             }
         }
     }
@@ -199,31 +218,34 @@ pub fn headless_dials(
     ports.filter_map(dials).collect()
 }
 
-/// Whether clients outside get other endpoints at node ports, load balancer IPs and external IPs.
-pub(super) fn differs_outside(
-    policy: &Policy<'_>,
-    service: &Service,
-    exposing: Option<&Exposing>,
-) -> bool {
-    exposing.is_some_and(|it| it.outside) && (service.external_local || policy.external.is_some())
+/// Which node ports, load balancer IPs and external IPs clients outside have for themselves, as they get other
+/// endpoints there, or choose in another way.
+pub(super) fn apart(policy: &Policy<'_>, service: &Service, exposing: Option<&Exposing>) -> Apart {
+    let differs = service.external_local || policy.external.is_some();
+    let chooses = policy.choice == Some(Choice::Consistent);
+    Apart {
+        all: exposing.is_some_and(|it| it.outside) && (differs || chooses),
+        returns_directly: DirectReturn::of(policy.direct_return, service, exposing)
+            == DirectReturn::Yes,
+    }
 }
 
 /// The frontends of one family of the port at `place`: the ClusterIPs that no device of this node has, and
-/// the others. `differs`: [`differs_outside`].
+/// the others. `apart`: [`apart`].
 pub(super) fn frontends(
     state: &State,
     service: &Service,
     exposing: Option<&Exposing>,
     place: usize,
     family: Family,
-    differs: bool,
+    apart: Apart,
 ) -> (Vec<FrontendOfKind>, ByClients) {
     let port = &service.ports[place];
     let own = service.cluster_ips.iter().filter(|&&address| Family::of(address) == family);
     let own = own.filter(|&&address| state.local_device(address).is_none());
     let own = own.map(|&address| Frontend::new(address, port.port, port.protocol));
     let exposed = exposing.map(|it| it.of(state, service, place, family)).unwrap_or_default();
-    let others = ByClients::of(exposed, service, family, differs);
+    let others = ByClients::of(exposed, service, family, apart);
     (own.map(|it| (FrontendKind::ClusterIp, it)).collect(), others)
 }
 
@@ -251,6 +273,8 @@ fn refusing(
         failures: 0,
         affinity_seconds: None,
         serving: Vec::new(),
+        consistent: false,
+        nodes: Arc::default(),
         name,
     }
 }
@@ -315,6 +339,8 @@ fn route(
             .filter(|(one, status)| left(**status) && one.serves())
             .map(|(one, _)| one.address)
             .collect(),
+        consistent: false,
+        nodes: Arc::default(),
         name,
     }
 }

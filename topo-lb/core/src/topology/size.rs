@@ -3,8 +3,8 @@
 
 use std::collections::HashSet;
 
-use super::exposed::Exposing;
-use super::route::{differs_outside, frontends};
+use super::exposed::{Apart, Exposing};
+use super::route::{apart, frontends};
 use super::scope::{Scope, is_served};
 use super::trial::Seen;
 use super::{candidate, policy};
@@ -40,19 +40,19 @@ pub fn excess(
     id: &ServiceId,
 ) -> Option<Excess> {
     let service = state.service(id).filter(|service| is_served(service))?;
-    let excess = |differs| {
-        if most_frontends(state, service, exposing, differs) > most.frontends {
+    let excess = |apart| {
+        if most_frontends(state, service, exposing, apart) > most.frontends {
             return Some(Excess::Frontends);
         }
         has_more_endpoints(state, service, most.endpoints).then_some(Excess::Endpoints)
     };
     // The policy matters only to the few that are so large.
-    excess(true)?;
+    excess(Apart { all: true, returns_directly: true })?;
     let policy = policy::of(state, Seen::From(this_node), service);
     if policy.bypass(scope, service).is_some() {
         return None;
     }
-    excess(differs_outside(&policy, service, exposing))
+    excess(apart(&policy, service, exposing))
 }
 
 /// The ports, or the frontends of a family: what is more.
@@ -60,7 +60,7 @@ fn most_frontends(
     state: &State,
     service: &Service,
     exposing: Option<&Exposing>,
-    differs: bool,
+    apart: Apart,
 ) -> u64 {
     let has_node_port =
         |place: usize| service.exposure.as_ref().is_some_and(|it| it.node_port(place).is_some());
@@ -69,8 +69,8 @@ fn most_frontends(
         let alike = [false, true].map(|has| {
             let mut places = (0..service.ports.len()).filter(|&place| has_node_port(place) == has);
             let Some(first) = places.next() else { return 0 };
-            let (own, other) = frontends(state, service, exposing, first, family, differs);
-            let each = own.len() + other.anywhere.len() + other.outside.len();
+            let (own, other) = frontends(state, service, exposing, first, family, apart);
+            let each = own.len() + other.anywhere.len() + other.outside.len() + other.peers.len();
             each as u64 * (1 + places.count() as u64)
         });
         alike.iter().sum()

@@ -320,6 +320,20 @@ pub enum Rule {
          write topology keys, or remove this one"
     )]
     DirectWithoutPolicy,
+    /// `topo-lb.io/direct-return` is neither `true` nor `false`.
+    #[error(
+        "{text} is neither `true` nor `false`; write `false` to have no packet of the Service sent on as it is"
+    )]
+    DirectReturnNotABool {
+        /// Quoted.
+        text: String,
+    },
+    /// `topo-lb.io/choice` is none of its values.
+    #[error("{text} is neither `consistent` nor `random`; write one of them, or remove it")]
+    ChoiceUnknown {
+        /// Quoted.
+        text: String,
+    },
     /// `topo-lb.io/mode` is neither `observe` nor `enforce`.
     #[error("{text} is neither `observe` nor `enforce`; write one of them, or remove it")]
     ModeUnknown {

@@ -29,6 +29,7 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 use tokio::runtime::Builder;
 use tokio::time::sleep;
+use topo_lb_agent::serve::Listen;
 
 pub use agent::metrics;
 pub use agents::scope;
@@ -179,7 +180,7 @@ fn show(
 /// Reads the endpoints of the open Service from this node's maps, if these are what is shown.
 fn show_endpoints(pin_dir: Option<&Path>, view: &View, now: &mut Status) {
     let (Some(pin_dir), Some(open)) = (pin_dir, view.open()) else { return };
-    let rows = match list(pin_dir, list::View::Endpoints) {
+    let rows = match list(pin_dir, list::View::Endpoints, Listen::Off) {
         Ok(Listed::Endpoints { endpoints }) => endpoints,
         Ok(_) => Vec::new(),
         Err(error) => {

@@ -26,6 +26,9 @@ pub(crate) struct Said {
     pub(crate) intended: bool,
     /// What becomes of clients that dial endpoints which the policy passes over: `allow`, `refuse` or `steer`.
     pub(crate) direct: &'static str,
+    pub(crate) direct_return: bool,
+    /// `consistent` or `random`, if anybody says so.
+    pub(crate) choice: Option<&'static str>,
     /// Whether topo-lb translates: in scope, and not left alone.
     pub(crate) ours: bool,
     pub(crate) errors: usize,
@@ -140,6 +143,16 @@ pub(crate) fn said(cluster: &Cluster, me: &str, service: &Service, only_opted_in
             other => errors += usize::from(other != "allow"),
         }
     }
+    let mut direct_return = true;
+    if let Some((_, text)) = first(|said| said.direct_return.as_deref()) {
+        direct_return = text.trim() != "false";
+        errors += usize::from(!["true", "false"].contains(&text.trim()));
+    }
+    let mut choice = None;
+    if let Some((_, text)) = first(|said| said.choice.as_deref()) {
+        choice = ["consistent", "random"].into_iter().find(|it| *it == text.trim());
+        errors += usize::from(choice.is_none());
+    }
     let mut alone = false;
     if let Some((_, text)) = first(|said| said.handle.as_deref()) {
         alone = text.trim() == "false";
@@ -157,6 +170,8 @@ pub(crate) fn said(cluster: &Cluster, me: &str, service: &Service, only_opted_in
         failures,
         intended,
         direct,
+        direct_return,
+        choice,
         ours: !alone && (!only_opted_in || has_own || service.policy.hints_asked),
         errors: if alone { of_trials } else { errors },
     }

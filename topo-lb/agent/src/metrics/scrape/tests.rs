@@ -13,6 +13,7 @@ use crate::metrics::zones::Zones;
 /// A scrape in which every family has samples.
 fn scrape() -> Scrape {
     let figures = Figures::default();
+    figures.peers.set(Vec::new());
     for millis in [1, 4, 400, 9_000] {
         figures.times.programming.observe(Duration::from_millis(millis).as_secs_f64());
         figures.times.network_programming.observe(Duration::from_millis(millis * 50).as_secs_f64());

@@ -24,6 +24,7 @@ const SMALL: Capacity = Capacity {
     flows: 8,
     connections: 0,
     sources: 0,
+    hops: 0,
     spare: 2,
 };
 
@@ -274,6 +275,7 @@ fn a_service_that_is_refused_is_not_displaced_by_a_new_one_of_its_namespace() {
         flows: 0,
         connections: 0,
         sources: 0,
+        hops: 0,
         spare: 2,
     };
     let mut tenants = Tenants::new(capacity, WhenFull::Leave);

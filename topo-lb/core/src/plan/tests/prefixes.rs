@@ -12,7 +12,9 @@ use crate::cluster::{Clients, Family, Frontend, FrontendKind, Protocol, ServiceI
 use crate::plan::apportionment::{self, Rows};
 use crate::plan::commit::{commit, take_over};
 use crate::plan::draft::widened;
-use crate::plan::{Capacity, Desired, Meanwhile, Plan, Ration, Step, WhenFull, diff};
+use crate::plan::{
+    Capacity, Desired, Meanwhile, Member, Plan, Ration, Step, WhenFull, diff, maglev,
+};
 use crate::topology::{Chosen, Part, Route};
 
 const SMALL: Capacity = Capacity {
@@ -22,6 +24,7 @@ const SMALL: Capacity = Capacity {
     flows: 8,
     connections: 0,
     sources: 0,
+    hops: 0,
     spare: 2,
 };
 
@@ -43,10 +46,11 @@ fn ip(six: bool, kind: u8, host: u8) -> IpAddr {
 fn routes() -> impl Strategy<Value = Route> {
     let protocol = prop_oneof![Just(Protocol::Tcp), Just(Protocol::Udp)];
     let hosts = prop::collection::btree_set(0u8..40, 0..20);
-    let bools = (any::<bool>(), any::<bool>());
+    let bools = (any::<bool>(), any::<bool>(), prop::bool::weighted(0.3), any::<bool>());
     let weights = prop_oneof![Just(Vec::new()), prop::collection::vec(1u16..20, 3)];
     (0u8..6, bools, protocol, hosts, 0u8..4, (0u8..3, 1u8..4), weights).prop_map(
-        |(address, (six, outside), protocol, hosts, serving, (affinity, frontends), weights)| {
+        |(address, bools, protocol, hosts, serving, (affinity, frontends), weights)| {
+            let (six, outside, consistent, tagged) = bools;
             let clients = if outside { Clients::Outside } else { Clients::Anywhere };
             let endpoint =
                 |host: &u8| (SocketAddr::new(ip(six, 1, *host), 80), Locality::from_byte(host % 4));
@@ -62,6 +66,13 @@ fn routes() -> impl Strategy<Value = Route> {
                 parts,
                 strict: address % 2 == 0,
                 failures: address,
+                consistent,
+                nodes: route
+                    .endpoints
+                    .iter()
+                    .filter(|_| tagged)
+                    .map(|it| (it.address(), 7))
+                    .collect(),
                 affinity_seconds: (affinity == 0).then_some(600),
                 serving: (0..serving)
                     .map(|host| SocketAddr::new(ip(six, 1, 100 + host), 80))
@@ -86,6 +97,12 @@ fn changes(most: usize) -> impl Strategy<Value = Vec<(ServiceId, Vec<Route>)>> {
         (id(name), routes)
     });
     prop::collection::vec(change, 1..most)
+}
+
+/// The slots of a consistent choice.
+fn table(parts: &[Part]) -> Vec<Chosen> {
+    let (row, shares) = maglev::apportioned(parts);
+    shares.table(&row)
 }
 
 struct Before {
@@ -136,7 +153,11 @@ impl Agent {
         for (id, routes) in &self.routes {
             for (place, route) in routes.iter().enumerate() {
                 let Rows { first, second, .. } = apportionment::rows(&route.parts);
+                let alike = || vec![Part { weight: 1, endpoints: route.endpoints.clone() }];
                 let row = match route.parts.is_empty() {
+                    _ if route.consistent && route.endpoints.is_empty() => Vec::new(),
+                    true if route.consistent => table(&alike()),
+                    false if route.consistent => table(&route.parts),
                     true => route.endpoints.clone(),
                     false => [first, second].concat(),
                 };
@@ -204,7 +225,7 @@ impl Agent {
         let World { installed, .. } = &self.world;
         for family in Family::BOTH {
             let of = installed.placed().filter(|(frontend, _)| frontend.family() == family);
-            let rows = of.filter_map(|(_, it)| Some((it.slot_base?, it.entry.row.len() as u32)));
+            let rows = of.filter_map(|(_, it)| Some((it.slot_base?, it.entry.slots())));
             let rows: BTreeMap<u32, u32> = rows.collect();
             let (used, size) = (rows.values().sum::<u32>(), installed.capacity().slots);
             prop_assert_eq!(installed.slots(family).available(), size - used);
@@ -220,23 +241,24 @@ impl Agent {
         Ok(())
     }
 
-    /// Members are the endpoints of UDP Services and of those with session affinity or ejection, and no
+    /// Members are the endpoints of UDP Services and of those with session affinity, ejection or direct return, and no
     /// others.
     fn members_are_whole(&self) -> Result<(), TestCaseError> {
         let mut wanted = BTreeMap::new();
         let needs = |route: &&Route| {
             let is_asked = route.affinity_seconds.is_some() || route.failures != 0;
-            route.protocol == Protocol::Udp || is_asked
+            route.protocol == Protocol::Udp || is_asked || !route.nodes.is_empty()
         };
         for route in self.routes.values().flatten().filter(needs) {
-            let chosen = route.endpoints.iter().map(|one| (one.address(), true));
-            let serving = route.serving.iter().map(|&address| (address, false));
+            let tag = if route.nodes.is_empty() { 0 } else { 7 };
+            let chosen = route.endpoints.iter().map(|one| (one.address(), Member::new(true, tag)));
+            let serving = route.serving.iter().map(|&address| (address, Member::new(false, 0)));
             wanted.extend(chosen.chain(serving).map(|(at, is)| ((&*route.name, at), is)));
         }
         let store = &self.world.store;
         let listed = store.members().iter();
         let listed: BTreeMap<_, _> = listed
-            .map(|(&(index, address), &chosen)| ((&*store.names()[&index], address), chosen))
+            .map(|(&(index, address), it)| ((&*store.names()[&index], address), *it))
             .collect();
         prop_assert_eq!(listed, wanted);
         Ok(())
@@ -250,11 +272,13 @@ proptest! {
     fn after_every_prefix_each_frontend_is_wholly_old_or_wholly_new(
         batches in prop::collection::vec(changes(4), 1..8),
         small: bool,
+        slots in prop::sample::select(vec![60, 4_000]),
         refuses: bool,
         narrows: bool,
     ) {
+        let small_maps = Capacity { slots, ..SMALL };
         let when_full = if refuses { WhenFull::RefuseStrict } else { WhenFull::Leave };
-        let mut agent = Agent::new(if small { SMALL } else { Capacity::default() }, when_full);
+        let mut agent = Agent::new(if small { small_maps } else { Capacity::default() }, when_full);
         agent.world.narrow(narrows);
         for batch in batches {
             let touched = agent.set(batch);

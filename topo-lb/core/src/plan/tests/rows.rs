@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use topo_lb_common::backend::Locality;
+use topo_lb_common::selection::HASHED;
 
 use super::world::{World, route};
 use crate::cluster::{Clients, Family, Frontend, FrontendKind, Protocol, ServiceId};
-use crate::plan::{Capacity, Desired, Meanwhile, Ration, WhenFull};
-use crate::topology::Route;
+use crate::plan::commit::take_over;
+use crate::plan::{Capacity, Desired, Meanwhile, Member, Ration, Step, WhenFull};
+use crate::topology::{Chosen, Route, Verdict};
 
 fn id(name: &str) -> ServiceId {
     ServiceId { namespace: "default".into(), name: name.into() }
@@ -101,6 +103,7 @@ const TIGHT: Capacity = Capacity {
     flows: 0,
     connections: 0,
     sources: 0,
+    hops: 0,
     spare: 2,
 };
 
@@ -178,4 +181,85 @@ fn nodes_choose_other_endpoints_where_not_all_fit() {
     };
     assert_ne!(chosen(3), chosen(13));
     assert_eq!(chosen(3), chosen(3));
+}
+
+/// A Service with `count` endpoints for clients outside, who choose consistently, and none for other nodes.
+fn consistent(count: u16, node: u16) -> Vec<Route> {
+    let mut outside = port("default/a", 1, 0, count);
+    outside.frontends.truncate(1);
+    let frontend = outside.frontends[0].1;
+    let kind = FrontendKind::LoadBalancerIp;
+    let nodes = endpoints(0, count).map(|(at, _)| (at, node)).collect();
+    outside.frontends = vec![(kind, frontend.of(Clients::Outside))];
+    outside = Route { consistent: true, nodes, ..outside };
+    let anywhere = Route {
+        frontends: vec![(kind, frontend)],
+        consistent: false,
+        nodes: outside.nodes.clone(),
+        ..outside.clone()
+    };
+    let peers = Route {
+        frontends: vec![(kind, frontend.of(Clients::Peers))],
+        verdict: Verdict::Refuse,
+        consistent: false,
+        serving: outside.endpoints.iter().map(Chosen::address).collect(),
+        endpoints: Vec::new(),
+        nodes: outside.nodes.clone(),
+        ..outside.clone()
+    };
+    vec![anywhere, outside, peers]
+}
+
+#[test]
+fn a_consistent_choice_takes_slots_and_the_agent_keeps_no_table() {
+    let mut world = World::new(Capacity::default(), WhenFull::Leave);
+    for (count, slots) in [(1, 0), (2, 1_601), (16, 16 + 1_601), (100, 100 + 12_809), (0, 0)] {
+        let touched = world.set([(id("a"), consistent(count, 0))]);
+        world.carry_out(&touched);
+        world.free_later();
+        assert_eq!(used(&world), slots, "{count}");
+        let rows = world.installed.placed().map(|(_, placed)| placed.entry.row.len());
+        assert!(rows.max() <= Some(count.into()), "{count}");
+        let outside = consistent(count, 0)[1].frontends[0].1;
+        let entry = &world.installed.get(&outside).expect("it is published").entry;
+        let (spill, length) = if count > 0 { (HASHED, slots.max(1)) } else { (0, 0) };
+        assert_eq!(entry.spill, spill);
+        let table = world.store.resolve(&outside).unwrap();
+        assert_eq!(table.len(), usize::from(entry.count));
+        assert!(u32::from(entry.count) <= length);
+        let peers = outside.of(Clients::Peers);
+        assert_eq!(world.store.resolve(&peers), Some(vec![]), "its being there says it");
+    }
+}
+
+#[test]
+fn members_have_the_tag_of_their_node_as_long_as_the_service_takes_part() {
+    let mut world = World::new(Capacity::default(), WhenFull::Leave);
+    world.desired = Desired::new(true);
+    for (node, writes) in [(7, 20), (7, 0), (9, 20), (0, 20), (0, 0)] {
+        let touched = world.set([(id("a"), consistent(20, node))]);
+        let plan = world.carry_out(&touched);
+        let written = plan.steps.iter().filter(|step| matches!(step, Step::SetMember { .. }));
+        assert_eq!(written.count(), writes, "{node}");
+        let members: Vec<_> = world.store.members().values().copied().collect();
+        assert_eq!(members, vec![Member::new(true, node); 20]);
+        let all: BTreeSet<_> = world.desired.services().cloned().collect();
+        world.installed = take_over(&mut world.store).unwrap();
+        assert_eq!(world.carry_out(&all).steps, vec![], "{node}");
+    }
+}
+
+#[test]
+fn without_room_for_its_table_a_service_has_a_few_of_its_endpoints() {
+    let mut world = World::new(Capacity { slots: 1_000, ..TIGHT }, WhenFull::Leave);
+    world.narrow(true);
+    let routes = consistent(20, 0);
+    let touched = world.set([(id("a"), routes.clone())]);
+    world.carry_out(&touched);
+    let meanwhile: Vec<_> = world.unprogrammed.values().map(|it| it.meanwhile).collect();
+    assert_eq!(meanwhile, [Meanwhile::Narrowed]);
+    let few = world.store.resolve(&routes[1].frontends[0].1).expect("it is published");
+    assert_eq!(few.len(), 6);
+    let entry = &world.installed.get(&routes[1].frontends[0].1).unwrap().entry;
+    assert_eq!((entry.spill, &entry.table), (0, &None));
 }

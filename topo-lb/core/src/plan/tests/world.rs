@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use topo_lb_common::backend::Locality;
 
@@ -46,8 +47,10 @@ impl World {
     ) -> BTreeSet<ServiceId> {
         let mut touched = BTreeSet::new();
         for (id, mut routes) in changes {
-            for (place, route) in routes.iter_mut().enumerate() {
-                route.place = place;
+            // Routes of one name are of one port.
+            let names: Vec<_> = routes.iter().map(|route| route.name.clone()).collect();
+            for route in &mut routes {
+                route.place = names.iter().position(|name| *name == route.name).unwrap();
             }
             touched.extend(self.desired.set(id, routes));
         }
@@ -120,6 +123,8 @@ pub(super) fn route(
         failures: 0,
         affinity_seconds: None,
         serving: Vec::new(),
+        consistent: false,
+        nodes: Arc::default(),
         name: "".into(),
     }
 }

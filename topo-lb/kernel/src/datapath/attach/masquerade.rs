@@ -45,6 +45,18 @@ impl Datapath {
         self.source.decided.as_ref().map(Result::is_ok)
     }
 
+    /// The one device that leads to clients outside and to other nodes, if nothing forbids that the programs count on
+    /// that; otherwise a sentence about what does.
+    ///
+    /// # Errors
+    /// That sentence.
+    pub fn sole_uplink(&self) -> Result<&SoleUplink, &str> {
+        match &self.source.decided {
+            Some(decided) => decided.as_ref().map_err(|why| &**why),
+            None => Err("no device of clients outside is found"),
+        }
+    }
+
     /// The addresses that the programs have given connections as their source.
     #[must_use]
     pub fn source_addresses(&self) -> Vec<IpAddr> {

@@ -33,7 +33,8 @@ pub fn update_batch<K: bytemuck::Pod, V: bytemuck::Pod>(
 
 /// Reads entries of a hash map, from the `place` on where the last call ended; zero: from the first
 /// on. Returns how many were read, and the place of the next call; `None` after the last entry
-/// (057996380a42, "bpf: Add batch ops to all htab bpf map", Linux 5.6).
+/// (057996380a42, "bpf: Add batch ops to all htab bpf map", Linux 5.6). Of an array, `place` is the index before the
+/// first one.
 ///
 /// # Errors
 /// The kernel refuses, or the map has more entries of one hash than there is room for.

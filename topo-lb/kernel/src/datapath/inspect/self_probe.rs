@@ -144,6 +144,7 @@ fn ask(attached: &Path, within: Option<&TrialCgroup>) -> Result<(), ProbeError> 
         flows: 256,
         connections: 0,
         sources: 0,
+        hops: 0,
         spare: 2,
     };
     let mut trial = Trial::load(&capacity, TcpPeer::Service)?;

@@ -70,6 +70,7 @@ impl BpfStore {
             },
             // Plans do not fill these maps.
             connections: 0,
+            hops: 0,
         };
         Ok(Self {
             v4,
@@ -165,9 +166,11 @@ impl Store for BpfStore {
                 absent_is_fine(self.names.remove(&Raw(*index)))
                     .map_err(failed(maps::NAMES, "remove"))
             }
-            Step::FillSlots { family, base, row } => of!(self, *family, fill_slots(*base, row)),
-            Step::SetMember { index, endpoint, chosen } => {
-                of!(self, Family::of(endpoint.ip()), set_member(*index, *endpoint, *chosen))
+            Step::FillSlots { family, base, entry } => {
+                of!(self, *family, fill_slots(*base, &entry.filled()))
+            }
+            Step::SetMember { index, endpoint, member } => {
+                of!(self, Family::of(endpoint.ip()), set_member(*index, *endpoint, *member))
             }
             Step::RemoveMember { index, endpoint } => {
                 of!(self, Family::of(endpoint.ip()), remove_member(*index, *endpoint))

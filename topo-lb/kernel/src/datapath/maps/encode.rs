@@ -8,11 +8,11 @@ use topo_lb_common::backend::{Backend4, Backend6, Locality};
 use topo_lb_common::maps;
 use topo_lb_common::members::{MemberKey4, MemberKey6};
 use topo_lb_common::record::{DROPS, FAILURES_SHIFT, INLINE4, INLINE6, NO_TIER, Record4, Record6};
-use topo_lb_common::selection::NO_SLOTS;
+use topo_lb_common::selection::{HASHED, NO_SLOTS};
 use topo_lb_common::sources::{FRONTEND_BITS4, FRONTEND_BITS6, Source4, Source6};
 
 use topo_lb_core::cluster::{Clients, Frontend, Protocol};
-use topo_lb_core::plan::Entry;
+use topo_lb_core::plan::{Entry, maglev};
 use topo_lb_core::topology::Chosen;
 
 /// The kernel's number of a protocol.
@@ -40,6 +40,7 @@ pub const fn clients_number(clients: Clients) -> u8 {
         Clients::Anywhere => 0,
         Clients::Outside => address::OUTSIDE,
         Clients::Steered => address::STEERED,
+        Clients::Peers => address::PEERS,
     }
 }
 
@@ -258,7 +259,7 @@ pub fn record<L: Layout>(
     entry: &Entry,
     slot_base: Option<u32>,
 ) -> L::Record {
-    let row = if slot_base.is_none() { backends::<L>(&entry.row) } else { Vec::new() };
+    let row = if slot_base.is_none() { backends::<L>(&entry.filled()) } else { Vec::new() };
     let head = Head {
         service: entry.index,
         tier: entry.tier.unwrap_or(NO_TIER),
@@ -266,7 +267,7 @@ pub fn record<L: Layout>(
         count: entry.count,
         wider: match entry.drops {
             true => DROPS,
-            false => (entry.row.len() - usize::from(entry.count)) as u16,
+            false => (entry.slots() - u32::from(entry.count)) as u16,
         },
         spill: entry.spill,
         failures: entry.failures,
@@ -284,12 +285,19 @@ pub fn entry<L: Layout>(
     let drops = head.count == 0 && head.wider == DROPS;
     let length = if drops { 0 } else { u32::from(head.count) + u32::from(head.wider) };
     let slot_base = (head.slot_base != NO_SLOTS).then_some(head.slot_base);
-    let row = match slot_base {
+    let row: Vec<_> = match slot_base {
         Some(base) => (0..length)
             .filter_map(|place| slot(base.checked_add(place)?))
             .map(|backend| L::read_backend(&backend))
             .collect(),
         None => inline.iter().take(length as usize).map(L::read_backend).collect(),
+    };
+    let (row, table) = match head.spill {
+        HASHED => {
+            let (row, shares) = maglev::folded(&row);
+            (row, Some(shares.into()))
+        }
+        _ => (row.into(), None),
     };
     let entry = Entry {
         index: head.service,
@@ -300,6 +308,7 @@ pub fn entry<L: Layout>(
         failures: head.failures,
         affinity_seconds: head.affinity_seconds,
         row,
+        table,
     };
     (frontend, entry, slot_base)
 }
@@ -321,6 +330,8 @@ pub fn read_text(bytes: &[u8]) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use topo_lb_common::counters::NAME_LENGTH;
+    use topo_lb_core::cluster::Family;
+    use topo_lb_core::topology::Part;
 
     use super::*;
 
@@ -338,6 +349,7 @@ mod tests {
             failures: 15,
             affinity_seconds: 600,
             row: row.into(),
+            table: None,
         }
     }
 
@@ -362,6 +374,25 @@ mod tests {
         let read = entry::<V6>(&value, |slot| slots.get(slot as usize - 100).copied());
         assert_eq!(read, (key, wanted, Some(100)));
         assert_eq!(value.addresses, [[0; 16]; INLINE6]);
+    }
+
+    #[test]
+    fn a_table_is_written_in_its_row_s_place_and_folded_when_it_is_read() {
+        for (count, slots) in [(1, 1), (3, 1_601)] {
+            let at = |n| chosen(&format!("10.0.0.{n}:80"), Locality::Zone);
+            let parts = [Part { weight: 1, endpoints: (1..=count).map(at).collect() }];
+            let (row, shares) = maglev::apportioned(&parts);
+            let plain = entry_of(row.to_vec(), shares.size());
+            let wanted = Entry { spill: HASHED, table: Some(shares.into()), ..plain };
+            assert_eq!((wanted.slots(), wanted.count), (slots, slots as u16));
+            let base = wanted.needs_slots(Family::V4).then_some(7);
+            let key = V4::frontend([203, 0, 113, 7], 80, address::TCP | address::OUTSIDE);
+            let value = record::<V4>(key, &wanted, base);
+            assert_eq!((value.count, value.wider, value.spill), (slots as u16, 0, HASHED));
+            let written = backends::<V4>(&wanted.filled());
+            let read = entry::<V4>(&value, |slot| written.get(slot as usize - 7).copied());
+            assert_eq!(read, (key, wanted, base));
+        }
     }
 
     #[test]

@@ -6,17 +6,18 @@ use std::path::Path;
 use std::sync::atomic::{Ordering, fence};
 
 use aya::maps::{Array, IterableMap as _, Map, MapData, MapError};
-use topo_lb_common::members::{CHOSEN, Member};
+use topo_lb_common::members::Member;
+use topo_lb_common::selection::NO_SLOTS;
 
 use super::encode::{self, Head, Layout};
 use super::error::{OpenError, StoreError};
 use super::mapped::Mapped;
 use super::pinned::{Hash, Raw, absent_is_fine, entries, failed, found, open, write_all};
 use super::sources::Sources;
-use crate::datapath::host::batch::update_batch;
+use crate::datapath::host::batch::{lookup_batch, update_batch};
 use topo_lb_core::cluster::Frontend;
 use topo_lb_core::plan::entry::SourceEntry;
-use topo_lb_core::plan::{Entry, Installed, Placed};
+use topo_lb_core::plan::{self, Entry, Installed, Placed};
 use topo_lb_core::topology::Chosen;
 
 /// Attempts of a read that overlaps with a write.
@@ -94,10 +95,10 @@ impl<L: Layout> FamilyMaps<L> {
         &mut self,
         index: u32,
         endpoint: SocketAddr,
-        chosen: bool,
+        member: plan::Member,
     ) -> Result<(), StoreError> {
         let Some(key) = Self::member(index, endpoint) else { return Ok(()) };
-        let member = Member { state: if chosen { CHOSEN } else { 0 } };
+        let member = Member { state: member.state() };
         self.members.insert(Raw(key), Raw(member), 0).map_err(failed(L::MEMBERS, "write a member"))
     }
 
@@ -166,8 +167,13 @@ impl<L: Layout> FamilyMaps<L> {
         let mut record = first;
         for _ in 0..ATTEMPTS {
             let value = self.records.get(record).map_err(failed(L::RECORDS, "read"))?;
-            let (_, entry, slot_base) =
-                encode::entry::<L>(&value, |slot| Some(self.slots.get(&slot, 0).ok()?.0));
+            let (_, Head { slot_base: base, count, wider, .. }, _) = L::read_record(&value);
+            let row = match base {
+                NO_SLOTS => Vec::new(),
+                _ => self.row(base, usize::from(count) + usize::from(wider))?,
+            };
+            let slot = |slot: u32| row.get(slot.checked_sub(base)? as usize).copied();
+            let (_, entry, slot_base) = encode::entry::<L>(&value, slot);
             match found(L::SERVICES, self.services.get(&Raw(*key), 0))? {
                 Some(now) if now == record => return Ok(Some(Placed { entry, slot_base, record })),
                 Some(now) => record = now,
@@ -175,6 +181,19 @@ impl<L: Layout> FamilyMaps<L> {
             }
         }
         Ok(None)
+    }
+
+    /// What slots have, from `base` on.
+    fn row(&self, base: u32, length: usize) -> Result<Vec<L::Backend>, StoreError> {
+        let mut slots = vec![0; length];
+        let mut row = vec![bytemuck::Zeroable::zeroed(); length];
+        // The keys of an array are its indexes, and the call names the one before.
+        let map = self.slots.map().fd().as_fd();
+        let (read, _) = lookup_batch(map, base.checked_sub(1), &mut slots, &mut row)
+            .map_err(|error| failed(L::SLOTS, "read")(MapError::IoError(error)))?;
+        // It begins again behind the last index.
+        row.truncate(if slots.first() == Some(&base) { read } else { 0 });
+        Ok(row)
     }
 
     /// Reads members, and who may dial frontends.
@@ -185,7 +204,7 @@ impl<L: Layout> FamilyMaps<L> {
         for pair in entries(&self.members, L::MEMBERS) {
             let (key, member) = pair?;
             let (index, endpoint) = L::read_member(&key);
-            installed.adopt_member(index, endpoint, member.state & CHOSEN != 0);
+            installed.adopt_member(index, endpoint, plan::Member::of_state(member.state));
         }
         Ok(())
     }

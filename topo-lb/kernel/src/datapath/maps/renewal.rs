@@ -35,7 +35,7 @@ use crate::datapath::host::removal::BPF_NOEXIST;
 const DIRECTORY: &str = "renewal";
 
 /// Maps that the programs write; they outlive a renewal if they fit.
-const STATE: [&str; 33] = [
+const STATE: [&str; 37] = [
     maps::SNAT,
     maps::FLOWS4,
     maps::FLOWS6,
@@ -62,6 +62,10 @@ const STATE: [&str; 33] = [
     maps::CLIENTS6,
     maps::OWN4,
     maps::OWN6,
+    maps::HOPS4,
+    maps::HOPS6,
+    maps::PEERS,
+    maps::PROBES,
     maps::TOTALS,
     maps::FAR_ENDPOINTS,
     maps::ENDED,

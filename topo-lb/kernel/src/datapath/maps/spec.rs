@@ -17,6 +17,7 @@ use topo_lb_common::failing;
 use topo_lb_common::far_endpoints::{FarEndpoint, MOST_FAR_ENDPOINTS, Moved};
 use topo_lb_common::flow::{Flows4, Flows6};
 use topo_lb_common::frontend_filter;
+use topo_lb_common::hop::{Hop4, Hop6, PROBES, Peer};
 use topo_lb_common::maps;
 use topo_lb_common::members::{Member, MemberKey4, MemberKey6};
 use topo_lb_common::openings::{BUCKETS, Openings4, Openings6};
@@ -87,7 +88,7 @@ pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
     let settled = half_open_room(capacity);
     let (opened, half_open) = (maps::opened(settled), maps::half_open_entries(settled));
     let (buckets, clients) = if connections == 0 { (1, 1) } else { (BUCKETS, flows) };
-    let sources = capacity.sources.max(1);
+    let (sources, hops) = (capacity.sources.max(1), capacity.hops.max(1));
     let fragments =
         if capacity.sources == 0 { maps::FRAGMENTS } else { maps::FRAGMENTS_ALL_FRONTENDS };
     let mut all = [
@@ -147,6 +148,10 @@ pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
         spec::<u32, Snat>(maps::SNAT, Array, 1, 0),
         spec::<Tuple4, u64>(maps::OWN4, LruHash, maps::OWN, 0),
         spec::<Tuple6, u64>(maps::OWN6, LruHash, maps::OWN, 0),
+        spec::<Tuple4, Hop4>(maps::HOPS4, LruHash, hops, 0),
+        spec::<Tuple6, Hop6>(maps::HOPS6, LruHash, hops, 0),
+        spec::<Peer, u32>(maps::PEERS, Hash, maps::MOST_PEERS, NO_PREALLOC),
+        spec::<(), ()>(maps::PROBES, RingBuf, PROBES, 0),
     ];
     let only_tc = all.iter_mut().filter(|spec| maps::TC.contains(&spec.name));
     only_tc.for_each(|spec| spec.is_pinned = capacity.connections != 0);
@@ -178,6 +183,7 @@ mod tests {
         assert_eq!(size(maps::OWN4), maps::OWN + 128 * cpus());
         let fixed = specs.iter().filter(|spec| spec.map_type == MapType::LruHash);
         let by_flag = [maps::AFFINITY4, maps::AFFINITY6, maps::CLIENTS4, maps::CLIENTS6];
+        let by_flag = [&by_flag[..], &[maps::HOPS4, maps::HOPS6]].concat();
         let fixed = fixed.filter(|spec| !by_flag.contains(&spec.name));
         assert_eq!(fixed.count(), FIXED_LRU.len());
         // Without tc they take no memory.

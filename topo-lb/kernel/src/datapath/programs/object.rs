@@ -41,6 +41,7 @@ pub struct Constants {
     has_mptcp_sock: u8,
     has_coarse_clock: u8,
     serves_all_frontends: u8,
+    returns_directly: u8,
     masquerade_mark: u32,
     host_netns: u64,
     v6only_bit: u32,
@@ -58,6 +59,8 @@ pub struct AllFrontends {
     pub masquerade_mark: u32,
     /// The cookie of the host's network namespace, where 127.0.0.1 has node ports; `None`: nowhere.
     pub host_netns: Option<NonZeroU64>,
+    /// Packets of clients outside are sent on to other nodes as they are, where these are proved.
+    pub returns_directly: bool,
 }
 
 impl AllFrontends {
@@ -92,6 +95,7 @@ impl Constants {
             has_mptcp_sock: is_there(Feature::MPTCP_SOCK),
             has_coarse_clock: is_there(Feature::COARSE_CLOCK),
             serves_all_frontends: 0,
+            returns_directly: 0,
             masquerade_mark: 0,
             host_netns: 0,
             v6only_bit: 0,
@@ -126,13 +130,17 @@ impl Constants {
     /// The same, with programs that serve frontends of all kinds, if given.
     #[must_use]
     pub fn with_all_frontends(self, all_frontends: Option<AllFrontends>) -> Self {
-        all_frontends.map_or(self, |AllFrontends { masquerade_mark, host_netns }| Self {
-            serves_all_frontends: 1,
-            masquerade_mark,
-            host_netns: host_netns.map_or(0, NonZeroU64::get),
-            v6only_bit: v6only_bit(),
-            ..self
-        })
+        all_frontends.map_or(
+            self,
+            |AllFrontends { masquerade_mark, host_netns, returns_directly }| Self {
+                serves_all_frontends: 1,
+                masquerade_mark,
+                host_netns: host_netns.map_or(0, NonZeroU64::get),
+                returns_directly: u8::from(returns_directly),
+                v6only_bit: v6only_bit(),
+                ..self
+            },
+        )
     }
 
     /// The same, with the places of what the kernel counts of TCP sockets.
@@ -159,6 +167,7 @@ impl Constants {
             ("HAS_MPTCP_SOCK", &self.has_mptcp_sock),
             ("HAS_COARSE_CLOCK", &self.has_coarse_clock),
             ("SERVES_ALL_FRONTENDS", &self.serves_all_frontends),
+            ("RETURNS_DIRECTLY", &self.returns_directly),
         ] {
             loader.override_global(name, value, true);
         }

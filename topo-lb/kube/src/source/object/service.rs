@@ -54,6 +54,10 @@ pub(super) struct Annotations {
     refusal: Option<Text>,
     #[serde(rename = "topo-lb.io/direct")]
     direct: Option<Text>,
+    #[serde(rename = "topo-lb.io/direct-return")]
+    direct_return: Option<Text>,
+    #[serde(rename = "topo-lb.io/choice")]
+    choice: Option<Text>,
     #[serde(rename = "topo-lb.io/handle")]
     handle: Option<Text>,
     #[serde(rename = "topo-lb.io/dns")]
@@ -433,6 +437,8 @@ impl Annotations {
             ejection: shared(&self.ejection, LONGEST),
             refusal: shared(&self.refusal, LONGEST),
             direct: shared(&self.direct, LONGEST),
+            direct_return: shared(&self.direct_return, LONGEST),
+            choice: shared(&self.choice, LONGEST),
             handle: shared(&self.handle, LONGEST),
             mode: shared(&self.mode, LONGEST),
             ramp: shared(&self.ramp, LONGEST),

@@ -1,0 +1,325 @@
+//! Direct return: packets that are sent on to the node of their endpoint as they came.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use anyhow::{Context as _, Result, ensure};
+use etherparse::{Icmpv4Type, PacketBuilder, icmpv4};
+use topo_lb_common::address::{TCP, UDP};
+use topo_lb_common::backend::Locality;
+use topo_lb_common::hop::PROVED;
+use topo_lb_tests::frame::{self, NODE_MAC, Tcp, VM_MAC, ip, says, wrong_checksums};
+use topo_lb_tests::packets::{BACK, DROP, Hook, NEXT, Programs};
+
+use super::fragments::fragments;
+use super::scene::{self, at};
+use super::source_nat::{FAMILIES, Parts, UPLINK, on_node};
+
+/// The tag of the endpoint's node, and the address of its frames: the router's in this test.
+const NODE: u16 = 4_711;
+const NEIGHBOUR: [u8; 6] = [2, 0, 0, 0, 0, 1];
+
+fn tcp(from: &str, to: &str, kind: Tcp) -> Vec<u8> {
+    arriving(scene::tcp(from, to, kind))
+}
+
+fn udp(from: &str, to: &str) -> Vec<u8> {
+    arriving(scene::udp(from, to))
+}
+
+/// A load balancer IP of each family.
+fn balancer(is_v6: bool) -> &'static str {
+    if is_v6 { "[2001:db8:b::1]:80" } else { "198.51.100.1:80" }
+}
+
+/// A packet as it arrives from a client, by a router that is no node. The senders of other tests' frames have the
+/// address of the node.
+fn arriving(mut packet: Vec<u8>) -> Vec<u8> {
+    packet[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 9]);
+    packet
+}
+
+/// Services with direct return and one endpoint, on another node that is proved.
+fn scene(programs: &mut Programs) -> Result<()> {
+    programs.know_peer(NEIGHBOUR, u32::from(NODE) | PROVED)?;
+    for Parts { there, is_v6, .. } in FAMILIES {
+        for (index, protocol) in [(1, TCP), (2, UDP)] {
+            serve(programs, index, at(balancer(is_v6)), protocol, &[there])?;
+            programs.expose_to_peers(index, at(balancer(is_v6)), protocol, &[])?;
+        }
+    }
+    Ok(())
+}
+
+/// Endpoints of that node.
+fn serve(
+    programs: &mut Programs,
+    index: u32,
+    frontend: SocketAddr,
+    protocol: u8,
+    endpoints: &[&str],
+) -> Result<()> {
+    let row: Vec<_> = endpoints.iter().map(|one| (at(one), Locality::Zone)).collect();
+    programs.expose_outside(index, frontend, protocol, &row)?;
+    row.iter().try_for_each(|&(endpoint, _)| programs.place(index, endpoint, NODE))
+}
+
+/// What a packet becomes that is sent on: all but its hops, and IPv4's checksum.
+fn sent_on(packet: &[u8]) -> Vec<u8> {
+    let mut wanted = packet.to_vec();
+    if packet[14] >> 4 == 4 {
+        wanted[22] -= 1;
+        // The time to live is the higher byte of its word.
+        let sum = u32::from(u16::from_be_bytes([packet[24], packet[25]])) + 0x100;
+        wanted[24..26].copy_from_slice(&((sum + (sum >> 16)) as u16).to_be_bytes());
+    } else {
+        wanted[21] -= 1;
+    }
+    wanted
+}
+
+fn expect_sent_on(programs: &mut Programs, what: &str, packet: &[u8]) -> Result<()> {
+    let (verdict, out) = programs.run_on(UPLINK, Hook::ExternalIngress, packet)?;
+    ensure!(verdict == BACK, "{what}: verdict {verdict}");
+    ensure!(out == sent_on(packet), "{what}: {out:02x?}");
+    Ok(())
+}
+
+/// Runs a packet; returns its verdict and its addresses after that.
+fn run(programs: &mut Programs, packet: &[u8]) -> Result<(i32, SocketAddr, SocketAddr)> {
+    let (verdict, out) = programs.run_on(UPLINK, Hook::ExternalIngress, packet)?;
+    let (from, to) = says(&out).context("the packet")?;
+    ensure!(wrong_checksums(&out)?.is_empty(), "{out:02x?}");
+    Ok((verdict, from, to))
+}
+
+/// Checks that a packet is translated, and gets this node's address as its source.
+fn expect_source_nat(
+    programs: &mut Programs,
+    what: &str,
+    packet: &[u8],
+    parts: &Parts,
+) -> Result<()> {
+    let (verdict, from, to) = run(programs, packet)?;
+    let wanted = (BACK, parts.node.parse()?, at(parts.there));
+    ensure!((verdict, from.ip(), to) == wanted, "{what}: verdict {verdict}, {from} to {to}");
+    Ok(())
+}
+
+#[test]
+fn packets_go_on_as_they_came_with_one_hop_less_and_take_no_place_of_a_connection() -> Result<()> {
+    on_node(|programs| {
+        scene(programs)?;
+        for Parts { client, is_v6, .. } in FAMILIES {
+            let to = balancer(is_v6);
+            for kind in [Tcp::Syn(999), Tcp::Syn(999), Tcp::Bare, Tcp::Ack, Tcp::Fin, Tcp::Rst] {
+                expect_sent_on(programs, "a segment", &tcp(client, to, kind))?;
+            }
+            expect_sent_on(programs, "a datagram", &udp(client, to))?;
+            expect_sent_on(programs, "another one", &udp(client, to))?;
+            ensure!(programs.half_open(is_v6)? == 0 && programs.established(is_v6)? == 0);
+        }
+        let counts = programs.totals(Hook::ExternalIngress)?;
+        ensure!((counts.sent_on, counts.opened, counts.translated) == (16, 0, 0), "{counts:?}");
+        ensure!(programs.hops()? == 4, "{} flows", programs.hops()?);
+        Ok(())
+    })
+}
+
+#[test]
+fn without_a_proof_connections_get_a_source() -> Result<()> {
+    type Change = fn(&mut Programs, SocketAddr) -> Result<()>;
+    let unproved: Change = |programs, _| programs.know_peer(NEIGHBOUR, NODE.into());
+    let other: Change = |programs, _| programs.know_peer(NEIGHBOUR, u32::from(NODE) + 1 | PROVED);
+    let unknown: Change = |programs, _| programs.forget_peer(NEIGHBOUR);
+    let nowhere: Change = |programs, there| programs.place(1, there, 0);
+    for (what, change) in [
+        ("a node that is not proved", unproved),
+        ("another node at the next hop", other),
+        ("an unknown node", unknown),
+        ("an endpoint of a node without direct return", nowhere),
+    ] {
+        on_node(|programs| {
+            scene(programs)?;
+            for parts in FAMILIES {
+                programs.know_peer(NEIGHBOUR, u32::from(NODE) | PROVED)?;
+                change(programs, at(parts.there))?;
+                let syn = tcp(parts.client, balancer(parts.is_v6), Tcp::Syn(999));
+                expect_source_nat(programs, what, &syn, &parts)?;
+                let ack = tcp(parts.client, balancer(parts.is_v6), Tcp::Bare);
+                expect_source_nat(programs, what, &ack, &parts)?;
+            }
+            ensure!(programs.hops()? == 0, "{what}: {} flows", programs.hops()?);
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+#[test]
+fn node_ports_and_services_without_direct_return_get_a_source() -> Result<()> {
+    on_node(|programs| {
+        scene(programs)?;
+        for parts in FAMILIES {
+            serve(programs, 3, at(parts.port), TCP, &[parts.there])?;
+            let syn = tcp(parts.client, parts.port, Tcp::Syn(999));
+            expect_source_nat(programs, "a node port", &syn, &parts)?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn what_another_node_has_sent_on_gets_an_own_endpoint_or_a_source_and_never_goes_on() -> Result<()>
+{
+    on_node(|programs| {
+        scene(programs)?;
+        for parts in FAMILIES {
+            let (to, client) = (balancer(parts.is_v6), parts.client);
+            expect_sent_on(programs, "a flow", &tcp(client, to, Tcp::Syn(999)))?;
+            // The other node sends on what this one has sent on.
+            let ack = scene::tcp(client, to, Tcp::Bare);
+            let (verdict, from, at_last) = run(programs, &ack)?;
+            ensure!((verdict, from, at_last) == (NEXT, at(client), at(to)), "verdict {verdict}");
+            let syn = scene::tcp(client, to, Tcp::Syn(1_999));
+            expect_source_nat(programs, "no endpoint here", &syn, &parts)?;
+            for (index, protocol) in [(1, TCP), (2, UDP)] {
+                let own = [(at(parts.here), Locality::Node)];
+                programs.expose_to_peers(index, at(to), protocol, &own)?;
+            }
+            let mut other = at(client);
+            other.set_port(40_001);
+            for packet in
+                [frame::tcp(other, at(to), Tcp::Syn(999)), frame::udp(other, at(to), b"who?")]
+            {
+                let (verdict, from, at_last) = run(programs, &packet)?;
+                let wanted = (NEXT, other, at(parts.here));
+                ensure!((verdict, from, at_last) == wanted, "verdict {verdict}: {at_last}");
+            }
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn an_open_flow_stays_at_its_node_and_a_new_one_goes_where_the_table_says() -> Result<()> {
+    on_node(|programs| {
+        scene(programs)?;
+        for Parts { client, there, here, is_v6, .. } in FAMILIES {
+            let to = balancer(is_v6);
+            let (syn, ack) = (tcp(client, to, Tcp::Syn(999)), tcp(client, to, Tcp::Ack));
+            expect_sent_on(programs, "opens", &syn)?;
+            expect_sent_on(programs, "asks", &udp(client, to))?;
+            // The only endpoint is here now, and another one is gone.
+            for (index, protocol) in [(1, TCP), (2, UDP)] {
+                let row = [(at(here), Locality::Node)];
+                programs.expose_outside(index, at(to), protocol, &row)?;
+            }
+            expect_sent_on(programs, "goes on", &ack)?;
+            expect_sent_on(programs, "goes on, too", &udp(client, to))?;
+            programs.remove_member(2, at(there))?;
+            let (_, _, endpoint) = run(programs, &udp(client, to))?;
+            ensure!(endpoint == at(here), "a datagram goes to {endpoint}, not to one that serves");
+            expect_sent_on(programs, "its node knows best", &ack)?;
+            let (_, _, endpoint) = run(programs, &tcp(client, to, Tcp::Syn(5_999)))?;
+            ensure!(endpoint == at(here), "another connection goes to {endpoint}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_segment_of_a_flow_that_another_node_has_opened_goes_where_that_one_sent_it() -> Result<()> {
+    on_node(|programs| {
+        scene(programs)?;
+        for Parts { client, is_v6, .. } in FAMILIES {
+            expect_sent_on(programs, "in the middle", &tcp(client, balancer(is_v6), Tcp::Ack))?;
+        }
+        Ok(())
+    })
+}
+
+/// Which endpoint each port of a client gets.
+fn choices(programs: &mut Programs, clients: u16) -> Result<BTreeMap<u16, SocketAddr>> {
+    let (client, to) = (at(FAMILIES[0].client), at(balancer(false)));
+    let mut all = BTreeMap::new();
+    for port in 1..=clients {
+        let from = SocketAddr::new(client.ip(), port);
+        let (_, _, endpoint) = run(programs, &arriving(frame::tcp(from, to, Tcp::Syn(999))))?;
+        all.insert(port, endpoint);
+    }
+    Ok(all)
+}
+
+#[test]
+fn every_node_chooses_alike() -> Result<()> {
+    let row = ["10.244.1.3:9376", "10.244.1.4:9376", "10.244.1.5:9376", "10.244.1.6:9376"];
+    let mut choose = || {
+        let mut found = BTreeMap::new();
+        on_node(|programs| {
+            scene(programs)?;
+            let here: Vec<_> = row.iter().map(|one| (at(one), Locality::Node)).collect();
+            programs.expose_outside(1, at(balancer(false)), TCP, &here)?;
+            found = choices(programs, 400)?;
+            Ok(())
+        })?;
+        anyhow::Ok(found)
+    };
+    let first = choose()?;
+    ensure!(first == choose()?, "two nodes choose differently");
+    for endpoint in row {
+        let count = first.values().filter(|one| **one == at(endpoint)).count();
+        ensure!((60..=140).contains(&count), "{endpoint} has {count} of 400 flows");
+    }
+    Ok(())
+}
+
+#[test]
+fn fragments_and_icmp_errors_take_the_same_way() -> Result<()> {
+    on_node(|programs| {
+        scene(programs)?;
+        let (client, to) = (FAMILIES[0].client, balancer(false));
+        for fragment in fragments(client, to, 1_400).into_iter().map(arriving) {
+            expect_sent_on(programs, "a fragment", &fragment)?;
+        }
+        expect_sent_on(programs, "opens", &tcp(client, to, Tcp::Syn(999)))?;
+        // A router tells the frontend that the endpoint's answer is too large.
+        let answer = tcp(to, client, Tcp::Ack);
+        let too_big = icmpv4::DestUnreachableHeader::FragmentationNeeded { next_hop_mtu: 1_280 };
+        let mut error = Vec::new();
+        PacketBuilder::ethernet2(VM_MAC, NODE_MAC)
+            .ip(ip("192.0.2.1".parse()?, at(to).ip()))
+            .icmpv4(Icmpv4Type::DestinationUnreachable(too_big))
+            .write(&mut error, &answer[14..14 + 28])?;
+        let mut error = arriving(error);
+        expect_sent_on(programs, "an error", &error)?;
+        // About an answer to nobody.
+        error[14 + 28 + 20 + 3] ^= 1;
+        let (verdict, _) = programs.run_on(UPLINK, Hook::ExternalIngress, &error)?;
+        ensure!(verdict == NEXT, "an error about another flow: verdict {verdict}");
+        Ok(())
+    })
+}
+
+#[test]
+fn source_ranges_and_the_hop_limit_hold() -> Result<()> {
+    on_node(|programs| {
+        scene(programs)?;
+        for Parts { client, is_v6, .. } in FAMILIES {
+            let to = balancer(is_v6);
+            let range = if is_v6 { ("2001:db8:1::", 48) } else { ("192.0.2.0", 24) };
+            programs.allow_only(at(to), TCP, (range.0.parse()?, range.1))?;
+            let syn = tcp(client, to, Tcp::Syn(999));
+            let (verdict, _) = programs.run_on(UPLINK, Hook::ExternalIngress, &syn)?;
+            ensure!(verdict == DROP, "a source that may not dial: verdict {verdict}");
+            ensure!(programs.hops()? == 0, "{} flows", programs.hops()?);
+        }
+        for Parts { client, is_v6, .. } in FAMILIES {
+            let mut last_hop = udp(client, balancer(is_v6));
+            last_hop[if is_v6 { 21 } else { 22 }] = 1;
+            let (verdict, _) = programs.run_on(UPLINK, Hook::ExternalIngress, &last_hop)?;
+            ensure!(verdict == DROP, "on its last hop: verdict {verdict}");
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,45 @@
+//! Figures of direct return: which other nodes are proved.
+
+use std::fmt;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, PoisonError};
+
+use super::families::Families;
+use topo_lb_core::cluster::Family;
+use topo_lb_core::metrics::declared;
+use topo_lb_core::peers::prover::Ignored;
+use topo_lb_core::peers::status::Status;
+
+/// What the agent knows of other nodes.
+#[derive(Debug, Default)]
+pub struct PeerFigures {
+    /// Frames that meant nothing, in the order of `Ignored::ALL`.
+    pub ignored: [AtomicU64; Ignored::ALL.len()],
+    nodes: Mutex<Option<Vec<Status>>>,
+}
+
+impl PeerFigures {
+    /// Replaces what is known.
+    pub fn set(&self, nodes: Vec<Status>) {
+        *self.nodes.lock().unwrap_or_else(PoisonError::into_inner) = Some(nodes);
+    }
+
+    /// What is known; `None` without direct return.
+    #[must_use]
+    pub fn nodes(&self) -> Option<Vec<Status>> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+pub(super) fn encode(figures: &PeerFigures, families: &mut Families<'_, '_>) -> fmt::Result {
+    let Some(nodes) = figures.nodes() else { return Ok(()) };
+    let mut family = families.begin(&declared::DIRECT_RETURN_NODES)?;
+    for version in Family::BOTH.map(<&str>::from) {
+        for state in Status::STATES {
+            let is_so = |it: &&Status| it.family == version && it.state == state;
+            family.sample(&[version, state], nodes.iter().filter(is_so).count() as u64)?;
+        }
+    }
+    let reasons = Ignored::ALL.map(<&str>::from).into_iter();
+    families.by(&declared::DIRECT_RETURN_IGNORED, reasons.zip(&figures.ignored))
+}

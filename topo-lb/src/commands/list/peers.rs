@@ -1,0 +1,134 @@
+//! `topo-lb list peers`: to which other nodes packets of clients outside are sent on, and why to others not.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use topo_lb_agent::serve::Listen;
+use topo_lb_common::hop::{PROVED, Peer};
+use topo_lb_common::members::node_tag;
+
+use topo_lb_core::peers::status::ethernet;
+use topo_lb_kernel::datapath::maps::error::ReadError;
+use topo_lb_kernel::datapath::maps::peers::PeerMap;
+
+/// How long the agent has to answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Most bytes of its answer.
+const LONGEST: u64 = 16 << 20;
+
+/// Another node, and a version of IP.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PeerRow {
+    /// Its name; none if no agent says it.
+    pub node: Option<String>,
+    /// `IPv4` or `IPv6`.
+    pub family: String,
+    /// `proved`; `known`: it may send packets on to this node; `asking` or `unproved`, if the agent says so.
+    pub state: String,
+    /// Its Ethernet address, if the map has one.
+    pub ethernet: Option<String>,
+    /// Why it is not proved.
+    pub reason: Option<String>,
+}
+
+/// The map, and what the agent says; a sentence if it says nothing.
+///
+/// # Errors
+/// The map cannot be read.
+pub(super) fn read(
+    pin_dir: &Path,
+    agent: Listen,
+) -> Result<(Vec<PeerRow>, Option<String>), ReadError> {
+    let entries = PeerMap::open(pin_dir)?.read()?;
+    let (said, trouble) = match ask(agent) {
+        Ok(said) => (said.unwrap_or_default(), None),
+        Err(error) => {
+            let sentence =
+                format!("names and reasons are missing, as the agent does not say them: {error}");
+            (Vec::new(), Some(sentence))
+        }
+    };
+    Ok((rows(entries, said), trouble))
+}
+
+fn rows(entries: Vec<(Peer, u32)>, mut rows: Vec<PeerRow>) -> Vec<PeerRow> {
+    for (peer, value) in entries {
+        let family = if peer.version == 4 { "IPv4" } else { "IPv6" };
+        let address = ethernet(peer.ethernet);
+        let is_of = |row: &&mut PeerRow| {
+            let node = row.node.as_deref().unwrap_or_default();
+            row.family == family && u32::from(node_tag(node.as_bytes())) == value & !PROVED
+        };
+        match rows.iter_mut().find(is_of) {
+            Some(row) => row.ethernet = Some(address),
+            None => rows.push(PeerRow {
+                node: None,
+                family: family.to_owned(),
+                state: if value & PROVED == 0 { "known" } else { "proved" }.to_owned(),
+                ethernet: Some(address),
+                reason: None,
+            }),
+        }
+    }
+    rows.sort_by(|a, b| (&a.node, &a.family, &a.ethernet).cmp(&(&b.node, &b.family, &b.ethernet)));
+    rows
+}
+
+/// What the agent of this host says; `None`: it has no direct return.
+fn ask(agent: Listen) -> io::Result<Option<Vec<PeerRow>>> {
+    let Listen::On(address) = agent else { return Ok(None) };
+    let answer = get(address, "/peers")?;
+    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    serde_json::from_str(body).map_err(Into::into)
+}
+
+/// HTTP/1.0: the end of the connection ends the answer.
+fn get(address: SocketAddr, path: &str) -> io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    write!(stream, "GET {path} HTTP/1.0\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.take(LONGEST).read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_belongs_to_the_node_that_the_agent_names_or_stands_alone() {
+        let tag = |node: &str| u32::from(node_tag(node.as_bytes()));
+        let peer = |last, version| Peer { ethernet: [2, 0, 0, 0, 0, last], version, reserved: 0 };
+        let row = |node: Option<&str>, family: &str, state: &str, last: Option<&str>| PeerRow {
+            node: node.map(str::to_owned),
+            family: family.to_owned(),
+            state: state.to_owned(),
+            ethernet: last.map(|last| format!("02:00:00:00:00:{last}")),
+            reason: None,
+        };
+        let said = vec![
+            row(Some("b"), "IPv4", "proved", None),
+            row(Some("b"), "IPv6", "unproved", None),
+            row(Some("c"), "IPv4", "unproved", None),
+        ];
+        let entries = vec![
+            (peer(2, 4), tag("b") | PROVED),
+            (peer(2, 6), tag("b")),
+            (peer(9, 4), tag("z") | PROVED),
+            (peer(8, 4), tag("y")),
+        ];
+        let wanted = [
+            row(None, "IPv4", "known", Some("08")),
+            row(None, "IPv4", "proved", Some("09")),
+            row(Some("b"), "IPv4", "proved", Some("02")),
+            row(Some("b"), "IPv6", "unproved", Some("02")),
+            row(Some("c"), "IPv4", "unproved", None),
+        ];
+        assert_eq!(rows(entries, said), wanted);
+    }
+}
