@@ -82,6 +82,14 @@ fn the_chart_is_what_kustomize_makes() -> Result<()> {
             chart(&["kubeProxyReplacement=true", "k8sServiceHost=control-plane.example.com"])?,
             overlay("kube-proxy-replacement")?,
         ),
+        (
+            chart(&[
+                "kubeProxyReplacement=true",
+                "k8sServiceHost=control-plane.example.com",
+                "directReturn=true",
+            ])?,
+            overlay_with("kube-proxy-replacement", &["direct-return"])?,
+        ),
         (chart(&["cleanup=true"])?, overlay("cleanup")?),
         (
             chart(&["listen.onNode=true", "mountBpffs=true"])?,

@@ -20,6 +20,10 @@ env:
         fieldPath: spec.nodeName
   - name: TOPO_LB_SCOPE
     value: {{ ternary "all" .Values.scope .Values.kubeProxyReplacement }}
+  {{- if and .Values.directReturn (not .Values.cleanup) }}
+  - name: TOPO_LB_DIRECT_RETURN
+    value: auto
+  {{- end }}
   {{- if .Values.kubeProxyReplacement }}
   - name: TOPO_LB_KUBE_PROXY_REPLACEMENT
     value: "true"
@@ -215,5 +219,6 @@ affinity: {{ toJson . }}
 {{- define "topo-lb.capabilities" -}}
 {{- $old := ternary (list "SYS_RESOURCE") (list) (and .Values.sysResource (not .Values.cleanup)) }}
 {{- $sockets := ternary (list "SYS_ADMIN" "SYS_PTRACE") (list) .Values.endSockets }}
-{{- concat .Values.capabilities $old $sockets | toJson }}
+{{- $probes := ternary (list "NET_RAW") (list) (and .Values.directReturn (not .Values.cleanup)) }}
+{{- concat .Values.capabilities $old $sockets $probes | toJson }}
 {{- end }}
