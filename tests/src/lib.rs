@@ -85,6 +85,7 @@ pub mod report;
 pub mod requirements;
 pub mod residue;
 pub mod restarts;
+pub mod router;
 pub mod scene;
 pub mod served;
 pub mod stress;

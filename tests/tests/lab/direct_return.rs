@@ -3,6 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -11,7 +14,9 @@ use topo_lb_tests::agent::Agent;
 use topo_lb_tests::client::Client;
 use topo_lb_tests::manifest::{endpoint, service, slice};
 use topo_lb_tests::outside::{BALANCER, idle};
+use topo_lb_tests::process::printed;
 use topo_lb_tests::requirements;
+use topo_lb_tests::router::announce;
 use topo_lb_tests::scene::{ALL, FOLLOWS, HERE, Scene};
 use topo_lb_tests::traffic::{Socket, Via};
 use topo_lb_tests::wait::{patient, until};
@@ -141,7 +146,7 @@ fn endpoints_of_other_nodes_see_the_client_and_answer_it_themselves() -> Result<
             let mut back = (accepted.try_clone()?, stream.try_clone()?);
             let ways = [(&mut stream, &mut accepted), (&mut back.0, &mut back.1)];
             for (writer, reader) in ways {
-                std::thread::scope(|scope| {
+                thread::scope(|scope| {
                     let writing = scope.spawn(|| writer.write_all(&payload));
                     reader.set_read_timeout(Some(patient(Duration::from_secs(5))))?;
                     reader.read_exact(&mut bytes)?;
@@ -210,6 +215,102 @@ fn a_node_that_is_cut_off_takes_no_connection_of_others_along() -> Result<()> {
             FOLLOWS,
             || Ok(expect_all(&mut client, &all, Some("a")).map(drop)),
         )?;
+        Ok(())
+    })
+}
+
+/// Dials again and again until `work` is done. Returns how many connections were answered, and what became of others.
+fn dial_during(
+    scene: &Scene<'_>,
+    to: SocketAddr,
+    work: impl FnOnce() -> Result<()>,
+) -> Result<(u32, Vec<String>)> {
+    let done = AtomicBool::new(false);
+    let dial = || {
+        let (mut answered, mut others) = (0, Vec::new());
+        while !done.load(Ordering::Relaxed) {
+            // A SYN that reaches the dead node is sent again after 1, 2 and 4 s.
+            match TcpStream::connect_timeout(&to, patient(Duration::from_secs(10))) {
+                Err(error) => others.push(format!("dialling: {error}")),
+                Ok(stream) => match ask(&stream) {
+                    Ok(_) => answered += 1,
+                    Err(error) => others.push(format!("{error:#}")),
+                },
+            }
+        }
+        Ok((answered, others))
+    };
+    thread::scope(|scope| {
+        let dialling = scope.spawn(|| scene.cluster.fabric().run(dial));
+        let worked = work();
+        done.store(true, Ordering::Relaxed);
+        let dialled = dialling.join().expect("no panic");
+        worked.and(dialled)
+    })
+}
+
+/// Asks a pod's server by HTTP for its name.
+fn ask(mut stream: &TcpStream) -> Result<String> {
+    stream.set_read_timeout(Some(patient(Duration::from_secs(10))))?;
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: lab\r\n\r\n")?;
+    let mut bytes = [0; 512];
+    let read = stream.read(&mut bytes)?;
+    let text = String::from_utf8_lossy(&bytes[..read]);
+    let (_, name) = text.split_once("\r\n\r\n").context("no answer")?;
+    Ok(name.to_owned())
+}
+
+/// Routers as in a rack: three nodes announce the address by BGP, and the fabric spreads flows over them by addresses and
+/// ports. Each node that goes takes only its own endpoint's connections along.
+#[test]
+fn routers_spread_flows_over_nodes_of_which_any_may_die() -> Result<()> {
+    const CONNECTIONS: usize = 300;
+    play(|scene, others, mut client| {
+        let [four, _] = BALANCER;
+        let to = SocketAddr::new(four.parse()?, 80);
+        scene.cluster.fabric().set(&[("ipv4/fib_multipath_hash_policy", "1")])?;
+        scene.cluster.fabric().ip(&[format!("route del {four}")])?;
+        let announcing = [(HERE, NODES[0][0]), ("beside", NODES[1][0]), ("there", NODES[2][0])];
+        let routers = announce(scene.cluster, four, &announcing)?;
+        let ways_to = |wanted: usize| {
+            until("routes", PROVED, || {
+                let routes = scene
+                    .cluster
+                    .fabric()
+                    .run(|| printed(Command::new("ip").args(["-4", "route", "show", four])))?;
+                let found = routes.matches("via").count();
+                Ok(if found == wanted { Ok(()) } else { Err(routes) })
+            })
+        };
+        ways_to(3)?;
+        client.wait_for(Via::Http, to, &ALL, FOLLOWS)?;
+        let all: Result<Vec<_>> = (0..CONNECTIONS)
+            .map(|_| {
+                let socket = client.open(Via::Http, to)??;
+                Ok((socket, to, client.ask(socket, None)??.pod))
+            })
+            .collect();
+        let all = all?;
+        let (answered, failed) = dial_during(scene, to, || {
+            // No endpoint of theirs: `there` has c, and `beside` b.
+            scene.cluster.fabric().ip(&["link set node3 down".to_owned()])?;
+            ways_to(2)?;
+            expect_all(&mut client, &all, Some("c"))?;
+            scene.cluster.fabric().ip(&["link set node3 up".to_owned()])?;
+            ways_to(3)?;
+            expect_all(&mut client, &all, Some("c"))?;
+            // An agent that is killed takes nothing along.
+            others.iter_mut().for_each(Agent::kill);
+            expect_all(&mut client, &all, Some("c"))?;
+            scene.cluster.fabric().ip(&["link set node2 down".to_owned()])?;
+            ways_to(2)?;
+            let left: Vec<_> = all.iter().filter(|(.., pod)| pod != "c").cloned().collect();
+            expect_all(&mut client, &left, Some("b"))?;
+            Ok(())
+        })?;
+        println!("{answered} new connections beside them, and {failed:?}");
+        ensure!(answered > 20, "only {answered} new connections");
+        drop(routers);
         Ok(())
     })
 }
