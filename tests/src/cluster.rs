@@ -41,8 +41,12 @@ pub struct Cluster {
 /// resets the connection ("inet: Avoid ehash lookup race in inet_ehash_insert()"; once in 500,000 connections here).
 fn like_cards(fabric: &NetNs, plan: &[NodePlan<'_>], nodes: &[Node]) -> Result<Vec<OwnedFd>> {
     let uplinks = plan.iter().map(|node| card::far_end(fabric, &format!("node{}", node.number)));
-    let pods = nodes.iter().flat_map(|node| &node.pods);
-    uplinks.chain(pods.map(|pod| card::pass_all(&pod.netns, "eth0"))).collect()
+    uplinks.chain(pods_at_one_queue(nodes)).collect()
+}
+
+/// What makes pods' devices like those behind one queue of a card.
+fn pods_at_one_queue(nodes: &[Node]) -> impl Iterator<Item = Result<OwnedFd>> {
+    nodes.iter().flat_map(|node| &node.pods).map(|pod| card::pass_all(&pod.netns, "eth0"))
 }
 
 impl Cluster {
@@ -87,6 +91,14 @@ impl Cluster {
             if card::is_asked() { like_cards(&fabric, plan, &nodes)? } else { Vec::new() };
         let made = Mutex::new(Objects::default());
         Ok(Self { prefix, folder, nodes, agents, fabric, _cables, made })
+    }
+
+    /// Makes pods' devices like those behind one queue of a card, until the links are dropped.
+    ///
+    /// # Errors
+    /// A device has a program of XDP.
+    pub fn pods_at_one_queue(&self) -> Result<Vec<OwnedFd>> {
+        pods_at_one_queue(&self.nodes).collect()
     }
 
     /// The prefix of all its names.

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::card;
 use crate::netns::NetNs;
 use crate::node::{Node, NodePlan};
 use crate::pod::Pod;
@@ -88,7 +87,7 @@ pub(crate) fn wire(fabric: &NetNs, nodes: &[Node], plan: &[NodePlan<'_>]) -> Res
 fn lay_cables(fabric: &NetNs, nodes: &[Node], plan: &[NodePlan<'_>]) -> Result<()> {
     let mut lines = vec!["link add br0 type bridge mcast_snooping 0".to_owned()];
     // A card gives all packets of a flow to one queue, and so to one CPU at a time. A veth device has a queue for each.
-    let queues = if card::is_asked() { "numrxqueues 1 numtxqueues 1" } else { "" };
+    let queues = "numrxqueues 1 numtxqueues 1";
     for (node, planned) in nodes.iter().zip(plan) {
         let number = planned.number;
         let here = node.netns.path().display();

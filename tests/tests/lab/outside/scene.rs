@@ -37,8 +37,9 @@ pub(crate) fn at_cable(
     requirements::command("nft", "nftables")?;
     outside::idle(|scene| {
         let fabric = scene.cluster.fabric();
-        let _cable =
-            (is_card && !card::is_asked()).then(|| far_end(fabric, FAR_END)).transpose()?;
+        let is_card = is_card && !card::is_asked();
+        let _cable = is_card.then(|| far_end(fabric, FAR_END)).transpose()?;
+        let _pods = is_card.then(|| scene.cluster.pods_at_one_queue()).transpose()?;
         body(scene)
     })
 }
