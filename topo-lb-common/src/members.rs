@@ -79,7 +79,7 @@ mod tests {
         let names = (0..100_000).map(|number: u32| format!("node-{number}"));
         for name in names.chain([String::new()]) {
             let tag = node_tag(name.as_bytes());
-            let state = u32::from(tag) << NODE_SHIFT | CHOSEN | 3 * ONE_FAILURE;
+            let state = u32::from(tag) << NODE_SHIFT | CHOSEN | (3 * ONE_FAILURE);
             assert!((1..=0x7fff).contains(&tag), "{name}: {tag}");
             assert_eq!((Member::node(state), Member::failed_in_a_row(state)), (tag, 3), "{name}");
         }

@@ -130,7 +130,7 @@ fn packets_go_on_as_they_came_with_one_hop_less_and_take_no_place_of_a_connectio
 fn without_a_proof_connections_get_a_source() -> Result<()> {
     type Change = fn(&mut Programs, SocketAddr) -> Result<()>;
     let unproved: Change = |programs, _| programs.know_peer(NEIGHBOUR, NODE.into());
-    let other: Change = |programs, _| programs.know_peer(NEIGHBOUR, u32::from(NODE) + 1 | PROVED);
+    let other: Change = |programs, _| programs.know_peer(NEIGHBOUR, (u32::from(NODE) + 1) | PROVED);
     let unknown: Change = |programs, _| programs.forget_peer(NEIGHBOUR);
     let nowhere: Change = |programs, there| programs.place(1, there, 0);
     for (what, change) in [
@@ -254,7 +254,7 @@ fn choices(programs: &mut Programs, clients: u16) -> Result<BTreeMap<u16, Socket
 #[test]
 fn every_node_chooses_alike() -> Result<()> {
     let row = ["10.244.1.3:9376", "10.244.1.4:9376", "10.244.1.5:9376", "10.244.1.6:9376"];
-    let mut choose = || {
+    let choose = || {
         let mut found = BTreeMap::new();
         on_node(|programs| {
             scene(programs)?;
