@@ -359,6 +359,11 @@ impl Prober {
 async fn hear(ring: Option<&mut Ring<HeardFrame>>, from: Instant) -> Vec<HeardFrame> {
     let Some(ring) = ring else { return std::future::pending().await };
     sleep_until(from.into()).await;
+    // More than one batch may have come. The kernel wakes nobody for what is added to something that is left.
+    let left = ring.take();
+    if !left.is_empty() {
+        return left;
+    }
     match ring.next().await {
         Ok(frames) => frames,
         Err(_) => std::future::pending().await,

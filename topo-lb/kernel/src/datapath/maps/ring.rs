@@ -44,12 +44,6 @@ impl<E> Ring<E> {
     /// # Errors
     /// The ring buffer cannot be polled.
     pub async fn next(&mut self) -> io::Result<Vec<E>> {
-        // More than one batch may have come meanwhile. The kernel wakes nobody for what is added to something that is
-        // left.
-        let left = self.take();
-        if !left.is_empty() {
-            return Ok(left);
-        }
         self.fd.readable_mut().await?.clear_ready();
         Ok(self.take())
     }
