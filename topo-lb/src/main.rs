@@ -209,7 +209,10 @@ fn run_lint(args: &LintArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn run_list(args: &ListArgs) -> anyhow::Result<ExitCode> {
-    let listed = list::list(&args.pin.pin_dir, args.what, args.listen)?;
+    let listed = match args.what {
+        list::View::Peers => block_on(list::list_peers(&args.pin.pin_dir, args.listen))??,
+        what => list::list(&args.pin.pin_dir, what)?,
+    };
     args.pin.caveat().into_iter().for_each(|it| eprintln!("{}: {it}", name::called()));
     if let Listed::Peers { trouble: Some(trouble), .. } = &listed {
         eprintln!("{}: {trouble}", name::called());

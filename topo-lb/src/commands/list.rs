@@ -11,7 +11,6 @@ use std::sync::Arc;
 use clap::ValueEnum;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
-use topo_lb_agent::serve::Listen;
 use topo_lb_common::counters::Counters;
 
 use topo_lb_core::cluster::Frontend;
@@ -27,7 +26,7 @@ use topo_lb_kernel::datapath::maps::unprogrammed;
 pub use connections::ConnectionRow;
 use connections::{connection_row, flow_row, flows};
 pub use hooks::{HookRow, Hooks, PacketRow};
-pub use peers::PeerRow;
+pub use peers::{PeerRow, list_peers};
 
 /// What to list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -174,8 +173,8 @@ pub struct EndpointRow {
     pub share_percent: f64,
 }
 
-/// Reads what is requested; `agent`: where the agent of this host listens.
-pub fn list(pin_dir: &Path, what: View, agent: Listen) -> Result<Listed, ReadError> {
+/// Reads what is requested; of `peers` only what the map has.
+pub fn list(pin_dir: &Path, what: View) -> Result<Listed, ReadError> {
     let store = BpfStore::open(pin_dir)?;
     let names = store.names()?;
     let mut published = store.published()?;
@@ -207,10 +206,10 @@ pub fn list(pin_dir: &Path, what: View, agent: Listen) -> Result<Listed, ReadErr
             Listed::Connections { connections: flows.chain(connections).collect(), hidden }
         }
         View::Hooks => Listed::Hooks { hooks: hooks::read(pin_dir)? },
-        View::Peers => {
-            let (peers, trouble) = peers::read(pin_dir, agent)?;
-            Listed::Peers { peers, trouble }
-        }
+        View::Peers => Listed::Peers {
+            peers: peers::rows(&peers::entries(pin_dir)?, Vec::new()),
+            trouble: None,
+        },
     })
 }
 

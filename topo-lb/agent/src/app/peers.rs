@@ -2,6 +2,7 @@
 //! ([`topo_lb_core::peers`]). On a thread of its own, which the agent task only tells what has changed.
 
 use std::hash::RandomState;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use tokio::sync::mpsc;
-use tokio::time::{MissedTickBehavior, interval, sleep_until};
+use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
 use tracing::{info, warn};
 
 use super::config::Config;
@@ -173,17 +174,19 @@ impl Prober {
                     self.open();
                 }
                 () = sleep_until(due.into()) => {}
-                frames = hear(probes.as_mut(), self.hearing.next(Instant::now())) => heard = frames,
+                frames = hear(probes.as_mut(), self.hearing.next(Instant::now())) => match frames {
+                    Ok(frames) => heard = frames,
+                    Err(error) if self.failing.begins("hear") => {
+                        warn!("frames of other nodes are heard once a second, for direct return: {error}");
+                    }
+                    Err(_) => {}
+                },
             }
             if !heard.is_empty() {
                 self.hearing.take(Instant::now());
             }
             for HeardFrame { device, bytes } in heard {
-                if self
-                    .uplink
-                    .as_ref()
-                    .is_some_and(|it| it.as_ref().is_ok_and(|(uplink, _)| uplink.index == device))
-                {
+                if matches!(&self.uplink, Some(Ok((uplink, _))) if uplink.index == device) {
                     self.hear(&bytes);
                 }
             }
@@ -267,8 +270,7 @@ impl Prober {
             return Err(Unproved::NoUplink(Arc::clone(why)));
         }
         if self.ways.is_none() {
-            let none =
-                |error: std::io::Error| Unproved::NoRoute(endpoint, error.to_string().into());
+            let none = |error: io::Error| Unproved::NoRoute(endpoint, error.to_string().into());
             self.ways = Some(Ways::open().map_err(none)?);
         }
         let found = self.ways.as_ref().map(|ways| ways.to(endpoint, device));
@@ -356,16 +358,17 @@ impl Prober {
 }
 
 /// Waits for frames, `from` a time on; for ever if they cannot be heard.
-async fn hear(ring: Option<&mut Ring<HeardFrame>>, from: Instant) -> Vec<HeardFrame> {
+async fn hear(ring: Option<&mut Ring<HeardFrame>>, from: Instant) -> io::Result<Vec<HeardFrame>> {
     let Some(ring) = ring else { return std::future::pending().await };
     sleep_until(from.into()).await;
     // More than one batch may have come. The kernel wakes nobody for what is added to something that is left.
     let left = ring.take();
     if !left.is_empty() {
-        return left;
+        return Ok(left);
     }
-    match ring.next().await {
-        Ok(frames) => frames,
-        Err(_) => std::future::pending().await,
+    let heard = ring.next().await;
+    if heard.is_err() {
+        sleep(LOOK).await;
     }
+    heard
 }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::cluster::{Family, Service, ServiceId, State};
+use crate::topology::direct_return;
 use crate::topology::exposed::Exposing;
 
 /// What a change of Services means for the probes.
@@ -103,15 +104,10 @@ fn count(all: &mut BTreeMap<IpAddr, u32>, address: IpAddr, by: i32) -> bool {
 
 /// What a Service has; `None` if its packets are never sent on.
 fn part(state: &State, node: &str, exposing: &Exposing, service: &Service) -> Option<Part> {
-    let exposure = service.exposure.as_ref().filter(|_| !service.external_local)?;
-    if service.skipped.is_some() {
+    if service.skipped.is_some() || !direct_return::is_of(state, node, exposing, service) {
         return None;
     }
-    let is_allowed =
-        |address: &&IpAddr| exposing.external_ips.iter().any(|it| it.contains(*address));
-    let external = exposure.external_ips.iter().filter(is_allowed);
-    let mut frontends: Vec<IpAddr> =
-        exposure.load_balancer_ips.iter().chain(external).copied().collect();
+    let mut frontends: Vec<IpAddr> = exposing.own_addresses(service).collect();
     frontends.sort_unstable();
     frontends.dedup();
     let has = |family| frontends.iter().any(|frontend| Family::of(*frontend) == family);
@@ -164,7 +160,7 @@ mod tests {
 
     /// What becomes different, in words.
     fn look(targets: &mut Targets, state: &mut State, updates: Vec<Update>) -> Vec<String> {
-        let exposing = Exposing::everything();
+        let exposing = Exposing { direct_return: true, ..Exposing::everything() };
         let mut all = Vec::new();
         for update in updates {
             let changed = state.apply(update, HERE);
@@ -205,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_family_without_a_frontend_and_local_traffic_are_left_out() {
+    fn a_family_without_a_frontend_local_traffic_and_who_opts_out_are_left_out() {
         let (mut targets, mut state) = (Targets::default(), State::default());
         let mut look = |updates| look(&mut targets, &mut state, updates);
         let both = [("10.0.1.1", "b"), ("fd00::1", "b")];
@@ -215,7 +211,13 @@ mod tests {
             panic!("a Service")
         };
         web.external_local = true;
-        let said = look(vec![Update::Service(Change::Applied(web))]);
+        let said = look(vec![Update::Service(Change::Applied(web.clone()))]);
         assert_eq!(said, ["2001:db8::7 false", "b IPv6 none"]);
+        web.external_local = false;
+        let said = look(vec![Update::Service(Change::Applied(web.clone()))]);
+        assert_eq!(said, ["2001:db8::7 true", "b fd00::1"]);
+        web.policy.direct_return = Some("false".into());
+        let said = look(vec![Update::Service(Change::Applied(web))]);
+        assert_eq!(said, ["2001:db8::7 false", "b IPv6 none"], "it opts out");
     }
 }

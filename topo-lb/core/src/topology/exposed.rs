@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 
 use crate::cluster::{
-    Clients, Family, Frontend, FrontendKind, NodePortAddresses, Port, Service, State,
+    Clients, Exposure, Family, Frontend, FrontendKind, NodePortAddresses, Port, Service, State,
 };
 
 /// Which frontends besides ClusterIPs the agent handles.
@@ -39,6 +39,20 @@ impl Exposing {
         }
     }
 
+    /// The external IPs that may be translated.
+    fn external_ips_of(&self, exposure: &Exposure) -> impl Iterator<Item = IpAddr> {
+        let is_allowed = |it: &&IpAddr| self.external_ips.iter().any(|range| range.contains(*it));
+        exposure.external_ips.iter().filter(is_allowed).copied()
+    }
+
+    /// The load balancer and external IPs of a Service, in any order, perhaps twice.
+    pub fn own_addresses(&self, service: &Service) -> impl Iterator<Item = IpAddr> {
+        service.exposure.iter().flat_map(|exposure| {
+            let balancers = exposure.load_balancer_ips.iter().copied();
+            balancers.chain(self.external_ips_of(exposure))
+        })
+    }
+
     /// The frontends of one family of the Service's port at `place`, besides its ClusterIPs.
     pub(super) fn of(
         &self,
@@ -63,9 +77,7 @@ impl Exposing {
         for &address in exposure.load_balancer_ips.iter().filter(is_ours) {
             add(FrontendKind::LoadBalancerIp, address, port);
         }
-        let is_allowed =
-            |address: &&IpAddr| self.external_ips.iter().any(|it| it.contains(*address));
-        for &address in exposure.external_ips.iter().filter(is_allowed) {
+        for address in self.external_ips_of(exposure) {
             add(FrontendKind::ExternalIp, address, port);
         }
         if let Some(port) = exposure.node_port(place) {

@@ -1,23 +1,17 @@
 //! `topo-lb list peers`: to which other nodes packets of clients outside are sent on, and why to others not.
 
-use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use topo_lb_agent::serve::Listen;
 use topo_lb_common::hop::{PROVED, Peer};
 use topo_lb_common::members::node_tag;
 
+use super::Listed;
+use crate::commands::top;
 use topo_lb_core::peers::status::ethernet;
 use topo_lb_kernel::datapath::maps::error::ReadError;
 use topo_lb_kernel::datapath::maps::peers::PeerMap;
-
-/// How long the agent has to answer.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// Most bytes of its answer.
-const LONGEST: u64 = 16 << 20;
 
 /// Another node, and a version of IP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,28 +29,30 @@ pub struct PeerRow {
     pub reason: Option<String>,
 }
 
-/// The map, and what the agent says; a sentence if it says nothing.
+/// The map, and what the agent says that listens there; a sentence if it says nothing.
 ///
 /// # Errors
 /// The map cannot be read.
-pub(super) fn read(
-    pin_dir: &Path,
-    agent: Listen,
-) -> Result<(Vec<PeerRow>, Option<String>), ReadError> {
-    let entries = PeerMap::open(pin_dir)?.read()?;
-    let (said, trouble) = match ask(agent) {
-        Ok(said) => (said.unwrap_or_default(), None),
-        Err(error) => {
-            let sentence =
-                format!("names and reasons are missing, as the agent does not say them: {error}");
-            (Vec::new(), Some(sentence))
+pub async fn list_peers(pin_dir: &Path, agent: Listen) -> Result<Listed, ReadError> {
+    let entries = entries(pin_dir)?;
+    Ok(match ask(agent).await {
+        Ok(said) => {
+            Listed::Peers { peers: rows(&entries, said.unwrap_or_default()), trouble: None }
         }
-    };
-    Ok((rows(entries, said), trouble))
+        Err(error) => {
+            let trouble =
+                format!("names and reasons are missing, as the agent does not say them: {error:#}");
+            Listed::Peers { peers: rows(&entries, Vec::new()), trouble: Some(trouble) }
+        }
+    })
 }
 
-fn rows(entries: Vec<(Peer, u32)>, mut rows: Vec<PeerRow>) -> Vec<PeerRow> {
-    for (peer, value) in entries {
+pub(super) fn entries(pin_dir: &Path) -> Result<Vec<(Peer, u32)>, ReadError> {
+    Ok(PeerMap::open(pin_dir)?.read()?)
+}
+
+pub(super) fn rows(entries: &[(Peer, u32)], mut rows: Vec<PeerRow>) -> Vec<PeerRow> {
+    for &(peer, value) in entries {
         let family = if peer.version == 4 { "IPv4" } else { "IPv6" };
         let address = ethernet(peer.ethernet);
         let is_of = |row: &&mut PeerRow| {
@@ -78,22 +74,11 @@ fn rows(entries: Vec<(Peer, u32)>, mut rows: Vec<PeerRow>) -> Vec<PeerRow> {
     rows
 }
 
-/// What the agent of this host says; `None`: it has no direct return.
-fn ask(agent: Listen) -> io::Result<Option<Vec<PeerRow>>> {
+/// What the agent of this host says; `None`: it has no direct return, or listens nowhere.
+async fn ask(agent: Listen) -> anyhow::Result<Option<Vec<PeerRow>>> {
     let Listen::On(address) = agent else { return Ok(None) };
-    let answer = get(address, "/peers")?;
-    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-    serde_json::from_str(body).map_err(Into::into)
-}
-
-/// HTTP/1.0: the end of the connection ends the answer.
-fn get(address: SocketAddr, path: &str) -> io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    write!(stream, "GET {path} HTTP/1.0\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.take(LONGEST).read_to_string(&mut answer)?;
-    Ok(answer)
+    let answer = top::get(&format!("http://{address}"), "/peers").await?;
+    Ok(serde_json::from_str(&answer)?)
 }
 
 #[cfg(test)]
@@ -129,6 +114,6 @@ mod tests {
             row(Some("b"), "IPv6", "unproved", Some("02")),
             row(Some("c"), "IPv4", "unproved", None),
         ];
-        assert_eq!(rows(entries, said), wanted);
+        assert_eq!(rows(&entries, said), wanted);
     }
 }

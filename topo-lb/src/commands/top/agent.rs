@@ -39,11 +39,11 @@ impl Agent {
     }
 
     pub(super) async fn answer(&self) -> Answer {
-        let (when, text) = self.metrics().await?;
+        let (when, text) = self.text().await?;
         Ok((when, scraped::answer(&text)?))
     }
 
-    async fn metrics(&self) -> Result<(Instant, String), String> {
+    async fn text(&self) -> Result<(Instant, String), String> {
         let answer = timeout(LIMIT, self.read()).await;
         answer.unwrap_or_else(|_| Err(format!("no answer within {} s", LIMIT.as_secs())))
     }
@@ -77,7 +77,16 @@ impl Agent {
 /// # Errors
 /// It does not answer, or with more than 32 MB.
 pub async fn metrics(url: &str) -> anyhow::Result<String> {
-    let answer = Agent::at(url).await?.metrics().await;
+    get(url, "/metrics").await
+}
+
+/// What the agent with this URL answers at this path.
+///
+/// # Errors
+/// As [`metrics`].
+pub async fn get(url: &str, path: &str) -> anyhow::Result<String> {
+    let agent = Agent { path: path.to_owned(), ..Agent::at(url).await? };
+    let answer = agent.text().await;
     answer.map(|(_, text)| text).map_err(anyhow::Error::msg)
 }
 

@@ -29,9 +29,8 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 use tokio::runtime::Builder;
 use tokio::time::sleep;
-use topo_lb_agent::serve::Listen;
 
-pub use agent::metrics;
+pub use agent::{get, metrics};
 pub use agents::scope;
 pub(crate) use agents::{AgentPod, agent_on};
 use draw::Status;
@@ -180,7 +179,7 @@ fn show(
 /// Reads the endpoints of the open Service from this node's maps, if these are what is shown.
 fn show_endpoints(pin_dir: Option<&Path>, view: &View, now: &mut Status) {
     let (Some(pin_dir), Some(open)) = (pin_dir, view.open()) else { return };
-    let rows = match list(pin_dir, list::View::Endpoints, Listen::Off) {
+    let rows = match list(pin_dir, list::View::Endpoints) {
         Ok(Listed::Endpoints { endpoints }) => endpoints,
         Ok(_) => Vec::new(),
         Err(error) => {
