@@ -340,7 +340,10 @@ fn open_connections_stay_when_endpoints_come_and_go_and_while_no_agent_runs() ->
         for (via, to) in ways() {
             client.wait_for(via, to, &["b", "c"], FOLLOWS)?;
         }
+        let before = counted(&scene.agent)?;
         let all = open(&mut client, 40)?;
+        let after = counted(&scene.agent)?;
+        ensure!(after.0 > before.0 + 80 && after.1 == before.1, "{before:?}, then {after:?}");
         scene.set_endpoints("web", &ALL)?;
         for (via, to) in ways() {
             client.wait_for(via, to, &ALL, FOLLOWS)?;

@@ -216,7 +216,7 @@ mod tests {
         web.external_local = false;
         let said = look(vec![Update::Service(Change::Applied(web.clone()))]);
         assert_eq!(said, ["2001:db8::7 true", "b fd00::1"]);
-        web.policy.direct_return = Some("false".into());
+        Arc::make_mut(&mut web.policy).direct_return = Some("false".into());
         let said = look(vec![Update::Service(Change::Applied(web))]);
         assert_eq!(said, ["2001:db8::7 false", "b IPv6 none"], "it opts out");
     }
