@@ -18,6 +18,7 @@ use topo_lb::commands::{check, list, migrate, top, trace, try_out, view};
 use topo_lb::{name_service, pod};
 use topo_lb_agent::admin::probe;
 use topo_lb_agent::app;
+use topo_lb_agent::serve::Listen;
 use topo_lb_core::cluster::{ServiceId, State};
 use topo_lb_core::explain::{self, Asked, ServicePort, Spread};
 use topo_lb_core::lint;
@@ -210,7 +211,13 @@ fn run_lint(args: &LintArgs) -> anyhow::Result<ExitCode> {
 
 fn run_list(args: &ListArgs) -> anyhow::Result<ExitCode> {
     let listed = match args.what {
-        list::View::Peers => block_on(list::list_peers(&args.pin.pin_dir, args.listen))??,
+        list::View::Peers => {
+            let said = match args.listen {
+                Listen::On(address) => block_on(top::get(&format!("http://{address}"), "/peers"))?,
+                Listen::Off => Ok("null".to_owned()),
+            };
+            list::list_peers(&args.pin.pin_dir, said)?
+        }
         what => list::list(&args.pin.pin_dir, what)?,
     };
     args.pin.caveat().into_iter().for_each(|it| eprintln!("{}: {it}", name::called()));

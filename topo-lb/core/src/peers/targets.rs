@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::cluster::{Family, Service, ServiceId, State};
-use crate::topology::direct_return;
 use crate::topology::exposed::Exposing;
+use crate::topology::returns_directly;
 
 /// What a change of Services means for the probes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -104,7 +104,7 @@ fn count(all: &mut BTreeMap<IpAddr, u32>, address: IpAddr, by: i32) -> bool {
 
 /// What a Service has; `None` if its packets are never sent on.
 fn part(state: &State, node: &str, exposing: &Exposing, service: &Service) -> Option<Part> {
-    if service.skipped.is_some() || !direct_return::is_of(state, node, exposing, service) {
+    if service.skipped.is_some() || !returns_directly(state, node, exposing, service) {
         return None;
     }
     let mut frontends: Vec<IpAddr> = exposing.own_addresses(service).collect();

@@ -13,10 +13,8 @@ use topo_lb_common::members::node_tag;
 use super::evaluation::Evaluation;
 use super::exposed::Exposing;
 use super::label::Here;
-use super::policy;
-use super::trial::Seen;
 use super::validation::{Rule, quoted};
-use crate::cluster::{Annotation, Service, State};
+use crate::cluster::{Annotation, Service};
 use crate::flag::DIRECT_RETURN;
 
 /// Whether packets of clients outside are sent on to the nodes of their endpoints as they are.
@@ -58,13 +56,6 @@ impl fmt::Display for DirectReturn {
             Self::Local => f.write_str("no: externalTrafficPolicy is Local"),
         }
     }
-}
-
-/// Whether packets to a Service are sent on, by what its policy says for this node.
-#[must_use]
-pub fn is_of(state: &State, this_node: &str, exposing: &Exposing, service: &Service) -> bool {
-    let policy = policy::of(state, Seen::From(this_node), service);
-    DirectReturn::of(policy.direct_return, service, Some(exposing)) == DirectReturn::Yes
 }
 
 /// How clients outside choose an endpoint.

@@ -218,6 +218,18 @@ pub fn headless_dials(
     ports.filter_map(dials).collect()
 }
 
+/// Whether packets to a Service are sent on, by what its policy says for this node.
+#[must_use]
+pub fn returns_directly(
+    state: &State,
+    this_node: &str,
+    exposing: &Exposing,
+    service: &Service,
+) -> bool {
+    let policy = policy::of(state, Seen::From(this_node), service);
+    DirectReturn::of(policy.direct_return, service, Some(exposing)) == DirectReturn::Yes
+}
+
 /// Which node ports, load balancer IPs and external IPs clients outside have for themselves, as they get other
 /// endpoints there, or choose in another way.
 pub(super) fn apart(policy: &Policy<'_>, service: &Service, exposing: Option<&Exposing>) -> Apart {

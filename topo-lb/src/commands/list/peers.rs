@@ -3,12 +3,10 @@
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use topo_lb_agent::serve::Listen;
 use topo_lb_common::hop::{PROVED, Peer};
 use topo_lb_common::members::node_tag;
 
 use super::Listed;
-use crate::commands::top;
 use topo_lb_core::peers::status::ethernet;
 use topo_lb_kernel::datapath::maps::error::ReadError;
 use topo_lb_kernel::datapath::maps::peers::PeerMap;
@@ -29,22 +27,22 @@ pub struct PeerRow {
     pub reason: Option<String>,
 }
 
-/// The map, and what the agent says that listens there; a sentence if it says nothing.
+/// The map, and what the agent of this host says at `/peers`: null without direct return. A sentence if it says nothing.
 ///
 /// # Errors
 /// The map cannot be read.
-pub async fn list_peers(pin_dir: &Path, agent: Listen) -> Result<Listed, ReadError> {
+pub fn list_peers(pin_dir: &Path, said: anyhow::Result<String>) -> Result<Listed, ReadError> {
     let entries = entries(pin_dir)?;
-    Ok(match ask(agent).await {
-        Ok(said) => {
-            Listed::Peers { peers: rows(&entries, said.unwrap_or_default()), trouble: None }
-        }
+    let said = said.and_then(|said| Ok(serde_json::from_str::<Option<Vec<PeerRow>>>(&said)?));
+    let (said, trouble) = match said {
+        Ok(said) => (said.unwrap_or_default(), None),
         Err(error) => {
             let trouble =
                 format!("names and reasons are missing, as the agent does not say them: {error:#}");
-            Listed::Peers { peers: rows(&entries, Vec::new()), trouble: Some(trouble) }
+            (Vec::new(), Some(trouble))
         }
-    })
+    };
+    Ok(Listed::Peers { peers: rows(&entries, said), trouble })
 }
 
 pub(super) fn entries(pin_dir: &Path) -> Result<Vec<(Peer, u32)>, ReadError> {
@@ -72,13 +70,6 @@ pub(super) fn rows(entries: &[(Peer, u32)], mut rows: Vec<PeerRow>) -> Vec<PeerR
     }
     rows.sort_by(|a, b| (&a.node, &a.family, &a.ethernet).cmp(&(&b.node, &b.family, &b.ethernet)));
     rows
-}
-
-/// What the agent of this host says; `None`: it has no direct return, or listens nowhere.
-async fn ask(agent: Listen) -> anyhow::Result<Option<Vec<PeerRow>>> {
-    let Listen::On(address) = agent else { return Ok(None) };
-    let answer = top::get(&format!("http://{address}"), "/peers").await?;
-    Ok(serde_json::from_str(&answer)?)
 }
 
 #[cfg(test)]
