@@ -226,6 +226,12 @@ fn format(workspace: &Workspace) -> Result<()> {
     let mut command = workspace.cargo("fmt");
     command.args(["--manifest-path", &format!("{}/Cargo.toml", fuzz::FOLDER), "--check"]);
     run_logged("cargo fmt: fuzz target", &mut command, &workspace.log("format-fuzz"))?;
+    // The fuzz target's lock file names this workspace's dependencies, too. The stage that runs
+    // the target comes last: a lock file without a new dependency would be found late.
+    let mut command = workspace.cargo("update");
+    command.args(["--manifest-path", &format!("{}/Cargo.toml", fuzz::FOLDER)]);
+    command.args(["--workspace", "--locked"]);
+    run_logged("lock file of the fuzz target", &mut command, &workspace.log("lock-fuzz"))?;
     Ok(())
 }
 
