@@ -205,7 +205,8 @@ impl Programs {
         self.rewrite(|one: &mut Connection4| older(&mut one.last_used, &mut one.asked), TABLES4)?;
         self.rewrite(|one: &mut Connection6| older(&mut one.last_used, &mut one.asked), TABLES6)?;
         self.age_own::<Tuple4>(maps::OWN4, ticks << TICK)?;
-        self.age_own::<Tuple6>(maps::OWN6, ticks << TICK)
+        self.age_own::<Tuple6>(maps::OWN6, ticks << TICK)?;
+        self.age_hops(ticks as u32)
     }
 
     fn age_own<K: Pod>(&mut self, table: &str, age: u64) -> Result<()> {

@@ -52,6 +52,19 @@ impl Programs {
         }
     }
 
+    /// Makes all flows look as if no packet had arrived for so long.
+    pub(super) fn age_hops(&mut self, ticks: u32) -> Result<()> {
+        for (key, mut hop) in self.entries::<Tuple4, Hop4>(maps::HOPS4)? {
+            hop.last_used = hop.last_used.saturating_sub(ticks);
+            self.insert(maps::HOPS4, key, hop)?;
+        }
+        for (key, mut hop) in self.entries::<Tuple6, Hop6>(maps::HOPS6)? {
+            hop.last_used = hop.last_used.saturating_sub(ticks);
+            self.insert(maps::HOPS6, key, hop)?;
+        }
+        Ok(())
+    }
+
     /// How many flows are sent on.
     pub fn hops(&self) -> Result<usize> {
         let four = self.entries::<Tuple4, Hop4>(maps::HOPS4)?.len();

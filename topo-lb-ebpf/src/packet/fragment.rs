@@ -20,7 +20,7 @@ use crate::base::maps::SEED;
 use crate::base::words::are_same;
 use crate::packet::forward::forward;
 use crate::packet::four_tuple::FourTuple;
-use crate::packet::hop;
+use crate::packet::onward;
 use crate::packet::outcomes::{Hook, count, dropped, next, unmatched};
 use crate::packet::outside::is_outside;
 use crate::packet::rewrite::{Write, readdress};
@@ -120,7 +120,7 @@ pub(crate) fn translate<F: Write + Route>(
     }
     if kind & HOP != 0 {
         let (_, endpoint) = addresses;
-        let sent = hop::send_to::<F>(skb, header.protocol, endpoint);
+        let sent = onward::send_to::<F>(skb, header.protocol, endpoint);
         return sent.unwrap_or_else(|| dropped(hook));
     }
     if !readdress(skb, header, addresses) {

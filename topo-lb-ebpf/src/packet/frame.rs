@@ -130,11 +130,48 @@ pub(crate) fn transport<F: Read>(frame: *mut xdp_md, protocol: u8, room: u32) ->
 /// The Ethernet addresses of a frame, its receiver's first.
 pub(crate) type Ends = ([u8; 6], [u8; 6]);
 
-/// The address of a frame's receiver.
+/// The Ethernet addresses of a frame.
 #[inline(always)]
-pub(crate) fn receiver(frame: *mut xdp_md) -> Option<[u8; 6]> {
-    let [[a, b, c, d], [e, f, ..]] = frame.direct::<2>(0)?.map(u32::to_ne_bytes);
-    Some([a, b, c, d, e, f])
+pub(crate) fn ends(frame: *mut xdp_md) -> Option<Ends> {
+    let [[a, b, c, d], [e, f, g, h], [i, j, k, l]] = frame.direct::<3>(0)?.map(u32::to_ne_bytes);
+    Some(([a, b, c, d, e, f], [g, h, i, j, k, l]))
+}
+
+/// Writes the Ethernet addresses of a frame.
+///
+/// # Safety
+/// `data` is the beginning of a frame with a whole Ethernet header, also for the verifier.
+#[inline(always)]
+unsafe fn put_ends(data: usize, (receiver, sender): Ends) {
+    let [a, b, c, d, e, f] = receiver;
+    let [g, h, i, j, k, l] = sender;
+    let ethernet = data as *mut u32;
+    // SAFETY: as the caller says.
+    unsafe {
+        ethernet.write_volatile(u32::from_ne_bytes([a, b, c, d]));
+        ethernet.add(1).write_volatile(u32::from_ne_bytes([e, f, g, h]));
+        ethernet.add(2).write_volatile(u32::from_ne_bytes([i, j, k, l]));
+    }
+}
+
+/// Gives a frame other Ethernet addresses, and its packet one hop less. `None`: it is as it was.
+#[inline(always)]
+pub(crate) fn hop<F: InPlace>(
+    frame: *mut xdp_md,
+    packet: &PacketSummary<F>,
+    ends: Ends,
+) -> Option<()> {
+    let (data, end) = bounds(frame);
+    if data + (ETHERNET + F::BYTES) as usize > end {
+        return None;
+    }
+    // SAFETY: within the frame, as the verifier sees, too; words at any address as in `base::access`.
+    unsafe {
+        put_ends(data, ends);
+        let addresses = (packet.source, packet.destination);
+        F::put((data + ETHERNET as usize) as *mut u32, addresses, Change::NONE);
+    }
+    Some(())
 }
 
 /// The stored checksum of a TCP segment or a UDP datagram behind a plain IP header. `None`: it may be one that a
@@ -167,7 +204,7 @@ pub(crate) fn rewrite<F: InPlace, const WORDS: usize>(
     packet: &PacketSummary<F>,
     stored: u16,
     to: &FourTuple<F>,
-    (receiver, sender): Ends,
+    ends: Ends,
 ) -> Option<()> {
     let (data, end) = bounds(frame);
     let place = data + (ETHERNET + F::BYTES) as usize;
@@ -185,14 +222,9 @@ pub(crate) fn rewrite<F: InPlace, const WORDS: usize>(
         checksum => checksum,
     };
     let offset = checksum::offset_in(packet.protocol)? as usize;
-    let [a, b, c, d, e, f] = receiver;
-    let [g, h, i, j, k, l] = sender;
     // SAFETY: within the frame, as the verifier sees, too; words at any address as in `base::access`.
     unsafe {
-        let ethernet = data as *mut u32;
-        ethernet.write_volatile(u32::from_ne_bytes([a, b, c, d]));
-        ethernet.add(1).write_volatile(u32::from_ne_bytes([e, f, g, h]));
-        ethernet.add(2).write_volatile(u32::from_ne_bytes([i, j, k, l]));
+        put_ends(data, ends);
         F::put((data + ETHERNET as usize) as *mut u32, addresses, change);
         (place as *mut u32).write_volatile(ports);
         ((place + offset) as *mut u16).write_volatile(checksum);

@@ -11,8 +11,8 @@ use crate::base::transport::split_ports;
 use crate::decide::frontend_filter::{has_bit, in_range};
 use crate::decide::trace::is_on;
 use crate::packet::collision;
-use crate::packet::hop;
 use crate::packet::note;
+use crate::packet::onward;
 use crate::packet::outcomes::{Hook, dropped, next};
 use crate::packet::outside::{Clients, enter, is_for_another_host, is_stray};
 use crate::packet::port::PORT_ATTEMPTS;
@@ -76,7 +76,7 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ve
     } else if verdict == Verdict::Forget {
         verdict = F::forget(skb, Hook::Ingress);
     }
-    if matches!(verdict, Verdict::ChooseEndpoint | Verdict::Stray) && hop::may_be(skb) {
+    if matches!(verdict, Verdict::ChooseEndpoint | Verdict::Stray) && onward::may_be(skb) {
         verdict = F::send_known(skb, false);
         if verdict == Verdict::ChooseHop {
             note::begin(skb);

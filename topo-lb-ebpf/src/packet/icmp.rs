@@ -13,6 +13,7 @@ use crate::packet::connection::{find, holds, is_alive};
 use crate::packet::forward::forward;
 use crate::packet::four_tuple::{EntryFields, FourTuple};
 use crate::packet::hop;
+use crate::packet::onward;
 use crate::packet::outcomes::{Hook, count, dropped, next, unmatched};
 use crate::packet::outside::client_device;
 use crate::packet::rewrite::Write;
@@ -70,7 +71,7 @@ fn translate<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
     });
     let Some(found) = found else {
         let may_hop =
-            hook == Hook::Ingress && hop::may_be(skb) && outer.destination == inner.source;
+            hook == Hook::Ingress && onward::may_be(skb) && outer.destination == inner.source;
         return if may_hop { Verdict::HopError } else { unmatched(hook) };
     };
     let answer = FourTuple::of_entry(found);
@@ -95,7 +96,8 @@ pub(crate) fn send_on<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let quoted = load::<u32>(skb, inner.transport).unwrap_or_default();
     let says = FourTuple::of_packet(&inner, quoted).reversed();
     let key = says.key(inner.protocol, FROM_CLIENT, client_device(skb));
-    let sent = hop::known::<F>(&key).and_then(|address| hop::send_to::<F>(skb, F::ICMP, address));
+    let sent =
+        hop::known::<F>(&key).and_then(|address| onward::send_to::<F>(skb, F::ICMP, address));
     sent.unwrap_or_else(|| unmatched(hook))
 }
 

@@ -15,13 +15,10 @@ mod four_tuple;
 mod fragment;
 mod frame;
 pub(crate) mod hooks;
-#[expect(
-    clippy::needless_borrows_for_generic_args,
-    reason = "what is passed by value is copied, on a stack of 512 bytes"
-)]
 mod hop;
 mod icmp;
 mod note;
+mod onward;
 mod opening;
 mod outcomes;
 pub(crate) mod outside;
@@ -36,10 +33,6 @@ mod snat;
 mod state;
 mod steps;
 mod tc;
-#[expect(
-    clippy::needless_borrows_for_generic_args,
-    reason = "what is passed by value is copied, on a stack of 512 bytes"
-)]
 mod trace;
 mod unreachable;
 mod verdict;

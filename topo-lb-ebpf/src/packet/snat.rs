@@ -115,7 +115,8 @@ pub(crate) fn has_sent<F: Route>(skb: *mut __sk_buff, source: F::Address) -> boo
     let by = arrived_by(skb);
     by == 0
         || !(F::IS_V6 && by == device(skb))
-            && ask::<F>(skb, UDP, F::NOWHERE, source).0 == BPF_FIB_LKUP_RET_NOT_FWDED
+            && ask::<F>(skb, &mut no_question(), UDP, F::NOWHERE, source)
+                == BPF_FIB_LKUP_RET_NOT_FWDED
 }
 
 /// The tag of a packet that is not in its bytes; zero without one, and for a tag that has only a priority
@@ -231,35 +232,41 @@ fn leads_to<F: Route>(
     source: F::Address,
     destination: F::Address,
 ) -> Way {
-    match ask::<F>(skb, protocol, source, destination) {
-        (
-            BPF_FIB_LKUP_RET_SUCCESS | BPF_FIB_LKUP_RET_NO_NEIGH | BPF_FIB_LKUP_RET_FRAG_NEEDED,
-            device,
-        ) => Way::To(device),
-        (BPF_FIB_LKUP_RET_UNSUPP_LWT, _) => Way::Encapsulated,
+    let mut way = no_question();
+    match ask::<F>(skb, &mut way, protocol, source, destination) {
+        BPF_FIB_LKUP_RET_SUCCESS | BPF_FIB_LKUP_RET_NO_NEIGH | BPF_FIB_LKUP_RET_FRAG_NEEDED => {
+            Way::To(way.ifindex)
+        }
+        BPF_FIB_LKUP_RET_UNSUPP_LWT => Way::Encapsulated,
         _ => Way::Nowhere,
     }
 }
 
-/// The kernel's answer about a packet to forward, `BPF_FIB_LKUP_RET_…`, and the interface index of the
-/// device by which it would leave.
+/// A question of the kernel about a packet to forward, before it is filled in.
 #[inline(always)]
-fn ask<F: Route>(
+pub(crate) const fn no_question() -> FibLookup {
+    // SAFETY: all zeros are a valid question.
+    unsafe { core::mem::zeroed() }
+}
+
+/// The kernel's answer, `BPF_FIB_LKUP_RET_…`, about a packet to forward that has come by this device, and in `question`
+/// its way.
+#[inline(always)]
+pub(crate) fn ask<F: Route>(
     skb: *mut __sk_buff,
+    question: &mut FibLookup,
     protocol: u8,
     source: F::Address,
     destination: F::Address,
-) -> (u32, u32) {
-    // SAFETY: all zeros are a valid question.
-    let mut question: FibLookup = unsafe { core::mem::zeroed() };
+) -> u32 {
     question.family = F::NUMBER;
     question.l4_protocol = protocol;
     question.ifindex = device(skb);
-    F::question(&mut question, source, destination);
+    F::question(question, source, destination);
     // SAFETY: a context of this hook, and a whole question.
     let answer =
-        unsafe { bpf_fib_lookup(skb.cast(), &raw mut question, size_of::<FibLookup>() as i32, 0) };
-    (answer as u32, question.ifindex)
+        unsafe { bpf_fib_lookup(skb.cast(), &raw mut *question, size_of::<FibLookup>() as i32, 0) };
+    answer as u32
 }
 
 /// Sends a packet on to its new destination as a router does, out of the device that received it.

@@ -17,7 +17,7 @@ use crate::packet::verdict::Verdict;
 
 /// How often a datagram also refreshes the entry of the other direction, and a packet of each direction is tc's:
 /// every 2^33 ns (8.6 s), which is less than any lifetime.
-const REFRESH: u32 = 33;
+pub(crate) const REFRESH: u32 = 33;
 
 /// Whether a packet at `now` is the first one of its direction in a period of [`REFRESH`]. Periods of different
 /// connections begin at different ticks, by their ports, and those of a connection's two directions half a period

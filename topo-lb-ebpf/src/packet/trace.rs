@@ -1,4 +1,8 @@
 //! Decisions for packets.
+#![expect(
+    clippy::needless_borrows_for_generic_args,
+    reason = "what is passed by value is copied, on a stack of 512 bytes"
+)]
 
 use aya_ebpf::bindings::__sk_buff;
 #[cfg(feature = "log")]

@@ -1,7 +1,7 @@
 //! The fast path of what tc has decided: before the kernel has made a packet of a frame, that of an established
 //! connection with a source of ours ([`crate::packet::snat`]), or a datagram that nobody has answered yet, is
-//! translated and sent back out of its device, and one of a client that may not dial the frontend, or may not have
-//! another connection, is dropped.
+//! translated and sent back out of its device, that of a flow with direct return ([`crate::packet::hop`]) is sent on as
+//! it came, and one of a client that may not dial the frontend, or may not have another connection, is dropped.
 //!
 //! It decides nothing. What a program of tc would record, answer or check is tc's, and so is what the
 //! kernel has to look at: all that passes as it came.
@@ -30,7 +30,8 @@ use crate::packet::connection::{self, EndpointCheck};
 use crate::packet::fast_path::{FastPath, PacketSummary};
 use crate::packet::four_tuple::{EntryFields, FourTuple};
 use crate::packet::frame::{self, Ends, Extent, InPlace, device, ether_type};
-use crate::packet::hop::is_of_service;
+use crate::packet::hop::{self, is_of_service};
+use crate::packet::onward::peer;
 use crate::packet::outcomes::done_by_xdp;
 use crate::packet::outside::is_denied;
 use crate::packet::own;
@@ -45,22 +46,27 @@ const UNKNOWN: u32 = u32::MAX;
 /// Handles a frame that a device has received.
 #[inline(always)]
 pub(crate) fn receive(frame: *mut xdp_md) -> u32 {
-    let verdict = match ether_type(frame) {
-        Some(V4::ETHER_TYPE) => match send_back4(frame) {
-            UNKNOWN => drop_opening4(frame),
-            verdict => verdict,
-        },
-        Some(V6::ETHER_TYPE) => match send_back6(frame) {
-            UNKNOWN => drop_opening6(frame),
-            verdict => verdict,
-        },
+    match ether_type(frame) {
+        Some(V4::ETHER_TYPE) => first_of(frame, send_back4, send_on4, drop_opening4),
+        Some(V6::ETHER_TYPE) => first_of(frame, send_back6, send_on6, drop_opening6),
         // With the tag of a VLAN it belongs to another device.
         _ => xdp_action::XDP_PASS,
-    };
-    if verdict == xdp_action::XDP_TX {
-        done_by_xdp(Outcome::Translated);
     }
-    verdict
+}
+
+/// What becomes of a frame: the steps look at it one after the other, until one knows it.
+#[inline(always)]
+fn first_of(
+    frame: *mut xdp_md,
+    send_back: extern "C" fn(*mut xdp_md) -> u32,
+    send_on: extern "C" fn(*mut xdp_md) -> u32,
+    drop_opening: extern "C" fn(*mut xdp_md) -> u32,
+) -> u32 {
+    let mut verdict = send_back(frame);
+    if verdict == UNKNOWN && RETURNS_DIRECTLY.load() != 0 {
+        verdict = send_on(frame);
+    }
+    if verdict == UNKNOWN { drop_opening(frame) } else { verdict }
 }
 
 // Global functions, as those of `steps`: the frames of all together are more than a program's stack.
@@ -74,6 +80,18 @@ extern "C" fn send_back4(frame: *mut xdp_md) -> u32 {
 #[inline(never)]
 extern "C" fn send_back6(frame: *mut xdp_md) -> u32 {
     send_back::<V6>(frame).unwrap_or(xdp_action::XDP_PASS)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn send_on4(frame: *mut xdp_md) -> u32 {
+    send_on::<V4>(frame).unwrap_or(xdp_action::XDP_PASS)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn send_on6(frame: *mut xdp_md) -> u32 {
+    send_on::<V6>(frame).unwrap_or(xdp_action::XDP_PASS)
 }
 
 #[unsafe(no_mangle)]
@@ -144,18 +162,7 @@ fn why_dropped<F: FastPath + InPlace + Unreachable>(frame: *mut xdp_md) -> Optio
 /// if it is of none. `None`: it is tc's, and as it came.
 #[inline(always)]
 fn send_back<F: FastPath + InPlace + Route>(frame: *mut xdp_md) -> Option<u32> {
-    let snat = SNAT.get_ptr(0)?;
-    let (address, uplink) = F::own_fields(snat);
-    // SAFETY: fields of an array's element. Only the agent writes them.
-    let (address, uplink, ethernet) = unsafe {
-        let ethernet = (&raw const (*snat).ethernet).read_volatile();
-        (F::words(address.read_volatile()), uplink.read_volatile(), ethernet)
-    };
-    // Zero while the kernel gives connections their source, for example as somebody has rules for what it forwards.
-    // A frame for another host is nobody's.
-    if uplink != device(frame) || frame::receiver(frame)? != ethernet {
-        return None;
-    }
+    let (address, _) = own_end::<F>(frame)?;
     let packet = F::summary(frame)?;
     if !is_known(&packet, address) {
         return None;
@@ -189,7 +196,7 @@ fn send_back<F: FastPath + InPlace + Route>(frame: *mut xdp_md) -> Option<u32> {
     }
     let to = FourTuple::<F>::of_entry(found);
     let stored = frame::checksum::<F>(frame, &packet, room)?;
-    let ends = next_hop::<F>(frame, packet.protocol, &extent, &to)?;
+    let ends = next_hop::<F>(frame, packet.protocol, &extent, (to.source, to.destination))?;
     if !connection::holds::<F>(found, &key) {
         return None;
     }
@@ -199,7 +206,58 @@ fn send_back<F: FastPath + InPlace + Route>(frame: *mut xdp_md) -> Option<u32> {
     } else {
         frame::rewrite::<F, 2>(frame, &packet, stored, &to, ends)?;
     }
+    done_by_xdp(Outcome::Translated);
     Some(xdp_action::XDP_TX)
+}
+
+/// Sends a packet of a known flow on to the node of its endpoint: returns `XDP_TX`, or [`UNKNOWN`] if it is of none.
+/// `None`: it is tc's, and as it came.
+#[inline(always)]
+fn send_on<F: FastPath + InPlace + Route>(frame: *mut xdp_md) -> Option<u32> {
+    let (own, sender) = own_end::<F>(frame)?;
+    let packet = F::summary(frame)?;
+    let extent = F::extent(frame)?;
+    let room = u32::from(extent.bytes) - F::BYTES;
+    let transport = frame::transport::<F>(frame, packet.protocol, room)?;
+    // Each SYN begins a flow.
+    if packet.protocol == TCP && connection::opens(TCP, &transport) {
+        return Some(UNKNOWN);
+    }
+    let (source_port, destination_port) = split_ports(packet.ports);
+    let says = FourTuple::<F> {
+        source: packet.source,
+        destination: packet.destination,
+        source_port,
+        destination_port,
+    };
+    let ticks = hop::ticks();
+    let key = says.key(packet.protocol, FROM_CLIENT, OUTSIDE_DEVICE);
+    let Some(flow) = hop::find::<F>(&key, ticks) else { return Some(UNKNOWN) };
+    // What has made its hop goes no further.
+    if extent.hops <= 1 || flow.is_due(ticks, source_port) || peer::<F>(sender) != 0 {
+        return None;
+    }
+    let ends = next_hop::<F>(frame, packet.protocol, &extent, (own, flow.endpoint))?;
+    flow.note(ticks);
+    frame::hop::<F>(frame, &packet, ends)?;
+    done_by_xdp(Outcome::SentOn);
+    Some(xdp_action::XDP_TX)
+}
+
+/// This node's address on a frame's device, and the Ethernet address of the frame's sender. `None`: the kernel
+/// gives connections their source, for example as somebody has rules for what it forwards; or the frame is for another
+/// host.
+#[inline(always)]
+fn own_end<F: Route>(frame: *mut xdp_md) -> Option<(F::Address, [u8; 6])> {
+    let snat = SNAT.get_ptr(0)?;
+    let (address, uplink) = F::own_fields(snat);
+    // SAFETY: fields of an array's element. Only the agent writes them.
+    let (address, uplink, ethernet) = unsafe {
+        let ethernet = (&raw const (*snat).ethernet).read_volatile();
+        (F::words(address.read_volatile()), uplink.read_volatile(), ethernet)
+    };
+    let (receiver, sender) = frame::ends(frame)?;
+    (uplink == device(frame) && receiver == ethernet).then_some((address, sender))
 }
 
 /// Whether a packet may be one to a frontend, or a reply to `address`, the source of connections: as tc looks
@@ -239,7 +297,7 @@ fn next_hop<F: Route>(
     frame: *mut xdp_md,
     protocol: u8,
     extent: &Extent,
-    to: &FourTuple<F>,
+    (source, destination): (F::Address, F::Address),
 ) -> Option<Ends> {
     const { assert!(size_of::<FibLookup>() <= size_of::<Connection4>()) };
     // IPv6 has no room for the question on the stack. No program that builds an entry is interrupted by this one.
@@ -258,7 +316,7 @@ fn next_hop<F: Route>(
     question.__bindgen_anon_1.tot_len = extent.bytes;
     question.__bindgen_anon_2.flowinfo = extent.class;
     question.ifindex = device(frame);
-    F::question(question, to.source, to.destination);
+    F::question(question, source, destination);
     // SAFETY: a context of this hook, and a whole question.
     let answer = unsafe {
         bpf_fib_lookup(frame.cast(), &raw mut *question, size_of::<FibLookup>() as i32, 0)

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use etherparse::{Icmpv4Type, PacketBuilder, icmpv4};
@@ -10,6 +11,7 @@ use topo_lb_common::backend::Locality;
 use topo_lb_common::hop::PROVED;
 use topo_lb_tests::frame::{self, NODE_MAC, Tcp, VM_MAC, ip, says, wrong_checksums};
 use topo_lb_tests::packets::{BACK, DROP, Hook, NEXT, Programs};
+use topo_lb_tests::requirements::kernel;
 
 use super::fragments::fragments;
 use super::scene::{self, at};
@@ -122,6 +124,52 @@ fn packets_go_on_as_they_came_with_one_hop_less_and_take_no_place_of_a_connectio
         let counts = programs.totals(Hook::ExternalIngress)?;
         ensure!((counts.sent_on, counts.opened, counts.translated) == (16, 0, 0), "{counts:?}");
         ensure!(programs.hops()? == 4, "{} flows", programs.hops()?);
+        Ok(())
+    })
+}
+
+#[test]
+fn xdp_sends_on_what_is_known_and_flows_take_turns_in_going_by_tc() -> Result<()> {
+    const FLOWS: u16 = 64;
+    /// Half of the period of the programs' `state.rs`.
+    const HALF: Duration = Duration::from_nanos(1 << 32);
+    if kernel() < (5, 14) {
+        return Ok(());
+    }
+    on_node(|programs| {
+        scene(programs)?;
+        for (Parts { client, is_v6, .. }, protocol) in
+            FAMILIES.iter().flat_map(|parts| [(parts, TCP), (parts, UDP)])
+        {
+            let to = balancer(*is_v6);
+            let of = |port: u16, kind: Tcp| {
+                let from = SocketAddr::new(at(client).ip(), port);
+                let packet = match protocol {
+                    TCP => frame::tcp(from, at(to), kind),
+                    _ => frame::udp(from, at(to), b"who?"),
+                };
+                arriving(packet)
+            };
+            let by_xdp = |programs: &mut Programs, kind: Tcp| {
+                let before = programs.done_by_xdp()?.sent_on;
+                for port in 40_000..40_000 + FLOWS {
+                    expect_sent_on(programs, "a flow", &of(port, kind))?;
+                }
+                anyhow::Ok(programs.done_by_xdp()?.sent_on - before)
+            };
+            ensure!(by_xdp(programs, Tcp::Syn(999))? == 0, "tc chooses");
+            // Where a period ends meanwhile, some are tc's.
+            by_xdp(programs, Tcp::Ack)?;
+            let all = u64::from(FLOWS);
+            let count = by_xdp(programs, Tcp::Ack)?;
+            ensure!(count == all, "{count} of {all} known flows by XDP");
+            programs.age(HALF * 2)?;
+            ensure!(by_xdp(programs, Tcp::Ack)? == 0, "each is due once a period");
+            by_xdp(programs, Tcp::Ack)?;
+            programs.age(HALF)?;
+            let count = by_xdp(programs, Tcp::Ack)?;
+            ensure!((all / 4..=all * 3 / 4).contains(&count), "{count} after half a period");
+        }
         Ok(())
     })
 }
