@@ -11,8 +11,8 @@ use crate::process::become_command;
 use crate::workspace::{Profile, Workspace};
 
 /// Dials every address of Services of every kind, by everybody, from inside and from outside of a
-/// cluster of two nodes: once with kube-proxy 1.20, once with topo-lb in its place. Says where both
-/// differ in a way that no list explains.
+/// cluster of two nodes: once with kube-proxy 1.20, once with topo-lb in its place, once with its direct
+/// return. Says where they differ in a way that no list explains.
 ///
 /// kube-proxy is compiled from Debian's source the first time, which takes minutes, or
 /// TOPO_LB_KUBE_PROXY names one. Leaves nothing behind, even after Ctrl-C. Exit code 1: there is such a
@@ -20,7 +20,7 @@ use crate::workspace::{Profile, Workspace};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  cargo xtask external-matrix                    # two minutes
+  cargo xtask external-matrix                    # three minutes
   cargo xtask external-matrix --proxy topo-lb    # compares with the kept table of kube-proxy
   cargo xtask external-matrix --write-docs       # keeps kube-proxy's table in docs/external, and writes docs/external-traffic.md")]
 pub(crate) struct Args {
@@ -38,11 +38,13 @@ enum Proxy {
     KubeProxy,
     /// topo-lb in place of kube-proxy
     TopoLb,
+    /// The same with direct return
+    DirectReturn,
 }
 
 /// Returns only on failure: otherwise this process becomes the lab's program, with its exit code.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
-    let with_kube_proxy = args.proxy != Some(Proxy::TopoLb);
+    let with_kube_proxy = matches!(args.proxy, None | Some(Proxy::KubeProxy));
     let mut needs = vec![Need::Kernel, Need::Lab, Need::Root];
     if with_kube_proxy {
         needs.extend([Need::KubeProxy, Need::Iptables]);

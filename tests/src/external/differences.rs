@@ -209,6 +209,26 @@ impl Table {
     }
 }
 
+/// What direct return changes: endpoints see a client outside at load balancer and external IPs, wherever they are.
+/// Returns in how many cells that is.
+pub fn return_directly(topo_lb: &mut Table) -> usize {
+    let mut changed = 0;
+    for (cell, outcome) in &mut topo_lb.0 {
+        let is_external = matches!(cell.target, Target::LoadBalancer | Target::ExternalIp);
+        if cell.caller != Caller::Outside || !is_external {
+            continue;
+        }
+        let words = outcome.words().map(|word| match word.split_once(':') {
+            Some((server, _)) => format!("{server}:{}", cell.caller.address()),
+            None => word.to_owned(),
+        });
+        let seen = Outcome::from(words.collect::<Vec<_>>().join(" "));
+        changed += usize::from(seen != *outcome);
+        *outcome = seen;
+    }
+    changed
+}
+
 /// The outcomes that topo-lb must have, given kube-proxy's of all cells. Also the number of cells that
 /// each difference changes; a difference without any occurs no longer.
 #[must_use]

@@ -32,6 +32,8 @@ pub enum Proxy {
     KubeProxy,
     /// topo-lb in place of kube-proxy.
     TopoLb,
+    /// The same with direct return.
+    DirectReturn,
 }
 
 /// The repository's folder of docs.
@@ -62,8 +64,12 @@ pub fn files(kube_proxy: &Table) -> [(&'static str, String); 2] {
 ///
 /// # Errors
 /// A cell is neither the same nor as a difference says, or a difference occurs in no cell.
-pub fn compare(kube_proxy: &Table, topo_lb: &Table) -> Result<()> {
+pub fn compare(kube_proxy: &Table, proxy: Proxy, topo_lb: &Table) -> Result<()> {
     let (mut expected, counts) = differences::expected(kube_proxy);
+    if proxy == Proxy::DirectReturn {
+        let changed = differences::return_directly(&mut expected);
+        ensure!(changed > 0, "direct return makes no difference");
+    }
     expected.0.retain(|cell, _| topo_lb.0.contains_key(cell));
     topo_lb
         .check(&expected)

@@ -65,6 +65,7 @@ pub enum ReversePath {
 #[derive(Debug)]
 pub struct Stage<'a> {
     cluster: &'a Cluster,
+    manifests: Manifests,
     callers: BTreeMap<Caller, Client>,
     /// How many direct exchanges with endpoints have followed answers of frontends, from the same ports.
     pub directly: u32,
@@ -104,8 +105,19 @@ pub fn within<T>(
         };
         let callers = Caller::VARIANTS.iter().map(|&caller| Ok((caller, client(caller)?)));
         let callers = callers.collect::<Result<_>>()?;
-        let mut stage =
-            Stage { cluster, callers, directly: 0, _servers: servers, _host_pod: host_pod };
+        let mut manifests = Manifests::new(cluster.folder())?;
+        for object in objects::all(cluster)? {
+            manifests.put(object);
+        }
+        manifests.write()?;
+        let mut stage = Stage {
+            cluster,
+            manifests,
+            callers,
+            directly: 0,
+            _servers: servers,
+            _host_pod: host_pod,
+        };
         result = Some(work(&mut stage)?);
         Ok(())
     })?;
@@ -307,6 +319,26 @@ impl<'a> Stage<'a> {
         work(self)
     }
 
+    /// The same with direct return; each node has proved the other.
+    pub fn with_direct_return<T>(
+        &mut self,
+        work: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<T> {
+        let agents = self.start_agents(&[
+            ("--kube-proxy-replacement", ""),
+            ("--external-ip-ranges", EXTERNAL_IPS),
+            ("--direct-return", "auto"),
+            // A table for each Service, protocol and family.
+            ("--max-endpoints", "1048576"),
+        ])?;
+        for agent in &agents {
+            agent.wait_for_answer("/peers", PATIENCE, |answer| {
+                answer.body.matches("\"proved\"").count() == Family::BOTH.len()
+            })?;
+        }
+        work(self)
+    }
+
     /// Starts topo-lb in place of kube-proxy on both nodes.
     pub fn start_topo_lb(&mut self) -> Result<Vec<Agent<'a>>> {
         self.start_agents(&[
@@ -322,14 +354,9 @@ impl<'a> Stage<'a> {
     ) -> Result<Vec<Agent<'a>>> {
         let cluster = self.cluster;
         let binary = Binary::new(requirements::agent()?);
-        let mut manifests = Manifests::new(cluster.folder())?;
-        for object in objects::all(cluster)? {
-            manifests.put(object);
-        }
-        manifests.write()?;
         let mut agents = Vec::new();
         for node in [HERE, THERE] {
-            let mut agent = Agent::prepare(&binary, cluster, node, manifests.folder())?;
+            let mut agent = Agent::prepare(&binary, cluster, node, self.manifests.folder())?;
             flags.iter().for_each(|(flag, value)| agent.set(flag, value));
             agent.launch()?;
             agents.push(agent);

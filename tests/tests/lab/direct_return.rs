@@ -3,36 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
-use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
-use topo_lb_core::cluster::Family;
 use topo_lb_tests::agent::Agent;
 use topo_lb_tests::client::Client;
-use topo_lb_tests::manifest::{endpoint, service, slice};
-use topo_lb_tests::outside::{BALANCER, idle};
-use topo_lb_tests::pod;
-use topo_lb_tests::process::printed;
-use topo_lb_tests::requirements;
-use topo_lb_tests::router::announce;
-use topo_lb_tests::scene::{ALL, FOLLOWS, HERE, Scene};
+use topo_lb_tests::direct_return::{NODES, Returns, play, put};
+use topo_lb_tests::node_deaths::{self, Deaths, Load};
+use topo_lb_tests::outside::BALANCER;
+use topo_lb_tests::scene::{ALL, FOLLOWS, Scene};
 use topo_lb_tests::traffic::{Socket, Via};
 use topo_lb_tests::wait::{patient, until};
 
-/// The other nodes, and the addresses of all.
-const OTHERS: [&str; 3] = ["beside", "there", "beyond"];
-const NODES: [[&str; 2]; 4] = [
-    ["172.30.0.2", "fd00:172::2"],
-    ["172.30.0.3", "fd00:172::3"],
-    ["172.30.0.4", "fd00:172::4"],
-    ["172.30.0.5", "fd00:172::5"],
-];
-/// How long until all nodes are proved.
-const PROVED: Duration = Duration::from_secs(10);
 /// Connections that are open when a node goes.
 const OPEN: usize = 200;
 
@@ -45,49 +29,6 @@ fn ways() -> [(Via, SocketAddr); 4] {
         (Via::Http, SocketAddr::new(six, 80)),
         (Via::UdpConnected, SocketAddr::new(six, 80)),
     ]
-}
-
-/// The scene with an agent on each node; each has proved the others. A client outside dials by the node of the first one.
-fn play(
-    body: impl FnOnce(&mut Scene<'_>, &mut Vec<Agent<'_>>, Client) -> Result<()>,
-) -> Result<()> {
-    requirements::command("nft", "nftables")?;
-    idle(|scene| {
-        let folder = scene.manifests.folder();
-        let mut others = Vec::new();
-        for node in OTHERS {
-            others.push(Agent::prepare(&scene.binary, scene.cluster, node, folder)?);
-        }
-        for agent in others.iter_mut().chain([&mut scene.agent]) {
-            for (flag, value) in [
-                ("--kube-proxy-replacement", ""),
-                ("--direct-return", "auto"),
-                ("--max-connections", "16384"),
-                ("--max-services", "512"),
-                // Tables of four endpoints have 1,601 slots.
-                ("--max-endpoints", "16384"),
-                ("--max-flows", "16384"),
-            ] {
-                agent.set(flag, value);
-            }
-            agent.launch()?;
-        }
-        scene.agent.wait_until_ready()?;
-        others.iter_mut().try_for_each(Agent::wait_until_ready)?;
-        for agent in others.iter().chain([&scene.agent]) {
-            wait_for_proofs(agent)?;
-        }
-        let client = scene.cluster.guest("outside", scene.cluster.fabric())?;
-        body(scene, &mut others, client)
-    })
-}
-
-/// Waits until an agent has proved all other nodes, by both versions of IP.
-fn wait_for_proofs(agent: &Agent<'_>) -> Result<()> {
-    let answer = agent.wait_for_answer("/peers", PROVED, |answer| {
-        answer.body.matches("\"proved\"").count() == 2 * OTHERS.len()
-    });
-    answer.map(drop).with_context(|| format!("{}; the log:\n{}", agent.node(), agent.log()))
 }
 
 /// Has the router send what is for the load balancer IPs to this node.
@@ -107,32 +48,10 @@ fn counted(agent: &Agent<'_>) -> Result<(u64, u64)> {
     Ok((sum("sent_on"), sum("opened")))
 }
 
-/// Adds a Service at port 81 of the load balancer IPs, with this port of these pods as its endpoints.
-fn put(scene: &mut Scene<'_>, port: u16, pods: &[&str]) -> Result<()> {
-    let mut other = service("other", &["10.96.1.50", "fd00:96::150"], &[("http", 81, "TCP")], &[]);
-    other["spec"]["type"] = "LoadBalancer".into();
-    other["status"] = json!({"loadBalancer": {"ingress": BALANCER.map(|ip| json!({"ip": ip}))}});
-    scene.manifests.put(other);
-    for family in Family::BOTH {
-        let mut endpoints = Vec::new();
-        for pod in pods {
-            let pod = scene.cluster.pod(pod)?;
-            let address: IpAddr = match family {
-                Family::V4 => pod.ipv4.into(),
-                Family::V6 => pod.ipv6.into(),
-            };
-            endpoints.push(endpoint(&address.to_string(), &pod.node, &pod.name));
-        }
-        let family: &str = family.into();
-        scene.manifests.put(slice("other", family, &[("http", port, "TCP")], &endpoints));
-    }
-    scene.manifests.write()
-}
-
 #[test]
 fn endpoints_of_other_nodes_see_the_client_and_answer_it_themselves() -> Result<()> {
     const PORT: u16 = 7_778;
-    play(|scene, others, mut client| {
+    play(Returns::Directly, |scene, others, mut client| {
         for (via, to) in ways() {
             client.wait_for(via, to, &ALL, FOLLOWS)?;
             client.expect(via, to, &ALL)?;
@@ -207,7 +126,7 @@ fn expect_all(
 
 #[test]
 fn a_node_that_is_cut_off_takes_no_connection_of_others_along() -> Result<()> {
-    play(|scene, _, mut client| {
+    play(Returns::Directly, |scene, _, mut client| {
         for (via, to) in ways() {
             client.wait_for(via, to, &ALL, FOLLOWS)?;
         }
@@ -234,108 +153,33 @@ fn a_node_that_is_cut_off_takes_no_connection_of_others_along() -> Result<()> {
     })
 }
 
-/// Dials again and again until `work` is done. Returns how many connections were answered, and what became of others.
-fn dial_during(
-    scene: &Scene<'_>,
-    to: SocketAddr,
-    work: impl FnOnce() -> Result<()>,
-) -> Result<(u32, Vec<String>)> {
-    let done = AtomicBool::new(false);
-    let dial = || {
-        let (mut answered, mut others) = (0, Vec::new());
-        while !done.load(Ordering::Relaxed) {
-            // A SYN that reaches the dead node is sent again after 1, 2 and 4 s.
-            match TcpStream::connect_timeout(&to, patient(Duration::from_secs(10))) {
-                Err(error) => others.push(format!("dialling: {error}")),
-                Ok(stream) => match ask(&stream) {
-                    Ok(_) => answered += 1,
-                    Err(error) => others.push(format!("{error:#}")),
-                },
-            }
-        }
-        Ok((answered, others))
-    };
-    thread::scope(|scope| {
-        let dialling = scope.spawn(|| scene.cluster.fabric().run(dial));
-        let worked = work();
-        done.store(true, Ordering::Relaxed);
-        let dialled = dialling.join().expect("no panic");
-        worked.and(dialled)
-    })
-}
-
-/// Asks a pod's server by HTTP for its name.
-fn ask(mut stream: &TcpStream) -> Result<String> {
-    stream.set_read_timeout(Some(patient(Duration::from_secs(10))))?;
-    stream.write_all(b"GET / HTTP/1.1\r\nHost: lab\r\n\r\n")?;
-    let mut bytes = [0; 512];
-    let read = stream.read(&mut bytes)?;
-    let text = String::from_utf8_lossy(&bytes[..read]);
-    let (_, name) = text.split_once("\r\n\r\n").context("no answer")?;
-    Ok(name.to_owned())
-}
-
-/// Routers as in a rack: three nodes announce the address by BGP, and the fabric spreads flows over them by addresses and
-/// ports. Each node that goes takes only its own endpoint's connections along.
+/// Each node that goes takes only its own endpoint's connections along.
 #[test]
 fn routers_spread_flows_over_nodes_of_which_any_may_die() -> Result<()> {
-    const CONNECTIONS: usize = 300;
-    play(|scene, others, mut client| {
-        let [four, _] = BALANCER;
-        let to = SocketAddr::new(four.parse()?, 80);
-        scene.cluster.fabric().set(&[("ipv4/fib_multipath_hash_policy", "1")])?;
-        scene.cluster.fabric().ip(&[format!("route del {four}")])?;
-        let announcing = [(HERE, NODES[0][0]), ("beside", NODES[1][0]), ("there", NODES[2][0])];
-        let routers = announce(scene.cluster, four, &announcing)?;
-        let ways_to = |wanted: usize| {
-            until("routes", PROVED, || {
-                let routes = scene
-                    .cluster
-                    .fabric()
-                    .run(|| printed(Command::new("ip").args(["-4", "route", "show", four])))?;
-                let found = routes.matches("via").count();
-                Ok(if found == wanted { Ok(()) } else { Err(routes) })
-            })
-        };
-        ways_to(3)?;
-        client.wait_for(Via::Http, to, &ALL, FOLLOWS)?;
-        // Endpoints of nodes that live on: connections to them have no reason to fail, by whichever node they come.
-        put(scene, pod::PORT, &["a", "d"])?;
-        let living = SocketAddr::new(four.parse()?, 81);
-        client.wait_for(Via::Http, living, &["a", "d"], FOLLOWS)?;
-        let all: Result<Vec<_>> = (0..CONNECTIONS)
-            .map(|_| {
-                let socket = client.open(Via::Http, to)??;
-                Ok((socket, to, client.ask(socket, None)??.pod))
-            })
-            .collect();
-        let all = all?;
-        let (answered, failed) = dial_during(scene, living, || {
-            scene.cluster.fabric().ip(&["link set node3 down".to_owned()])?;
-            ways_to(2)?;
-            expect_all(&mut client, &all, Some("c"))?;
-            scene.cluster.fabric().ip(&["link set node3 up".to_owned()])?;
-            ways_to(3)?;
-            expect_all(&mut client, &all, Some("c"))?;
-            // An agent that is killed takes nothing along.
-            others.iter_mut().for_each(Agent::kill);
-            expect_all(&mut client, &all, Some("c"))?;
-            scene.cluster.fabric().ip(&["link set node2 down".to_owned()])?;
-            ways_to(2)?;
-            let left: Vec<_> = all.iter().filter(|(.., pod)| pod != "c").cloned().collect();
-            expect_all(&mut client, &left, Some("b"))?;
-            Ok(())
-        })?;
-        println!("{answered} new connections beside them");
-        ensure!(answered > 20 && failed.is_empty(), "{answered} new connections; {failed:?}");
-        drop(routers);
-        Ok(())
-    })
+    const LOAD: Load = Load { open: 300, per_second: 100 };
+    let deaths = Deaths { count: 3, every: Duration::ZERO };
+    let outcome = node_deaths::run(LOAD, Returns::Directly, deaths)?;
+    println!("{} new connections and {} questions beside them", outcome.answered, outcome.asked);
+    ensure!(outcome.lost.is_empty() && outcome.failed.is_empty(), "{outcome:?}");
+    // Of four endpoints three are asked while the other one is cut off, and all of them afterwards.
+    ensure!(outcome.asked > 4 * LOAD.open as u64 && outcome.answered > 200, "{outcome:?}");
+    Ok(())
+}
+
+#[test]
+fn without_direct_return_a_node_takes_the_connections_along_that_came_by_it() -> Result<()> {
+    const LOAD: Load = Load { open: 300, per_second: 10 };
+    let deaths = Deaths { count: 1, every: Duration::ZERO };
+    let outcome = node_deaths::run(LOAD, Returns::BySource, deaths)?;
+    // A third came by the node that died, of which three quarters lead to endpoints of other nodes. And the fabric spreads
+    // many others anew, each time that it has another number of ways.
+    ensure!(outcome.lost.len() > 40, "{outcome:?}");
+    Ok(())
 }
 
 #[test]
 fn open_connections_stay_when_endpoints_come_and_go_and_while_no_agent_runs() -> Result<()> {
-    play(|scene, others, mut client| {
+    play(Returns::Directly, |scene, others, mut client| {
         scene.set_endpoints("web", &["b", "c"])?;
         for (via, to) in ways() {
             client.wait_for(via, to, &["b", "c"], FOLLOWS)?;
@@ -384,7 +228,7 @@ fn wait_for_way(scene: &Scene<'_>, client: &mut Client, way: Way, limit: Duratio
 
 #[test]
 fn a_service_that_opts_out_and_a_node_without_direct_return_are_as_before() -> Result<()> {
-    play(|scene, others, mut client| {
+    play(Returns::Directly, |scene, others, mut client| {
         scene.manifests.get("Service", "web")?["metadata"]["annotations"]["topo-lb.io/direct-return"] =
             "false".into();
         scene.set_endpoints("web", &["c"])?;

@@ -7,7 +7,7 @@ use std::fs;
 use anyhow::{Result, ensure};
 use topo_lb_tests::external::cell::Cell;
 use topo_lb_tests::external::scene::{ReversePath, within};
-use topo_lb_tests::external::{compare, docs, files, kept};
+use topo_lb_tests::external::{Proxy, compare, docs, files, kept};
 
 /// Every so many cells one is dialled: a prime, so that each property has all its values.
 const STRIDE: usize = 61;
@@ -25,7 +25,9 @@ fn topo_lb_does_what_kube_proxy_does_in_a_part_of_all_cells() -> Result<()> {
     within(ReversePath::Loose, |stage| {
         let topo_lb = stage.with_topo_lb(|stage| stage.measure(&part()))?;
         ensure!(stage.directly > 100, "{} direct exchanges with endpoints", stage.directly);
-        compare(&kube_proxy, &topo_lb)
+        compare(&kube_proxy, Proxy::TopoLb, &topo_lb)?;
+        let directly = stage.with_direct_return(|stage| stage.measure(&part()))?;
+        compare(&kube_proxy, Proxy::DirectReturn, &directly)
     })
 }
 

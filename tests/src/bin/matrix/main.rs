@@ -1,4 +1,4 @@
-//! Makes the tables of external traffic with kube-proxy 1.20 and with topo-lb, and compares them.
+//! Makes the tables of external traffic with kube-proxy 1.20 and with topo-lb, also with direct return, and compares them.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -34,8 +34,10 @@ fn run(arguments: &Arguments) -> Result<()> {
     let measured = |proxy| arguments.proxy.is_none_or(|only| only == proxy);
     let kube_proxy =
         if measured(Proxy::KubeProxy) { measure(Proxy::KubeProxy)? } else { kept(&docs())? };
-    if measured(Proxy::TopoLb) {
-        compare(&kube_proxy, &measure(Proxy::TopoLb)?)?;
+    for proxy in [Proxy::TopoLb, Proxy::DirectReturn] {
+        if measured(proxy) {
+            compare(&kube_proxy, proxy, &measure(proxy)?)?;
+        }
     }
     if let Some(folder) = &arguments.write_docs {
         fs::create_dir_all(folder.join("external"))?;
@@ -53,6 +55,7 @@ fn measure(proxy: Proxy) -> Result<Table> {
         let table = match proxy {
             Proxy::KubeProxy => stage.with_kube_proxy(|stage| stage.measure(&cells)),
             Proxy::TopoLb => stage.with_topo_lb(|stage| stage.measure(&cells)),
+            Proxy::DirectReturn => stage.with_direct_return(|stage| stage.measure(&cells)),
         };
         Ok((table?, stage.directly))
     })?;
@@ -60,7 +63,7 @@ fn measure(proxy: Proxy) -> Result<Table> {
     let (cells, seconds) = (table.0.len(), begun.elapsed().as_secs_f64());
     // The table does not show these dials.
     ensure!(
-        proxy != Proxy::TopoLb || directly >= 10_000,
+        proxy == Proxy::KubeProxy || directly >= 10_000,
         "{name}: endpoints were dialled directly only {directly} times"
     );
     eprintln!("{name}: {cells} cells, and endpoints directly {directly} times, in {seconds:.1} s");

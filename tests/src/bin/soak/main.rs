@@ -6,16 +6,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
+use topo_lb_tests::direct_return::Returns;
 use topo_lb_tests::half_open;
 use topo_lb_tests::interrupt::exit_code;
+use topo_lb_tests::node_deaths::{self, Deaths, Load};
 use topo_lb_tests::reads::{self, Reuse, Until as UntilRead};
 use topo_lb_tests::report::Report;
 use topo_lb_tests::restarts::{self, Until};
 use topo_lb_tests::{requirements, stress};
 
 /// Floods a node port with half-open connections, which takes a minute or two. Reads records while they
-/// are replaced. Then makes connections while Services change as fast as possible, and while the agent is killed and restarted,
-/// in turns, also from outside of the node.
+/// are replaced. Then makes connections while Services change as fast as possible, while the agent is killed and restarted,
+/// and, from outside, while a node with direct return dies every 20 seconds, in turns.
 ///
 /// Needs root, and the agent binary in TOPO_LB_AGENT. Leaves nothing behind, even after Ctrl-C.
 /// Exit code 1: a connection failed, or reached a wrong endpoint, or a read was wrong.
@@ -37,6 +39,9 @@ const READS: u64 = 1_000_000_000;
 const HALF_OPEN: u64 = 10_000_000;
 /// How long each turn lasts.
 const TURN: Duration = Duration::from_secs(30);
+/// The turn in which nodes die: each of three once.
+const DEATHS: Deaths = Deaths { count: 3, every: Duration::from_secs(20) };
+const LOAD: Load = Load { open: 10_000, per_second: 1_000 };
 
 fn main() -> ExitCode {
     exit_code(run(&Arguments::parse()))
@@ -51,7 +56,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
     let whole = Duration::from_secs(arguments.minutes * 60);
     let read = read(whole / 4 * 3)?;
     let mut sums = Report::default();
-    let mut turns = 0;
+    let (mut turns, mut deaths) = (0, 0);
     while begun.elapsed() < whole {
         let left = TURN.min(whole - begun.elapsed()).max(Duration::from_secs(1));
         // The turn is the seed: every turn has other changes, and every run has the same ones. Clients
@@ -62,6 +67,11 @@ fn run(arguments: &Arguments) -> Result<bool> {
         let left = TURN.min(whole.saturating_sub(begun.elapsed()));
         sums.add(restarts::run(Until::Elapsed(left))?);
         tell(begun, &mut sums);
+
+        let outcome = node_deaths::run(LOAD, Returns::Directly, DEATHS)?;
+        deaths += outcome.deaths;
+        sums.add(outcome.into());
+        tell(begun, &mut sums);
         turns += 1;
     }
     let text = if arguments.json {
@@ -69,7 +79,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
         // The documented order.
         format!(
             "{{\"connections\":{connections},\"changes\":{changes},\"restarts\":{restarts},\
-             \"wrong_endpoint\":{wrong_endpoint},\"failed\":{failed},\
+             \"deaths\":{deaths},\"wrong_endpoint\":{wrong_endpoint},\"failed\":{failed},\
              \"reads\":{},\"writes\":{},\"repeated\":{},\"wrong_reads\":{},\
              \"half_open\":{}}}",
             read.reads.reads,
@@ -80,7 +90,8 @@ fn run(arguments: &Arguments) -> Result<bool> {
         )
     } else {
         format!(
-            "{read}\n{flooded}\n{} connections, {} changes of Services, {} restarts: {}",
+            "{read}\n{flooded}\n{} connections, {} changes of Services, {} restarts, {deaths} deaths of \
+             nodes: {}",
             sums.connections,
             sums.changes,
             sums.restarts,

@@ -1,0 +1,108 @@
+//! A cluster with an agent on each node, clients outside, and load balancer IPs that lead to any of the nodes.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use serde_json::json;
+use topo_lb_core::cluster::Family;
+
+use crate::agent::Agent;
+use crate::client::Client;
+use crate::manifest::{endpoint, service, slice};
+use crate::outside::{BALANCER, idle};
+use crate::requirements;
+use crate::scene::Scene;
+
+/// The nodes besides [`HERE`](crate::scene::HERE).
+pub const OTHERS: [&str; 3] = ["beside", "there", "beyond"];
+/// The addresses of all nodes, [`HERE`](crate::scene::HERE) first.
+pub const NODES: [[&str; 2]; 4] = [
+    ["172.30.0.2", "fd00:172::2"],
+    ["172.30.0.3", "fd00:172::3"],
+    ["172.30.0.4", "fd00:172::4"],
+    ["172.30.0.5", "fd00:172::5"],
+];
+/// How long until all nodes are proved.
+pub const PROVED: Duration = Duration::from_secs(10);
+
+/// How answers of endpoints on other nodes get to clients outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Returns {
+    /// From the endpoint's node. Each node has proved the others.
+    Directly,
+    /// By the node that gave the connection its source.
+    BySource,
+}
+
+/// The scene with an agent on each node, in place of kube-proxy. A client outside dials by the node of the first one.
+///
+/// # Errors
+/// The scene cannot be made, or `body` fails.
+pub fn play(
+    returns: Returns,
+    body: impl FnOnce(&mut Scene<'_>, &mut Vec<Agent<'_>>, Client) -> Result<()>,
+) -> Result<()> {
+    requirements::command("nft", "nftables")?;
+    idle(|scene| {
+        let folder = scene.manifests.folder();
+        let mut others = Vec::new();
+        for node in OTHERS {
+            others.push(Agent::prepare(&scene.binary, scene.cluster, node, folder)?);
+        }
+        for agent in others.iter_mut().chain([&mut scene.agent]) {
+            for (flag, value) in [
+                ("--kube-proxy-replacement", ""),
+                ("--direct-return", if returns == Returns::Directly { "auto" } else { "off" }),
+                ("--max-connections", "65536"),
+                ("--max-services", "512"),
+                // Tables of four endpoints have 1,601 slots.
+                ("--max-endpoints", "16384"),
+                ("--max-flows", "65536"),
+            ] {
+                agent.set(flag, value);
+            }
+            agent.launch()?;
+        }
+        scene.agent.wait_until_ready()?;
+        others.iter_mut().try_for_each(Agent::wait_until_ready)?;
+        if returns == Returns::Directly {
+            others.iter().chain([&scene.agent]).try_for_each(wait_for_proofs)?;
+        }
+        let client = scene.cluster.guest("outside", scene.cluster.fabric())?;
+        body(scene, &mut others, client)
+    })
+}
+
+/// Waits until an agent has proved all other nodes, by both versions of IP.
+fn wait_for_proofs(agent: &Agent<'_>) -> Result<()> {
+    let answer = agent.wait_for_answer("/peers", PROVED, |answer| {
+        answer.body.matches("\"proved\"").count() == 2 * OTHERS.len()
+    });
+    answer.map(drop).with_context(|| format!("{}; the log:\n{}", agent.node(), agent.log()))
+}
+
+/// Adds a Service at port 81 of the load balancer IPs, with this port of these pods as its endpoints.
+///
+/// # Errors
+/// There is no such pod, or the manifests cannot be written.
+pub fn put(scene: &mut Scene<'_>, port: u16, pods: &[&str]) -> Result<()> {
+    let mut other = service("other", &["10.96.1.50", "fd00:96::150"], &[("http", 81, "TCP")], &[]);
+    other["spec"]["type"] = "LoadBalancer".into();
+    other["status"] = json!({"loadBalancer": {"ingress": BALANCER.map(|ip| json!({"ip": ip}))}});
+    scene.manifests.put(other);
+    for family in Family::BOTH {
+        let mut endpoints = Vec::new();
+        for pod in pods {
+            let pod = scene.cluster.pod(pod)?;
+            let address: IpAddr = match family {
+                Family::V4 => pod.ipv4.into(),
+                Family::V6 => pod.ipv6.into(),
+            };
+            endpoints.push(endpoint(&address.to_string(), &pod.node, &pod.name));
+        }
+        let family: &str = family.into();
+        scene.manifests.put(slice("other", family, &[("http", port, "TCP")], &endpoints));
+    }
+    scene.manifests.write()
+}
