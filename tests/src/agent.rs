@@ -42,12 +42,13 @@ pub struct Agent<'a> {
 }
 
 impl<'a> Agent<'a> {
-    /// Starts agents on all nodes at once, with a flag's source, in place of kube-proxy, and with tc on the
-    /// devices of the pods.
+    /// Starts agents on all nodes at once, with a flag's source, in place of kube-proxy, with tc on the
+    /// devices of the pods, and with these flags.
     pub fn start_all_from(
         binary: &Binary,
         cluster: &'a Cluster,
         source: (&'static str, &Path),
+        flags: &[(&'static str, &str)],
     ) -> Result<Vec<Self>> {
         let mut agents = Vec::new();
         for node in cluster.nodes() {
@@ -55,6 +56,7 @@ impl<'a> Agent<'a> {
             agent.set("--tc-devices", "pod*");
             agent.set("--kube-proxy-replacement", "");
             agent.set("--max-connections", "4096");
+            flags.iter().for_each(|(flag, value)| agent.set(flag, value));
             agent.launch()?;
             agents.push(agent);
         }

@@ -88,7 +88,7 @@ fn agents_follow_a_real_api_server_and_traffic_goes_on_without_it() -> Result<()
             hangzhou: client(HANGZHOU_CLIENT)?,
             shanghai: client(SHANGHAI_CLIENT)?,
         };
-        let agents = Agent::start_all_from(&binary, cluster, source)?;
+        let agents = Agent::start_all_from(&binary, cluster, source, &[])?;
         // By now the controllers have made the slices, or soon will.
         clients.hangzhou.wait_for(Via::Http, at(UD1_WITHOUT_TOPOLOGY)?, &SERVERS, SOON)?;
         topology_keys_are_obeyed(&plane, &mut clients)?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use topo_lb_tests::cluster::Cluster;
-use topo_lb_tests::kind::{CONTROL_PLANE, NEIGHBOUR, SVC_UD1};
+use topo_lb_tests::kind::{CONTROL_PLANE, NEIGHBOUR, SVC_UD1, SVC_UD1_WITHOUT_TOPOLOGY};
 use topo_lb_tests::manifest::{KUBERNETES_1_36, Manifests, endpoint, slice};
 use topo_lb_tests::scene::KEYS;
 
@@ -74,6 +74,13 @@ impl World for Files {
         let spec = &mut self.0.get("Service", SVC_UD1.0)?["spec"];
         spec["type"] = json!("NodePort");
         spec["ports"][0]["nodePort"] = json!(node_port);
+        self.0.write()
+    }
+
+    fn balance(&mut self, ip: &str) -> Result<()> {
+        let service = self.0.get("Service", SVC_UD1_WITHOUT_TOPOLOGY.0)?;
+        service["spec"]["type"] = json!("LoadBalancer");
+        service["status"] = json!({"loadBalancer": {"ingress": [{"ip": ip}]}});
         self.0.write()
     }
 

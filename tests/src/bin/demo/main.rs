@@ -2,6 +2,7 @@
 
 mod bytes;
 mod check;
+mod download;
 mod files;
 mod server;
 mod stage;

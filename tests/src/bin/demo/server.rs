@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use kube::Client;
+use k8s_openapi::api::core::v1::Service;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
 use serde_json::{Value, json};
 use topo_lb_tests::api::{create, installed, run_pod};
 use topo_lb_tests::cluster::Cluster;
@@ -108,6 +110,17 @@ impl World for Server<'_> {
         ]);
         let spec = json!({"type": "NodePort", "ports": ports});
         self.plane.change("Service", SVC_UD1.0, &json!({"spec": spec}))
+    }
+
+    fn balance(&mut self, ip: &str) -> Result<()> {
+        let name = SVC_UD1_WITHOUT_TOPOLOGY.0;
+        self.plane.change("Service", name, &json!({"spec": {"type": "LoadBalancer"}}))?;
+        let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": ip}]}}});
+        self.plane.ask(async |client| {
+            let services: Api<Service> = Api::default_namespaced(client);
+            services.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await?;
+            Ok(())
+        })
     }
 
     fn add_neighbour(&mut self) -> Result<()> {

@@ -11,7 +11,10 @@ use topo_lb_tests::agent::Agent;
 use topo_lb_tests::binary::{Binary, json_of};
 use topo_lb_tests::client::Client;
 use topo_lb_tests::cluster::Cluster;
+use topo_lb_tests::direct_return::PROVED;
+use topo_lb_tests::http::Answer;
 use topo_lb_tests::kind;
+use topo_lb_tests::netns::NetNs;
 use topo_lb_tests::traffic::{Tally, Via};
 
 use crate::bytes::Account;
@@ -108,7 +111,12 @@ impl Stage<'_> {
         };
         let agents = progress.step(title, || {
             let (flag, source) = world.source()?;
-            Agent::start_all_from(binary, &cluster, (flag, &source))
+            let flags = [
+                ("--direct-return", "auto"),
+                // A table for each load balancer IP.
+                ("--max-endpoints", "65536"),
+            ];
+            Agent::start_all_from(binary, &cluster, (flag, &source), &flags)
         })?;
         let counts = agents.iter().all(|agent| agent.pins().join("links/accounting").exists());
         let mut stage = Stage {
@@ -216,6 +224,22 @@ impl Stage<'_> {
         let (service, to, via) = (question.service.into(), question.to, question.via);
         self.rows.push(Row { check, node, service, to, via, tally, decision });
         Ok(ok)
+    }
+
+    /// The network between the nodes, which clients outside share.
+    pub(crate) fn network(&self) -> &NetNs {
+        self.cluster.fabric()
+    }
+
+    /// Waits until each agent has proved all other nodes with endpoints of Services with direct return.
+    pub(crate) fn wait_for_proofs(&self) -> Result<()> {
+        let are_proved = |answer: &Answer| {
+            let peers: Vec<Value> = serde_json::from_str(&answer.body).unwrap_or_default();
+            !peers.is_empty() && peers.iter().all(|peer| peer["state"] == "proved")
+        };
+        self.agents
+            .iter()
+            .try_for_each(|agent| agent.wait_for_answer("/peers", PROVED, are_proved).map(drop))
     }
 
     /// The last check passes only if `also` is true.

@@ -13,12 +13,15 @@ use topo_lb_tests::wait::patient;
 use topo_lb_tests::wiring::node4;
 
 use crate::check::Question;
+use crate::download::Download;
 use crate::stage::{FOLLOWS, MACHINE, OUTSIDE, Stage};
 
 /// The IPv6 address that `svc-ud1` gets.
 pub(crate) const SVC_UD1_IPV6: &str = "fd00:96::ad1";
 /// The node port that it gets.
 const NODE_PORT: u16 = 30_080;
+/// The load balancer IP that its twin gets.
+const BALANCER: &str = "203.0.113.10";
 
 pub(crate) fn tell(stage: &mut Stage<'_>) -> Result<()> {
     tutorial(stage)?;
@@ -27,7 +30,8 @@ pub(crate) fn tell(stage: &mut Stage<'_>) -> Result<()> {
     waterfall(stage)?;
     default(stage)?;
     strictness(stage)?;
-    relabelling(stage)
+    relabelling(stage)?;
+    unplugging(stage)
 }
 
 fn at(address: &str) -> Result<SocketAddr> {
@@ -196,6 +200,47 @@ fn relabelling(stage: &mut Stage<'_>) -> Result<()> {
             stage.ask(&after)?;
             stage.and_also(took <= patient(FOLLOWS));
             Ok(format!("New connections followed {} ms after the label.", took.as_millis()))
+        },
+    )
+}
+
+fn unplugging(stage: &mut Stage<'_>) -> Result<()> {
+    stage.chapter(
+        "A node is unplugged, and a download goes on",
+        "The twin gets a load balancer IP, which leads to kind-worker. That node sends packets on as they come.",
+        |stage| {
+            let (service, via, from) = (SVC_UD1_WITHOUT_TOPOLOGY.0, Via::Http, OUTSIDE);
+            let to = at(BALANCER)?;
+            let question = |name, node, pods| Question {
+                name,
+                from,
+                service,
+                to,
+                via,
+                node: Some(node),
+                pods,
+            };
+            let lead_to = |number| format!("route replace {BALANCER} via {}", node4(number));
+            stage.network().ip(&[lead_to(1)])?;
+            stage.change(|world| world.balance(BALANCER))?;
+            stage.ask_when_programmed(&question("by kind-worker", WORKER, &SERVERS))?;
+            stage.wait_for_proofs()?;
+            let download = Download::begin(stage.network(), to, &SHANGHAI)?;
+            stage.network().ip(&["link set node1 down".to_owned(), lead_to(0)])?;
+            let unplugged =
+                question("unplugged: by kind-control-plane", CONTROL_PLANE, &SHANGHAI);
+            stage.change_until(|world| world.set_ready(&HANGZHOU, false), &unplugged)?;
+            stage.ask(&unplugged)?;
+            let finished = download.finish();
+            stage.and_also(finished.is_ok());
+            stage.network().ip(&["link set node1 up".to_owned(), lead_to(1)])?;
+            let back = question("plugged in: by kind-worker", WORKER, &SERVERS);
+            stage.change_until(|world| world.set_ready(&HANGZHOU, true), &back)?;
+            stage.ask(&back)?;
+            Ok(match finished {
+                Ok(()) => "A download from shanghai, begun by kind-worker, went on by kind-control-plane.".into(),
+                Err(error) => format!("A download from shanghai was lost: {error:#}"),
+            })
         },
     )
 }

@@ -19,6 +19,9 @@ pub(crate) trait World {
     /// Gives `svc-ud1` this node port.
     fn expose(&mut self, node_port: u16) -> Result<()>;
 
+    /// Gives `svc-ud1-without-topology` this load balancer IP.
+    fn balance(&mut self, ip: &str) -> Result<()>;
+
     /// Makes the neighbour of the rack an endpoint of `svc-rack`.
     fn add_neighbour(&mut self) -> Result<()>;
 
