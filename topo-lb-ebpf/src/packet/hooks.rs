@@ -132,7 +132,10 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ve
         Verdict::ChooseEndpoint | Verdict::Forget => dropped(Hook::Ingress),
         Verdict::LeaveFragments => F::leave_fragments(skb, Hook::Ingress),
         Verdict::IcmpError => match F::error_from_client(skb) {
-            Verdict::HopError => F::send_error(skb),
+            Verdict::HopError => match F::send_error(skb) {
+                Verdict::ChooseHop => F::choose_for_error(skb),
+                verdict => verdict,
+            },
             verdict => verdict,
         },
         Verdict::Reset => F::reset(skb, Hook::Ingress),

@@ -124,16 +124,26 @@ fn prove<F: Family>(
     let Some(hop) = F::hops().get_ptr(key) else { return false };
     // SAFETY: a look-up's value, as in `known`.
     let (port, service, locality) = unsafe { ((*hop).port, (*hop).service, (*hop).locality) };
-    let Some(member) = F::members().get_ptr(&F::member_key(service, (address, port))) else {
-        return false;
-    };
-    // SAFETY: one aligned word.
-    let node = Member::node(unsafe { (&raw const (*member).state).read_volatile() });
-    let is_proved = node != 0 && peer::<F>(neighbour) == u32::from(node) | PROVED;
+    let is_proved = is_proved::<F>(service, (address, port), neighbour);
     if is_proved && opens {
         count_connection(service, Some(Locality::from_byte(locality)));
     }
     is_proved
+}
+
+/// Whether the node of an endpoint is proved, and is the next hop.
+#[inline(always)]
+pub(crate) fn is_proved<F: Family>(
+    service: u32,
+    endpoint: (F::Address, u16),
+    neighbour: [u8; 6],
+) -> bool {
+    let Some(member) = F::members().get_ptr(&F::member_key(service, endpoint)) else {
+        return false;
+    };
+    // SAFETY: one aligned word.
+    let node = Member::node(unsafe { (&raw const (*member).state).read_volatile() });
+    node != 0 && peer::<F>(neighbour) == u32::from(node) | PROVED
 }
 
 /// Remembers the fragments of a datagram whose first one is sent on.

@@ -9,11 +9,13 @@ use crate::base::checksum;
 use crate::base::clock::now;
 use crate::base::header::{Header, PacketKind, Read};
 use crate::base::transport::ports;
+use crate::decide::resolve::{Asks, Resolution};
 use crate::packet::connection::{find, holds, is_alive};
 use crate::packet::forward::forward;
 use crate::packet::four_tuple::{EntryFields, FourTuple};
-use crate::packet::hop;
-use crate::packet::onward;
+use crate::packet::hop::{self, is_of_service, is_proved};
+use crate::packet::onward::{self, is_hopped, send_by, way};
+use crate::packet::opening::decide_for;
 use crate::packet::outcomes::{Hook, count, dropped, next, unmatched};
 use crate::packet::outside::client_device;
 use crate::packet::rewrite::Write;
@@ -88,17 +90,42 @@ fn translate<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
 }
 
 /// Sends an error on to the node of the endpoint that has sent what it is about, if its flow is known (direct return).
+/// [`Verdict::ChooseHop`] if it is not.
 #[inline(always)]
 pub(crate) fn send_on<F: Translate>(skb: *mut __sk_buff) -> Verdict {
-    let hook = Hook::Ingress;
+    let (says, protocol) = answered::<F>(skb);
+    let key = says.key(protocol, FROM_CLIENT, client_device(skb));
+    let Some(address) = hop::known::<F>(&key) else { return Verdict::ChooseHop };
+    onward::send_to::<F>(skb, F::ICMP, address).unwrap_or_else(|| unmatched(Hook::Ingress))
+}
+
+/// Sends an error on by the table of its Service: a router may lead errors by another node than the flow itself.
+#[inline(always)]
+pub(crate) fn choose<F: Translate>(skb: *mut __sk_buff) -> Verdict {
+    let (says, protocol) = answered::<F>(skb);
+    let frontend = F::frontend(says.destination, says.destination_port, protocol);
+    if !is_hopped::<F>(skb) && is_of_service::<F>(&frontend) {
+        let client = (says.source, says.source_port);
+        let resolved = decide_for::<F>(&frontend, Asks::Outside, client);
+        let endpoint = F::endpoint_parts(&resolved.endpoint);
+        if resolved.verdict == Resolution::Redirect
+            && let Some(way) = way::<F>(skb, F::ICMP, endpoint.0)
+            && is_proved::<F>(resolved.service, endpoint, way.dmac)
+            && let Some(verdict) = send_by::<F>(skb, &way)
+        {
+            return verdict;
+        }
+    }
+    unmatched(Hook::Ingress)
+}
+
+/// The packet that the one that an error quotes has answered, and its protocol.
+#[inline(always)]
+fn answered<F: Translate>(skb: *mut __sk_buff) -> (FourTuple<F>, u8) {
     let at = F::header(skb, ETHERNET, false).transport + HEADER;
     let inner = F::header(skb, at, true);
     let quoted = load::<u32>(skb, inner.transport).unwrap_or_default();
-    let says = FourTuple::of_packet(&inner, quoted).reversed();
-    let key = says.key(inner.protocol, FROM_CLIENT, client_device(skb));
-    let sent =
-        hop::known::<F>(&key).and_then(|address| onward::send_to::<F>(skb, F::ICMP, address));
-    sent.unwrap_or_else(|| unmatched(hook))
+    (FourTuple::of_packet(&inner, quoted).reversed(), inner.protocol)
 }
 
 /// Makes the error quote the packet that `answer` would reply to. Returns whether it succeeded.

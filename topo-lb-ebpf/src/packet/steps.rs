@@ -97,6 +97,8 @@ steps! {
     error_from_client, error_from_client4, error_from_client6: icmp::from_client;
     /// Sends an ICMP error on to the node of the endpoint.
     send_error, send_error4, send_error6: icmp::send_on;
+    /// Sends it on by the table.
+    choose_for_error, choose_for_error4, choose_for_error6: icmp::choose;
     /// Handles an ICMP error to a client.
     error_to_client, error_to_client4, error_to_client6: icmp::to_client;
     /// Refuses a packet by a RST.

@@ -341,10 +341,18 @@ fn fragments_and_icmp_errors_take_the_same_way() -> Result<()> {
             .write(&mut error, &answer[14..14 + 28])?;
         let mut error = arriving(error);
         expect_sent_on(programs, "an error", &error)?;
-        // About an answer to nobody.
-        error[14 + 28 + 20 + 3] ^= 1;
+        // By another node than the flow itself.
+        let mut elsewhere = error.clone();
+        elsewhere[14 + 28 + 20 + 3] ^= 1;
+        expect_sent_on(programs, "an error by the table", &elsewhere)?;
+        programs.know_peer(NEIGHBOUR, NODE.into())?;
+        let (verdict, _) = programs.run_on(UPLINK, Hook::ExternalIngress, &elsewhere)?;
+        ensure!(verdict == NEXT, "a node that is not proved: verdict {verdict}");
+        // About an answer of no Service.
+        programs.know_peer(NEIGHBOUR, u32::from(NODE) | PROVED)?;
+        error[14 + 28 + 20 + 1] ^= 1;
         let (verdict, _) = programs.run_on(UPLINK, Hook::ExternalIngress, &error)?;
-        ensure!(verdict == NEXT, "an error about another flow: verdict {verdict}");
+        ensure!(verdict == NEXT, "an error about nothing of ours: verdict {verdict}");
         Ok(())
     })
 }
