@@ -250,6 +250,37 @@ fn what_another_node_has_sent_on_gets_an_own_endpoint_or_a_source_and_never_goes
 }
 
 #[test]
+fn two_frontends_of_one_endpoint_are_told_apart() -> Result<()> {
+    on_node(|programs| {
+        scene(programs)?;
+        for parts in FAMILIES {
+            let Parts { client, here, is_v6, .. } = parts;
+            let own = [(at(here), Locality::Node)];
+            let first = at(balancer(is_v6));
+            let second = SocketAddr::new(first.ip(), 81);
+            programs.expose_to_peers(1, first, TCP, &own)?;
+            serve(programs, 3, second, TCP, &[parts.there])?;
+            programs.expose_to_peers(3, second, TCP, &own)?;
+            let mut sources = Vec::new();
+            for to in [first, second] {
+                let syn = frame::tcp(at(client), to, Tcp::Syn(999));
+                let (verdict, from, endpoint) = run(programs, &syn)?;
+                ensure!((verdict, endpoint) == (NEXT, at(here)), "verdict {verdict}: {endpoint}");
+                sources.push(from);
+            }
+            ensure!(sources[0] == at(client) && sources[1] != sources[0], "{sources:?}");
+            for (source, frontend) in sources.into_iter().zip([first, second]) {
+                let answer = frame::tcp(at(here), source, Tcp::SynAck);
+                let (_, out) = programs.run_on(UPLINK, Hook::ExternalEgress, &answer)?;
+                let says = says(&out).context("the answer")?;
+                ensure!(says == (frontend, at(client)), "{says:?}");
+            }
+        }
+        Ok(())
+    })
+}
+
+#[test]
 fn an_open_flow_stays_at_its_node_and_a_new_one_goes_where_the_table_says() -> Result<()> {
     on_node(|programs| {
         scene(programs)?;
