@@ -48,6 +48,13 @@ layout! {
 pub const PROBE_PORT: u16 = 19_877;
 /// The hop limit of probes: no kernel forwards them.
 pub const PROBE_HOPS: u8 = 1;
+/// One end of each probe, in place of a client outside: an address of documentation (RFC 5737), which no host has.
+/// Network order.
+pub const PROBE_CLIENT4: [u8; 4] = [192, 0, 2, 1];
+/// The same of IPv6 (RFC 3849).
+pub const PROBE_CLIENT6: [u8; 16] = [0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+/// The first bytes behind its UDP header.
+pub const PROBE_MAGIC: [u8; 8] = *b"topo-lb\0";
 /// Bytes of a probe behind its UDP header.
 pub const PROBE_BYTES: usize = 280;
 /// Most bytes of a probe's frame: Ethernet, IPv6, UDP.

@@ -12,7 +12,7 @@ use topo_lb_common::backend::{Backend4, Backend6, Locality};
 use topo_lb_common::connected::Connected;
 use topo_lb_common::connection::{Connection, Fragment, Translation, Tuple};
 use topo_lb_common::flow::{Flow, Flows};
-use topo_lb_common::hop::Hop;
+use topo_lb_common::hop::{Hop, PROBE_CLIENT4, PROBE_CLIENT6};
 use topo_lb_common::members::MemberKey;
 use topo_lb_common::openings::Openings;
 use topo_lb_common::range::Range;
@@ -87,6 +87,8 @@ pub(crate) trait Family: Sized + 'static {
     const LOOPBACK: Self::Address;
     /// The address of all zeros.
     const NOWHERE: Self::Address;
+    /// One end of each probe between agents.
+    const PROBE_CLIENT: Self::Address;
     const IS_V6: bool;
     /// Whether these frontends are translated; otherwise they only say which ports are node ports.
     /// kube-proxy serves node ports at 127.0.0.0/8, and not at `::1`.
@@ -334,6 +336,7 @@ impl Family for V4 {
 
     const LOOPBACK: u32 = u32::from_ne_bytes([127, 0, 0, 1]);
     const NOWHERE: u32 = 0;
+    const PROBE_CLIENT: u32 = u32::from_ne_bytes(PROBE_CLIENT4);
     const IS_V6: bool = false;
     const SERVES_LOOPBACK: bool = true;
 
@@ -398,6 +401,15 @@ impl Family for V6 {
 
     const LOOPBACK: [u32; 4] = [0, 0, 0, 1_u32.to_be()];
     const NOWHERE: [u32; 4] = [0; 4];
+    const PROBE_CLIENT: [u32; 4] = {
+        let (words, _) = PROBE_CLIENT6.as_chunks();
+        [
+            u32::from_ne_bytes(words[0]),
+            u32::from_ne_bytes(words[1]),
+            u32::from_ne_bytes(words[2]),
+            u32::from_ne_bytes(words[3]),
+        ]
+    };
     const IS_V6: bool = true;
     const SERVES_LOOPBACK: bool = false;
 

@@ -88,6 +88,12 @@ fn look_up<F: Family>(key: &FrontendOf<F>) -> Option<*const u32> {
     F::services().get_ptr(key).or_else(|| F::services().get_ptr(key))
 }
 
+/// Whether there is such a frontend.
+#[inline(always)]
+pub(crate) fn is_there<F: Family>(frontend: &FrontendOf<F>) -> bool {
+    look_up::<F>(frontend).is_some()
+}
+
 /// Whether a record is this frontend's.
 #[inline(always)]
 fn is_of<F: Family>(record: NonNull<F::Record>, frontend: &FrontendOf<F>) -> bool {

@@ -139,7 +139,10 @@ fn find<F: Family>(frontend: &FrontendOf<F>, asks: Asks) -> Found<F> {
 /// Whether this node has an endpoint for what other nodes send on.
 #[inline(always)]
 pub(crate) fn has_own<F: Family>(frontend: &FrontendOf<F>) -> bool {
-    records::peek::<F>(&Frontend { protocol: frontend.protocol | PEERS, ..*frontend })
+    let own = Frontend { protocol: frontend.protocol | PEERS, ..*frontend };
+    records::peek::<F>(&own)
+        // Twice: as `records::is_there`.
+        .or_else(|| records::peek::<F>(&own))
         // SAFETY: a field of a record.
         .is_some_and(|record| unsafe { *RecordFields::<F>::of(record).count } != 0)
 }

@@ -184,10 +184,10 @@ fn filter<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Filter
                 && is_source_port(port)
                 && F::look_for_reply(skb) == Verdict::Translate
         };
-        return if has_bit::<F>(destination, port) || is_reply() {
-            Filtered::Service
-        } else if clients == Clients::Outside && probe::may_be(&packet) {
+        return if clients == Clients::Outside && probe::may_be(&packet) {
             Filtered::Probe
+        } else if has_bit::<F>(destination, port) || is_reply() {
+            Filtered::Service
         } else {
             collision::filter::<F>(skb, &packet)
         };

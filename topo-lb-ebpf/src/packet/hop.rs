@@ -10,7 +10,7 @@
 )]
 
 use aya_ebpf::bindings::{__sk_buff, BPF_ANY};
-use topo_lb_common::address::{Frontend, PEERS, TCP};
+use topo_lb_common::address::{Frontend, PEERS, TCP, UDP};
 use topo_lb_common::backend::Locality;
 use topo_lb_common::connection::{ANSWERED, HOP, TICK, lifetime};
 use topo_lb_common::hop::{Hop, PROVED};
@@ -22,15 +22,17 @@ use crate::base::clock::now;
 use crate::base::family::{Family, FrontendOf, TupleOf};
 use crate::base::header::PacketKind;
 use crate::base::transport::{ports_of, transport};
+use crate::decide::records::is_there;
 use crate::decide::resolve::{Asks, Resolution, count as count_connection, has_own};
 use crate::packet::connection;
 use crate::packet::four_tuple::FourTuple;
 use crate::packet::fragment;
 use crate::packet::note;
-use crate::packet::onward::{is_hopped, peer, send_by, way};
+use crate::packet::onward::{is_hopped, peer, send_by, sender, way};
 use crate::packet::opening::decide_for;
 use crate::packet::outcomes::Hook;
 use crate::packet::outside::{Clients, enter, is_denied};
+use crate::packet::own;
 use crate::packet::state;
 use crate::packet::tc::{Translate, client_key};
 use crate::packet::verdict::Verdict;
@@ -45,7 +47,8 @@ pub(crate) fn send_known<F: Translate>(skb: *mut __sk_buff, is_chosen: bool) -> 
     let opens = connection::opens(header.protocol, &transport);
     let without = if opens { Verdict::ChooseEndpoint } else { Verdict::Stray };
     let says = FourTuple::<F>::of_packet(&header, transport.ports);
-    if is_hopped::<F>(skb) {
+    let sender = sender(skb);
+    if is_hopped::<F>(skb, sender) {
         let frontend = F::frontend(says.destination, says.destination_port, header.protocol);
         if has_own::<F>(&frontend) {
             enter(skb, Clients::Hopped);
@@ -60,7 +63,7 @@ pub(crate) fn send_known<F: Translate>(skb: *mut __sk_buff, is_chosen: bool) -> 
     let Some(address) = known::<F>(&key) else {
         return if is_chosen { without } else { Verdict::ChooseHop };
     };
-    let way = way::<F>(skb, header.protocol, address);
+    let way = way::<F>(skb, header.protocol, address, sender);
     let is_proved = || way.as_ref().is_some_and(|way| prove::<F>(&key, address, way.dmac, opens));
     if is_chosen && !is_proved() {
         let _ = F::hops().remove(&key);
@@ -82,8 +85,13 @@ pub(crate) fn choose<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let without = if opens { Verdict::ChooseEndpoint } else { Verdict::Stray };
     let says = FourTuple::<F>::of_packet(&header, transport.ports);
     let frontend = F::frontend(says.destination, says.destination_port, header.protocol);
+    let key = client_key(skb, &says, header.protocol);
     let is_denied = opens && is_denied::<F>(&frontend, says.source);
-    if is_denied || !F::is_unicast(says.source) || !is_of_service::<F>(&frontend) {
+    if is_denied
+        || !F::is_unicast(says.source)
+        || !is_of_service::<F>(&frontend)
+        || header.protocol == UDP && own::is_own::<F>(&key, now())
+    {
         return without;
     }
     let client = (says.source, says.source_port);
@@ -101,7 +109,6 @@ pub(crate) fn choose<F: Translate>(skb: *mut __sk_buff) -> Verdict {
         service: resolved.service,
         last_used: ticks(),
     };
-    let key = client_key(skb, &says, header.protocol);
     // A full map forgets an entry.
     if F::hops().insert(&key, &hop, BPF_ANY.into()).is_err() {
         return without;
@@ -138,7 +145,9 @@ pub(crate) fn is_proved<F: Family>(
     endpoint: (F::Address, u16),
     neighbour: [u8; 6],
 ) -> bool {
-    let Some(member) = F::members().get_ptr(&F::member_key(service, endpoint)) else {
+    let key = F::member_key(service, endpoint);
+    // Twice: as `records::is_there`.
+    let Some(member) = F::members().get_ptr(&key).or_else(|| F::members().get_ptr(&key)) else {
         return false;
     };
     // SAFETY: one aligned word.
@@ -159,7 +168,7 @@ fn remember_fragments<F: Translate>(skb: *mut __sk_buff, endpoint: F::Address) {
 #[inline(always)]
 pub(crate) fn is_of_service<F: Family>(frontend: &FrontendOf<F>) -> bool {
     let peers = Frontend { protocol: frontend.protocol | PEERS, ..*frontend };
-    F::services().get_ptr(&peers).is_some()
+    is_there::<F>(&peers)
 }
 
 /// A flow that is sent on.

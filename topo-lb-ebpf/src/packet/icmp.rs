@@ -14,7 +14,7 @@ use crate::packet::connection::{find, holds, is_alive};
 use crate::packet::forward::forward;
 use crate::packet::four_tuple::{EntryFields, FourTuple};
 use crate::packet::hop::{self, is_of_service, is_proved};
-use crate::packet::onward::{self, is_hopped, send_by, way};
+use crate::packet::onward::{self, is_hopped, send_by, sender, way};
 use crate::packet::opening::decide_for;
 use crate::packet::outcomes::{Hook, count, dropped, next, unmatched};
 use crate::packet::outside::client_device;
@@ -104,12 +104,13 @@ pub(crate) fn send_on<F: Translate>(skb: *mut __sk_buff) -> Verdict {
 pub(crate) fn choose<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let (says, protocol) = answered::<F>(skb);
     let frontend = F::frontend(says.destination, says.destination_port, protocol);
-    if !is_hopped::<F>(skb) && is_of_service::<F>(&frontend) {
+    let sender = sender(skb);
+    if !is_hopped::<F>(skb, sender) && is_of_service::<F>(&frontend) {
         let client = (says.source, says.source_port);
         let resolved = decide_for::<F>(&frontend, Asks::Outside, client);
         let endpoint = F::endpoint_parts(&resolved.endpoint);
         if resolved.verdict == Resolution::Redirect
-            && let Some(way) = way::<F>(skb, F::ICMP, endpoint.0)
+            && let Some(way) = way::<F>(skb, F::ICMP, endpoint.0, sender)
             && is_proved::<F>(resolved.service, endpoint, way.dmac)
             && let Some(verdict) = send_by::<F>(skb, &way)
         {

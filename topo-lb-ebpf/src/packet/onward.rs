@@ -36,19 +36,27 @@ pub(crate) fn peer<F: Family>(ethernet: [u8; 6]) -> u32 {
     maps::PEERS.get_ptr(&key).map_or(0, |value| unsafe { value.read_volatile() })
 }
 
-/// Whether another node has sent a packet on: it has made its one hop.
+/// The address of a packet's sender; zeros if it cannot be read.
 #[inline(always)]
-pub(crate) fn is_hopped<F: Family>(skb: *mut __sk_buff) -> bool {
-    may_be(skb) && load(skb, SENDER).is_some_and(|sender| peer::<F>(sender) != 0)
+pub(crate) fn sender(skb: *mut __sk_buff) -> [u8; 6] {
+    load(skb, SENDER).unwrap_or_default()
 }
 
-/// The kernel's answer about the way to an endpoint, if that leads by the uplink by which a packet has come. Without an
-/// address of the next hop's if the neighbour is not known.
+/// Whether another node has sent a packet on, which has this `sender`: it has made its one hop.
+#[inline(always)]
+pub(crate) fn is_hopped<F: Family>(skb: *mut __sk_buff, sender: [u8; 6]) -> bool {
+    may_be(skb) && peer::<F>(sender) != 0
+}
+
+/// The kernel's answer about the way to an endpoint, if that leads by the uplink by which a packet has come, and not back
+/// to its `sender`: a router without a better route would send it here again. Without an address of the next hop's if the
+/// neighbour is not known.
 #[inline(always)]
 pub(crate) fn way<F: Route>(
     skb: *mut __sk_buff,
     protocol: u8,
     endpoint: F::Address,
+    sender: [u8; 6],
 ) -> Option<FibLookup> {
     let snat = SNAT.get_ptr(0)?;
     let (own, uplink) = F::own_fields(snat);
@@ -61,7 +69,7 @@ pub(crate) fn way<F: Route>(
     let mut way = snat::no_question();
     let answer = snat::ask::<F>(skb, &mut way, protocol, own, endpoint);
     let is_way = matches!(answer, BPF_FIB_LKUP_RET_SUCCESS | BPF_FIB_LKUP_RET_NO_NEIGH);
-    (is_way && way.ifindex == uplink).then_some(way)
+    (is_way && way.ifindex == uplink && way.dmac != sender).then_some(way)
 }
 
 /// Sends a packet on towards an endpoint, if the route leads by the uplink. `None`: it may not, and is unchanged; or it
@@ -72,10 +80,11 @@ pub(crate) fn send_to<F: Route + Write>(
     protocol: u8,
     endpoint: F::Address,
 ) -> Option<Verdict> {
-    if is_hopped::<F>(skb) {
+    let sender = sender(skb);
+    if is_hopped::<F>(skb, sender) {
         return None;
     }
-    let way = way::<F>(skb, protocol, endpoint)?;
+    let way = way::<F>(skb, protocol, endpoint, sender)?;
     send_by::<F>(skb, &way)
 }
 

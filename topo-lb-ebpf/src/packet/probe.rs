@@ -4,10 +4,10 @@
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers::bpf_skb_load_bytes;
 use topo_lb_common::address::UDP;
-use topo_lb_common::hop::{PROBE_BYTES, PROBE_PORT, Probe};
+use topo_lb_common::hop::{PROBE_BYTES, PROBE_HOPS, PROBE_MAGIC, PROBE_PORT, Probe};
 use topo_lb_common::packets::Outcome;
 
-use crate::base::access::{ETHERNET, device, length};
+use crate::base::access::{ETHERNET, device, length, load};
 use crate::base::header::Read;
 use crate::base::maps::{PROBES, RETURNS_DIRECTLY};
 use crate::base::transport::ports;
@@ -16,19 +16,25 @@ use crate::packet::outcomes::{Hook, next};
 use crate::packet::outside::is_for_another_host;
 use crate::packet::verdict::Verdict;
 
-/// Whether a packet to no frontend may be a probe.
+/// Whether a packet may be a probe: no host has the address of one of its ends. To be asked before whether the other one
+/// is a frontend.
 #[inline(always)]
 pub(crate) fn may_be<F: Read>(packet: &PacketSummary<F>) -> bool {
     RETURNS_DIRECTLY.load() != 0
         && packet.ports == ports(PROBE_PORT, PROBE_PORT)
         && packet.protocol == UDP
+        && (packet.source == F::PROBE_CLIENT || packet.destination == F::PROBE_CLIENT)
 }
 
-/// Gives a frame with the length of a probe to the agent, and drops it.
+/// Gives a probe, which nobody has forwarded, to the agent, and drops it.
 #[inline(always)]
 pub(crate) fn hear<F: Read>(skb: *mut __sk_buff) -> Verdict {
-    let bytes = ETHERNET + F::BYTES + 8 + PROBE_BYTES as u32;
-    if length(skb) != bytes || is_for_another_host(skb) {
+    let payload = ETHERNET + F::BYTES + 8;
+    let bytes = payload + PROBE_BYTES as u32;
+    let is_probe = length(skb) == bytes
+        && load(skb, ETHERNET + if F::IS_V6 { 7 } else { 8 }) == Some(PROBE_HOPS)
+        && load(skb, payload) == Some(u64::from_ne_bytes(PROBE_MAGIC));
+    if !is_probe || is_for_another_host(skb) {
         return next(Hook::Ingress, Outcome::Untouched);
     }
     if let Some(mut entry) = PROBES.reserve_untyped::<Probe>(0) {

@@ -238,6 +238,10 @@ fn send_on<F: FastPath + InPlace + Route>(frame: *mut xdp_md) -> Option<u32> {
         return None;
     }
     let ends = next_hop::<F>(frame, packet.protocol, &extent, (own, flow.endpoint))?;
+    // As tc: not back to where it comes from.
+    if ends.0 == sender {
+        return None;
+    }
     flow.note(ticks);
     frame::hop::<F>(frame, &packet, ends)?;
     done_by_xdp(Outcome::SentOn);

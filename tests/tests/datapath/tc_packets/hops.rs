@@ -1,14 +1,14 @@
 //! Direct return: packets that are sent on to the node of their endpoint as they came.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use etherparse::{Icmpv4Type, PacketBuilder, icmpv4};
 use topo_lb_common::address::{TCP, UDP};
 use topo_lb_common::backend::Locality;
-use topo_lb_common::hop::PROVED;
+use topo_lb_common::hop::{PROBE_BYTES, PROBE_HOPS, PROBE_MAGIC, PROBE_PORT, PROVED};
 use topo_lb_tests::frame::{self, NODE_MAC, Tcp, VM_MAC, ip, says, wrong_checksums};
 use topo_lb_tests::packets::{BACK, DROP, Hook, NEXT, Programs};
 use topo_lb_tests::requirements::kernel;
@@ -243,6 +243,117 @@ fn what_another_node_has_sent_on_gets_an_own_endpoint_or_a_source_and_never_goes
                 let (verdict, from, at_last) = run(programs, &packet)?;
                 let wanted = (NEXT, other, at(parts.here));
                 ensure!((verdict, from, at_last) == wanted, "verdict {verdict}: {at_last}");
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Checks that neither tc nor XDP sends a packet anywhere.
+fn expect_untouched(programs: &mut Programs, what: &str, packet: &[u8]) -> Result<()> {
+    let (verdict, out) = programs.run_on(UPLINK, Hook::ExternalIngress, packet)?;
+    ensure!(verdict == NEXT && out == packet, "{what}: verdict {verdict}, {out:02x?}");
+    Ok(())
+}
+
+#[test]
+fn nothing_goes_back_to_where_it_comes_from() -> Result<()> {
+    on_node(|programs| {
+        scene(programs)?;
+        for Parts { client, is_v6, .. } in FAMILIES {
+            let to = balancer(is_v6);
+            expect_sent_on(programs, "opens", &tcp(client, to, Tcp::Syn(999)))?;
+            for packet in [tcp(client, to, Tcp::Ack), udp(client, to)] {
+                expect_sent_on(programs, "goes on", &packet)?;
+            }
+        }
+        // The route to the endpoint is that to the router by now, which sends the packets here.
+        programs.forget_peer(NEIGHBOUR)?;
+        for Parts { client, is_v6, .. } in FAMILIES {
+            let to = balancer(is_v6);
+            let mut packet = tcp(client, to, Tcp::Ack);
+            packet[6..12].copy_from_slice(&NEIGHBOUR);
+            expect_untouched(programs, "a segment", &packet)?;
+            // Datagrams begin anew.
+            let mut packet = udp(client, to);
+            packet[6..12].copy_from_slice(&NEIGHBOUR);
+            let before = programs.totals(Hook::ExternalIngress)?.sent_on;
+            let (verdict, from, _) = run(programs, &packet)?;
+            ensure!(from != at(client), "verdict {verdict}: the client's own address");
+            ensure!(programs.totals(Hook::ExternalIngress)?.sent_on == before);
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn what_answers_a_datagram_of_this_node_is_this_node_s() -> Result<()> {
+    on_node(|programs| {
+        scene(programs)?;
+        for Parts { client, is_v6, .. } in FAMILIES {
+            let to = balancer(is_v6);
+            programs.expose(7, at(to), UDP, &[])?;
+            programs.run_on(
+                UPLINK,
+                Hook::ExternalEgress,
+                &frame::udp(at(to), at(client), b"who?"),
+            )?;
+            expect_untouched(programs, "an answer", &udp(client, to))?;
+        }
+        Ok(())
+    })
+}
+
+/// A frame between two hosts, with the ports of probes and this payload.
+fn like_a_probe(from: &str, to: &str, hops: u8, payload: &[u8]) -> Vec<u8> {
+    let at = |ip: &str| SocketAddr::new(ip.parse().expect("an address"), PROBE_PORT);
+    let mut packet = frame::udp(at(from), at(to), payload);
+    if packet[14] >> 4 == 4 {
+        let sum = u16::from_be_bytes([packet[24], packet[25]]);
+        let sum = u32::from(sum) + (u32::from(packet[22]) - u32::from(hops)) * 0x100;
+        packet[24..26].copy_from_slice(&((sum + (sum >> 16)) as u16).to_be_bytes());
+        packet[22] = hops;
+    } else {
+        packet[21] = hops;
+    }
+    packet
+}
+
+#[test]
+fn only_probes_are_taken_for_probes_whatever_else_is_at_their_addresses() -> Result<()> {
+    let probe: Vec<u8> = PROBE_MAGIC.into_iter().chain([0; PROBE_BYTES - 8]).collect();
+    let other = vec![0; PROBE_BYTES];
+    on_node(|programs| {
+        scene(programs)?;
+        for (client, host, frontend) in [
+            ("192.0.2.1", "10.244.1.3", "198.51.100.1"),
+            ("2001:db8::1", "fd00:244:1::3", "2001:db8:b::1"),
+        ] {
+            // A Service at their port, and one whose mark is that of the other end.
+            for (index, address) in [(20, frontend), (21, client)] {
+                let at = SocketAddr::new(address.parse()?, PROBE_PORT);
+                programs.expose_outside(index, at, TCP, &[])?;
+            }
+            for (from, to) in [(client, frontend), (frontend, client)] {
+                let packet = like_a_probe(from, to, PROBE_HOPS, &probe);
+                let (verdict, _) = programs.run_on(UPLINK, Hook::ExternalIngress, &packet)?;
+                ensure!(verdict == DROP, "a probe from {from} to {to}: verdict {verdict}");
+                for (what, packet) in [
+                    ("one that was forwarded", like_a_probe(from, to, 64, &probe)),
+                    ("one that says something else", like_a_probe(from, to, PROBE_HOPS, &other)),
+                    ("one of another length", like_a_probe(from, to, PROBE_HOPS, &probe[1..])),
+                ] {
+                    expect_untouched(programs, what, &packet)?;
+                }
+            }
+            for (from, to) in [(host, frontend), ("10.9.9.9", "10.244.1.3")] {
+                if let (Ok(from), Ok(to)) = (from.parse::<IpAddr>(), to.parse::<IpAddr>())
+                    && from.is_ipv4() == to.is_ipv4()
+                {
+                    let packet =
+                        like_a_probe(&from.to_string(), &to.to_string(), PROBE_HOPS, &probe);
+                    expect_untouched(programs, "between others", &packet)?;
+                }
             }
         }
         Ok(())

@@ -229,11 +229,8 @@ impl Prober {
 
     fn hear(&mut self, frame: &[u8]) {
         let now = Instant::now();
-        let card = frame.get(6..).and_then(|rest| rest.first_chunk()).ok_or(Ignored::Garbage);
-        let result = card.and_then(|card| self.prover.admits(*card, now)).and_then(|()| {
-            let (envelope, payload) = Envelope::read(frame).ok_or(Ignored::Garbage)?;
-            self.prover.hear(&envelope, payload, now)
-        });
+        let read = Envelope::read(frame).ok_or(Ignored::Garbage);
+        let result = read.and_then(|(envelope, payload)| self.prover.hear(&envelope, payload, now));
         match result {
             Ok(None) => {}
             Ok(Some(outgoing)) => {

@@ -8,7 +8,7 @@ use etherparse::{
     UdpHeader,
 };
 
-use topo_lb_common::hop::{PROBE_HOPS, PROBE_PORT};
+use topo_lb_common::hop::{PROBE_CLIENT4, PROBE_CLIENT6, PROBE_HOPS, PROBE_PORT};
 
 use crate::cluster::Family;
 
@@ -30,12 +30,12 @@ pub struct Envelope {
     pub destination: IpAddr,
 }
 
-/// In place of a client outside: an address of documentation (RFC 5737, RFC 3849), which no host has.
+/// In place of a client outside: an address of documentation, which no host has.
 #[must_use]
 pub const fn client(family: Family) -> IpAddr {
     match family {
-        Family::V4 => IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
-        Family::V6 => IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
+        Family::V4 => IpAddr::V4(Ipv4Addr::from_octets(PROBE_CLIENT4)),
+        Family::V6 => IpAddr::V6(Ipv6Addr::from_octets(PROBE_CLIENT6)),
     }
 }
 

@@ -14,9 +14,8 @@
 
 use std::sync::Arc;
 
-use topo_lb_common::hop::PROBE_BYTES;
+use topo_lb_common::hop::{PROBE_BYTES, PROBE_MAGIC as MAGIC};
 
-const MAGIC: [u8; 8] = *b"topo-lb\0";
 /// An agent does not answer one of another version: then connections get source NAT.
 pub const VERSION: u8 = 1;
 /// A Node's name is a DNS subdomain (RFC 1123).

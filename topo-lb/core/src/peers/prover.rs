@@ -343,11 +343,17 @@ impl Prover {
         self.secret.hash_one(("cookie", peer.ethernet, peer.version)).max(1)
     }
 
-    /// Whether a frame of this card is to be read: a flood that comes by a router takes nothing from nodes.
-    pub fn admits(&mut self, card: [u8; 6], now: Instant) -> Result<(), Ignored> {
+    /// Whether a message of this card is to be answered: a flood that comes by a router takes nothing from nodes. What shows
+    /// a number that only this node has made comes from who gets frames at this card, and is always admitted: a Pod that
+    /// sends by a node's card takes nothing from that.
+    fn admits(&mut self, card: [u8; 6], is_shown: bool, now: Instant) -> Result<(), Ignored> {
         let group = self.secret.hash_one(("card", card)) as usize % CARDS;
-        let admitted = self.of_cards.get_mut(group).is_none_or(|rate| rate.take(now));
-        if admitted { Ok(()) } else { Err(Ignored::Flood) }
+        let rate = self.of_cards.get_mut(group);
+        if is_shown || rate.is_none_or(|rate| rate.take(now)) {
+            Ok(())
+        } else {
+            Err(Ignored::Flood)
+        }
     }
 
     /// Takes in a frame of another node, and returns what to say to that.
@@ -373,6 +379,11 @@ impl Prover {
         if by_client != outside || !self.frontends.contains(&frontend) || !is_other {
             return Err(Ignored::Unasked);
         }
+        let is_shown = match message.kind {
+            Kind::Hello => message.cookie == self.cookie(&peer(envelope.from, envelope.family())),
+            Kind::Answer { .. } => self.nonces.contains_key(&message.nonce),
+        };
+        self.admits(envelope.from, is_shown, now)?;
         match message.kind {
             Kind::Hello => self.answer(envelope, message, now).map(Some),
             Kind::Answer { knows } => self.take_answer(envelope, &message, knows, now),

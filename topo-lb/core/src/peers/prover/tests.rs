@@ -457,11 +457,26 @@ fn a_flood_of_strangers_gets_few_answers_and_keeps_none_from_nodes() {
 fn a_flood_of_one_card_leaves_the_others_theirs() {
     let now = Instant::now();
     let mut prover = Prover::new("a".into(), RandomState::new(), [], now);
-    let mut admitted = |card, now| (0..1_000).filter(|_| prover.admits(card, now).is_ok()).count();
+    let mut admitted =
+        |card, now| (0..1_000).filter(|_| prover.admits(card, false, now).is_ok()).count();
     assert_eq!(admitted(mac(1), now), 64);
     assert_eq!(admitted(mac(1), now + SECOND), 64);
     let all = (2..60).map(|number| admitted(mac(number), now)).filter(|taken| *taken > 0).count();
     assert!(all > 30, "{all}");
+}
+
+/// A Pod can send by the card of its node.
+#[test]
+fn what_others_send_by_a_node_s_card_ends_no_proof() {
+    let mut world = World::new();
+    world.pass(Duration::ZERO);
+    for _ in 0..60 {
+        for number in 0..1_000 {
+            world.hear(0, mac(1), &hello("x", number));
+        }
+        world.pass(SECOND);
+    }
+    assert_eq!(world.proved(0), ["b", "c"]);
 }
 
 #[test]
