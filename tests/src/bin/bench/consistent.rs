@@ -19,6 +19,7 @@ use topo_lb_tests::population::Population;
 use topo_lb_tests::records::Records;
 use topo_lb_tests::wait::PATIENCE;
 
+use crate::accounting::spent;
 use crate::api;
 use crate::control_plane::{MEGABYTE, processor_seconds, resident, wait_for_watches};
 use crate::ground::{Effort, Ground, HERE};
@@ -44,10 +45,10 @@ pub(crate) fn tables(effort: Effort) -> Vec<Figure> {
     let made = |without: Option<u32>| {
         let endpoints = (0..MOST).filter(|number| Some(*number) != without).map(endpoint).collect();
         let parts = [Part { weight: 1, endpoints }];
-        let begun = Instant::now();
+        let before = spent();
         let (row, shares) = maglev::apportioned(black_box(&parts));
         black_box(shares.table(&row));
-        begun.elapsed().as_secs_f64() * 1e3
+        (spent() - before) * 1e3
     };
     let (mut built, mut changed) = (Sample::default(), Sample::default());
     for round in 0..effort.of(5, 100) {

@@ -203,7 +203,7 @@ const PARTS: [(&str, &str, &[&str]); 9] = [
          selects all of them to the last record, and *policy_failures* counts what failed of the \
          connections of a client that connects to Services of it all the time. \
          *services_added_cpu_seconds* and *services_deleted_cpu_seconds* are the agent's processor time for so many Services \
-         (*changed*) that come or go at once, when each of the others has had a connection. *maglev_build_ms* is the time to \
+         (*changed*) that come or go at once, when each of the others has had a connection. *maglev_build_ms* is the processor time to \
          make the largest table of a consistent choice, *maglev_change_ms* that of its successor without one endpoint. The \
          other rows of *consistent* are Services of 100 endpoints with such a choice: one endpoint of one of them goes and \
          another comes, until the new table is in the map, with `--max-endpoints` for all of them (*room*); *narrowed* have \
