@@ -38,8 +38,8 @@ Examples:
   cargo xtask bench --write-docs --from docs/performance/report.json
                                                  # writes these again, and measures nothing")]
 pub(crate) struct Args {
-    /// Only these parts: connect, external, accounting, dns, kernel, probes, control-plane, first-contact, view, rollout,
-    /// advice
+    /// Only these parts: connect, external, direct-return, accounting, dns, kernel, probes, control-plane,
+    /// first-contact, view, rollout, advice
     #[arg(long, value_name = "PART")]
     part: Vec<String>,
     /// Few sizes and few rounds

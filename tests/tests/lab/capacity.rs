@@ -237,7 +237,7 @@ fn a_service_whose_new_endpoints_have_no_room_keeps_those_that_serve() -> Result
             ensure!(metrics.lines().any(|line| line == "topo_lb_narrowed_services 1"), "{metrics}");
             ensure!(
                 scene.agent.log().contains(
-                    "at most 6 of their endpoints (4 over IPv6) are used by default/echo"
+                    "at most 6 of their endpoints (4 over IPv6), other ones on each node, are used at random by default/echo"
                 )
             );
 
@@ -302,7 +302,7 @@ fn without_kube_proxy_frontends_share_their_endpoints_and_a_service_without_room
                 ensure!(metrics.lines().any(|other| other == line), "{metrics}");
             }
             let log = scene.agent.log();
-            let said = "at most 6 of their endpoints (4 over IPv6) are used by default/next";
+            let said = "at most 6 of their endpoints (4 over IPv6), other ones on each node, are used at random by default/next";
             ensure!(log.contains(said), "{log}");
 
             scene.remove("Service", "first")?;

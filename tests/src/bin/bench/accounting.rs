@@ -86,7 +86,7 @@ fn walk(ground: &Ground<'_>, agent: &Agent<'_>, effort: Effort) -> Result<Figure
 const SENT: &str = "topo_lb_tcp_sent_bytes_total{namespace=\"default\",service=\"held\"";
 
 /// The processor time of this thread, in seconds.
-fn spent() -> f64 {
+pub(crate) fn spent() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }

@@ -117,25 +117,36 @@ const PARTS: [(&str, &str, &[&str]); 9] = [
          the time by the rules of *nftables* by that of topo-lb. *xdp_oneway_ratio* is the same of \
          datagrams that nobody answers. *xdp_swap_kpps* is the rate of one core, by its CPU time, at which XDP sends on \
          datagrams of established flows to an endpoint of another node, and a program of XDP that swaps the addresses \
-         of every datagram and sends it back; *xdp_swap_ratio* is the one by the other.",
+         of every datagram and sends it back; *xdp_swap_ratio* is the one by the other. \
+         *external_direct_ratio* (new connections) and *external_direct_open_ratio* (exchanges on an open one) are a load \
+         balancer IP whose endpoints are on another node, with direct return: by forwarding without any proxy on the same \
+         way, the request by one node, the answer straight from the other. There are 100 such Services of two endpoints; \
+         *source NAT* is one that has no direct return, whose answers go back by the first node. *xdp_direct_kpps* and \
+         *xdp_direct_ratio* are as *xdp_swap_ratio* of known flows with direct return.",
         &[
             "external_local_ratio",
             "external_remote_ratio",
             "external_other_ratio",
             "external_udp_pps_ratio",
             "external_noise_ratio",
+            "external_direct_ratio",
+            "external_direct_open_ratio",
             "external_serial_kcps",
             "external_serial_pause_ms",
             "xdp_drop_ratio",
             "xdp_forward_ratio",
             "xdp_oneway_ratio",
             "xdp_swap_ratio",
+            "xdp_direct_ratio",
             "external_us",
+            "external_direct_us",
+            "external_direct_open_us",
             "external_udp_kpps",
             "xdp_drop_ns",
             "xdp_forward_ns",
             "xdp_oneway_ns",
             "xdp_swap_kpps",
+            "xdp_direct_kpps",
         ],
     ),
     (
@@ -192,7 +203,11 @@ const PARTS: [(&str, &str, &[&str]); 9] = [
          selects all of them to the last record, and *policy_failures* counts what failed of the \
          connections of a client that connects to Services of it all the time. \
          *services_added_cpu_seconds* and *services_deleted_cpu_seconds* are the agent's processor time for so many Services \
-         (*changed*) that come or go at once, when each of the others has had a connection.",
+         (*changed*) that come or go at once, when each of the others has had a connection. *maglev_build_ms* is the processor time to \
+         make the largest table of a consistent choice, *maglev_change_ms* that of its successor without one endpoint. The \
+         other rows of *consistent* are Services of 100 endpoints with such a choice: one endpoint of one of them goes and \
+         another comes, until the new table is in the map, with `--max-endpoints` for all of them (*room*); *narrowed* have \
+         no table for lack of it.",
         &[
             "program_seconds",
             "start_seconds",
@@ -212,6 +227,14 @@ const PARTS: [(&str, &str, &[&str]); 9] = [
             "cpu_churn_percent",
             "status_mb_per_hour",
             "status_cpu_seconds_per_hour",
+            "maglev_build_ms",
+            "maglev_change_ms",
+            "consistent_event_to_map_p99_ms",
+            "consistent_churn_percent",
+            "consistent_start_seconds",
+            "consistent_narrowed",
+            "consistent_rss_mb",
+            "consistent_maps_mb",
         ],
     ),
     (

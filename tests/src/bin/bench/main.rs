@@ -4,8 +4,10 @@ mod accounting;
 mod advice;
 mod api;
 mod connect;
+mod consistent;
 mod control_plane;
 mod curve;
+mod direct_return;
 mod dns;
 mod document;
 mod exchange;
@@ -32,6 +34,7 @@ mod turnover;
 mod uplink;
 mod view;
 mod xdp;
+mod xdp_direct;
 
 use std::fs;
 use std::io::{Write as _, stdout};
@@ -96,6 +99,8 @@ enum Part {
     Accounting,
     /// Exchanges, connections in series and datagrams of clients outside of the nodes; frames as from a card, by XDP
     External,
+    /// Clients outside with direct return, by tc and XDP; tables of a consistent choice
+    DirectReturn,
     /// Queries to the agent's resolver, and by it to the cluster DNS
     Dns,
     /// Run time of each program, measured by the kernel; writes and memory of the maps of Services
@@ -162,10 +167,11 @@ fn measure(effort: Effort, parts: &[Part]) -> Result<Report> {
     let wanted = |part| parts.is_empty() || parts.contains(&part);
     let mut results: Vec<Figure> = Vec::new();
     type Measure = fn(&Ground<'_>, Effort, &dyn Fn(&str)) -> Result<Vec<Figure>>;
-    let parts: [(Part, Measure); 10] = [
+    let parts: [(Part, Measure); 11] = [
         (Part::Connect, connect::measure),
         (Part::Accounting, accounting::measure),
         (Part::External, external::measure),
+        (Part::DirectReturn, direct_return::measure),
         (Part::Dns, dns::measure),
         (Part::Kernel, kernel::measure),
         (Part::Probes, probes::measure),

@@ -60,7 +60,7 @@ pub(crate) fn measure(
         let (all, publishing) = write(&mut reconciler, datapath.maps_directory(), services)?;
         whole.add(milliseconds(all));
         published.add(milliseconds(publishing));
-        memory = megabytes(datapath.maps_directory())?;
+        memory = megabytes(datapath.maps_directory(), &[maps::SERVICES4, maps::RECORDS4])?;
     }
     let time = |maps: &str, sample| {
         Figure::new("services_write_ms", "ms", sample).with("services", services).with("maps", maps)
@@ -104,10 +104,10 @@ fn write(
     Ok((all, publishing))
 }
 
-/// What the kernel accounts for the maps of IPv4 Services, in 10⁶ bytes.
-fn megabytes(pin_dir: &Path) -> Result<f64> {
+/// What the kernel accounts for these maps, in 10⁶ bytes.
+pub(crate) fn megabytes(pin_dir: &Path, names: &[&str]) -> Result<f64> {
     let mut bytes = 0;
-    for name in [maps::SERVICES4, maps::RECORDS4] {
+    for name in names {
         let map = MapData::from_pin(pin_dir.join(name))?;
         let facts = format!("/proc/self/fdinfo/{}", map.fd().as_fd().as_raw_fd());
         let facts = fs::read_to_string(facts)?;

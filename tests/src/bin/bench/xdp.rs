@@ -46,36 +46,41 @@ const SLOW: &str = "topo-lb --xdp off";
 const RULES: &str = "nftables";
 const EMPTY_XDP: &str = "an empty XDP program";
 const EMPTY_TC: &str = "an empty tc program";
-const SWAP: &str = "an XDP program that swaps addresses";
+pub(crate) const SWAP: &str = "an XDP program that swaps addresses";
 
 /// Frames of one client.
 #[derive(Clone, Copy)]
-struct Flows {
-    from: Ipv4Addr,
-    count: u16,
+pub(crate) struct Flows {
+    pub(crate) from: Ipv4Addr,
+    pub(crate) count: u16,
     /// The other end of the uplink answers them.
-    is_answered: bool,
+    pub(crate) is_answered: bool,
 }
 
 /// What a node has to do with frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Task {
+pub(crate) enum Task {
     Drop,
     SendOn,
 }
 
 /// One of those that are compared.
-struct Contender<'a> {
-    by: &'static str,
+pub(crate) struct Contender<'a> {
+    pub(crate) by: &'static str,
     uplink: &'a Uplink<'a>,
     generator: Generator,
     /// Nanoseconds of the node for a frame.
-    times: Sample,
+    pub(crate) times: Sample,
 }
 
 impl<'a> Contender<'a> {
     /// Takes datagrams of 64 bytes to this address.
-    fn new(by: &'static str, uplink: &'a Uplink<'a>, flows: Flows, to: SocketAddr) -> Result<Self> {
+    pub(crate) fn new(
+        by: &'static str,
+        uplink: &'a Uplink<'a>,
+        flows: Flows,
+        to: SocketAddr,
+    ) -> Result<Self> {
         let mut payload = [0; 22];
         payload[0] = if flows.is_answered { ASKS } else { 0 };
         let mut frame = udp((flows.from, FIRST).into(), to, &payload);
@@ -237,9 +242,14 @@ fn swaps(
     Ok(figures)
 }
 
-fn rounds(contenders: &mut [Contender<'_>], task: Task, effort: Effort) -> Result<()> {
-    let frames = effort.of(1 << 13, 1 << 15);
-    for round in 0..=effort.of(2, 15) {
+/// How many turns of each count, and frames of a turn.
+pub(crate) fn turns(effort: Effort) -> (u32, u64) {
+    effort.of((2, 1 << 13), (15, 1 << 15))
+}
+
+pub(crate) fn rounds(contenders: &mut [Contender<'_>], task: Task, effort: Effort) -> Result<()> {
+    let (turns, frames) = turns(effort);
+    for round in 0..=turns {
         for Contender { by, uplink, generator, times } in &mut *contenders {
             let work = uplink.take(generator, frames)?;
             // The first round warms the caches, and opens the flows.

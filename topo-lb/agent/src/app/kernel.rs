@@ -221,7 +221,9 @@ impl Kernel {
             };
             let what = match meanwhile {
                 Meanwhile::KubeProxy => "left to kube-proxy are",
-                Meanwhile::Narrowed => "at most 6 of their endpoints (4 over IPv6) are used by",
+                Meanwhile::Narrowed => {
+                    "at most 6 of their endpoints (4 over IPv6), other ones on each node, are used at random by"
+                }
                 Meanwhile::LastGood => "the last endpoints, which may be out of date, are kept by",
                 Meanwhile::DirectDials => {
                     "served, but direct dials are neither refused nor steered, are"

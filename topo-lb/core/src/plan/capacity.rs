@@ -169,7 +169,9 @@ impl Meanwhile {
     pub const fn sentence(self) -> &'static str {
         match self {
             Self::KubeProxy => "is left to kube-proxy, whole",
-            Self::Narrowed => "uses at most 6 of its endpoints (4 over IPv6)",
+            Self::Narrowed => {
+                "uses at most 6 of its endpoints (4 over IPv6) at random, other ones on each node"
+            }
             Self::LastGood => "keeps its last endpoints, which may be out of date",
             Self::Refused => "is refused, as its policy is strict",
             Self::DirectDials => {

@@ -82,69 +82,117 @@ impl Shares {
         let of =
             |(chosen, &slots): (&Chosen, &u16)| Asking::new(hash(chosen.address()), size, slots);
         let mut all: Vec<Asking> = row.iter().zip(&self.0).map(of).collect();
-        let nobody = Slot { rank: u16::MAX, owner: u16::MAX };
-        let mut table = vec![nobody; size.into()];
-        // Shares add up to the slots, so nobody asks in vain.
-        let mut waiting: Vec<u16> = (0..all.len() as u16).collect();
-        while let Some(owner) = waiting.pop() {
-            while all[usize::from(owner)].lacks > 0 {
-                let (at, rank) = all[usize::from(owner)].ask(size);
-                let (asking, held) = (Slot { rank, owner }, &mut table[usize::from(at)]);
-                // Of two that have it at the same place.
-                let lot = |slot: &Slot| (all[usize::from(slot.owner)].lot(at), slot.owner);
-                let order = rank.cmp(&held.rank).then_with(|| lot(&asking).cmp(&lot(held)));
-                if order.is_lt() {
-                    let loser = std::mem::replace(held, asking).owner;
-                    all[usize::from(owner)].lacks -= 1;
-                    if let Some(it) = all.get_mut(usize::from(loser)) {
-                        it.lacks += 1;
-                        waiting.push(loser);
+        let mut owners = vec![NOBODY; size.into()];
+        // All ask for the slot at the same place of their permutations, then for the next: so what is given to
+        // somebody there stays his, and one bit tells the many who come late.
+        let mut taken = vec![0_u64; usize::from(size).div_ceil(64)];
+        let mut asking: Vec<u16> = (0..all.len() as u16).collect();
+        let mut asked = vec![(0, 0); all.len()];
+        let mut given: Vec<u16> = Vec::with_capacity(all.len());
+        let mut free = usize::from(size);
+        while free > LEFT {
+            let mut count = 0;
+            for &owner in &asking {
+                let at = all[usize::from(owner)].ask(size);
+                asked[count] = (owner, at);
+                // Without a branch, as nobody can predict it.
+                count += usize::from(taken[usize::from(at / 64)] >> (at % 64) & 1 == 0);
+            }
+            for &(owner, at) in &asked[..count] {
+                let held = &mut owners[usize::from(at)];
+                if *held == NOBODY {
+                    given.push(at);
+                } else {
+                    // Of two that have it at the same place.
+                    let lot = |owner: u16| (all[usize::from(owner)].lot(at), owner);
+                    if lot(*held) < lot(owner) {
+                        continue;
                     }
+                    all[usize::from(*held)].lacks += 1;
                 }
+                *held = owner;
+                all[usize::from(owner)].lacks -= 1;
+            }
+            if !given.is_empty() {
+                free -= given.len();
+                given.drain(..).for_each(|at| taken[usize::from(at / 64)] |= 1 << (at % 64));
+                asking.retain(|&owner| all[usize::from(owner)].lacks > 0);
             }
         }
-        table.into_iter().map(|slot| row[usize::from(slot.owner)]).collect()
+        // Most of the asking would be for the last slots: where they are in the permutations is computed instead.
+        let left = (0..size).filter(|at| owners[usize::from(*at)] == NOBODY).collect::<Vec<_>>();
+        let mut wishes = Vec::with_capacity(asking.len() * left.len());
+        for owner in asking {
+            let it = &all[usize::from(owner)];
+            let inverse = inverse(it.step, size);
+            let wish = |&at: &u16| (it.distance(at, inverse, size), it.lot(at), owner, at);
+            wishes.extend(left.iter().map(wish));
+        }
+        wishes.sort_unstable();
+        // Shares add up to the slots, so nobody asks in vain.
+        for (.., owner, at) in wishes {
+            let (held, it) = (&mut owners[usize::from(at)], &mut all[usize::from(owner)]);
+            if *held == NOBODY && it.lacks > 0 {
+                *held = owner;
+                it.lacks -= 1;
+            }
+        }
+        owners.into_iter().map(|owner| row[usize::from(owner)]).collect()
     }
 }
 
+/// How many slots are given to those in whose permutations they are earliest, without asking.
+const LEFT: usize = 64;
+
+/// In place of an owner.
+const NOBODY: u16 = u16::MAX;
+
 /// An endpoint that lacks slots.
 struct Asking {
-    lacks: u16,
     hash: u64,
+    lacks: u16,
     /// The next slot in its permutation.
     at: u16,
     step: u16,
-    /// How many it has asked for.
-    rank: u16,
-}
-
-/// Who has a slot.
-#[derive(Clone, Copy)]
-struct Slot {
-    /// The slot's place in the owner's permutation.
-    rank: u16,
-    owner: u16,
 }
 
 impl Asking {
     fn new(hash: u64, size: u16, lacks: u16) -> Self {
         let (at, step) = (hash % u64::from(size), hash >> 32);
         let step = 1 + step % u64::from(size - 1).max(1);
-        Self { lacks, hash, at: at as u16, step: step as u16, rank: 0 }
+        Self { hash, lacks, at: at as u16, step: step as u16 }
     }
 
-    /// The next slot, and its place in the permutation.
-    const fn ask(&mut self, size: u16) -> (u16, u16) {
-        let (at, rank) = (self.at, self.rank);
+    /// The next slot.
+    const fn ask(&mut self, size: u16) -> u16 {
+        let at = self.at;
         let next = at as u32 + self.step as u32;
         self.at = if next >= size as u32 { next - size as u32 } else { next } as u16;
-        self.rank += 1;
-        (at, rank)
+        at
+    }
+
+    /// How far behind the next slot another one is in the permutation. `inverse`: that of the step.
+    const fn distance(&self, at: u16, inverse: u16, size: u16) -> u16 {
+        let ahead = (at as u32 + size as u32 - self.at as u32) % size as u32;
+        (ahead * inverse as u32 % size as u32) as u16
     }
 
     const fn lot(&self, at: u16) -> u32 {
         mixed(self.hash ^ at as u64) as u32
     }
+}
+
+/// What a step is to be multiplied by for 1 modulo `size`, a prime: its power of `size` - 2 (Fermat).
+const fn inverse(step: u16, size: u16) -> u16 {
+    let (mut power, mut result, mut exponent) = (step as u32, 1, size.saturating_sub(2));
+    while exponent > 0 {
+        if exponent % 2 == 1 {
+            result = result * power % size as u32;
+        }
+        power = power * power % size as u32;
+        exponent /= 2;
+    }
+    result as u16
 }
 
 /// The same on all nodes, for all releases with the same `LAYOUT`.
