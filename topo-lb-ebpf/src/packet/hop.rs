@@ -48,7 +48,7 @@ pub(crate) fn send_known<F: Translate>(skb: *mut __sk_buff, is_chosen: bool) -> 
     let without = if opens { Verdict::ChooseEndpoint } else { Verdict::Stray };
     let says = FourTuple::<F>::of_packet(&header, transport.ports);
     let sender = sender(skb);
-    if is_hopped::<F>(skb, sender) {
+    if !is_chosen && is_hopped::<F>(skb, sender) {
         let frontend = F::frontend(says.destination, says.destination_port, header.protocol);
         if has_own::<F>(&frontend) {
             enter(skb, Clients::Hopped);
@@ -60,18 +60,25 @@ pub(crate) fn send_known<F: Translate>(skb: *mut __sk_buff, is_chosen: bool) -> 
     if opens && header.protocol == TCP && !is_chosen {
         return Verdict::ChooseHop;
     }
-    let Some(address) = known::<F>(&key) else {
+    let ticks = ticks();
+    let Some(flow) = find::<F>(&key, ticks) else {
         return if is_chosen { without } else { Verdict::ChooseHop };
     };
-    let way = way::<F>(skb, header.protocol, address, sender);
-    let is_proved = || way.as_ref().is_some_and(|way| prove::<F>(&key, address, way.dmac, opens));
-    if is_chosen && !is_proved() {
-        let _ = F::hops().remove(&key);
-        return without;
+    flow.note(ticks);
+    let way = way::<F>(skb, header.protocol, flow.endpoint, sender);
+    if is_chosen {
+        let is_proved = way.as_ref().is_some_and(|way| flow.is_proved(way.dmac));
+        if !is_proved {
+            let _ = F::hops().remove(&key);
+            return without;
+        }
+        if opens {
+            flow.count();
+        }
     }
     let Some(way) = way else { return without };
     if header.kind == PacketKind::First {
-        remember_fragments::<F>(skb, address);
+        remember_fragments::<F>(skb, flow.endpoint);
     }
     send_by::<F>(skb, &way).unwrap_or(without)
 }
@@ -119,26 +126,8 @@ pub(crate) fn choose<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     Verdict::SendHop
 }
 
-/// Whether the node of a flow's endpoint is proved, and is the next hop: `neighbour`, zeros if that has to be asked for
-/// its address first. Then a new flow is counted.
-#[inline(always)]
-fn prove<F: Family>(
-    key: &TupleOf<F>,
-    address: F::Address,
-    neighbour: [u8; 6],
-    opens: bool,
-) -> bool {
-    let Some(hop) = F::hops().get_ptr(key) else { return false };
-    // SAFETY: a look-up's value, as in `known`.
-    let (port, service, locality) = unsafe { ((*hop).port, (*hop).service, (*hop).locality) };
-    let is_proved = is_proved::<F>(service, (address, port), neighbour);
-    if is_proved && opens {
-        count_connection(service, Some(Locality::from_byte(locality)));
-    }
-    is_proved
-}
-
-/// Whether the node of an endpoint is proved, and is the next hop.
+/// Whether the node of an endpoint is proved, and is the next hop: `neighbour`, zeros if that has to be asked for its
+/// address first.
 #[inline(always)]
 pub(crate) fn is_proved<F: Family>(
     service: u32,
@@ -210,6 +199,22 @@ impl<F: Family> Flow<F> {
         let phase = u32::from(port);
         let periods = self.last_used.wrapping_add(phase) ^ ticks.wrapping_add(phase);
         periods >> (state::REFRESH - TICK) != 0
+    }
+
+    /// As [`is_proved`], of the flow's endpoint.
+    #[inline(always)]
+    fn is_proved(&self, neighbour: [u8; 6]) -> bool {
+        // SAFETY: as in `find`.
+        let (service, port) = unsafe { ((*self.entry).service, (*self.entry).port) };
+        is_proved::<F>(service, (self.endpoint, port), neighbour)
+    }
+
+    /// Counts a new flow.
+    #[inline(always)]
+    fn count(&self) {
+        // SAFETY: as in `find`.
+        let (service, locality) = unsafe { ((*self.entry).service, (*self.entry).locality) };
+        count_connection(service, Some(Locality::from_byte(locality)));
     }
 
     /// Notes the time of a packet.
