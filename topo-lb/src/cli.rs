@@ -27,7 +27,7 @@ pub use agent::{AgentArgs, node_name};
 pub use agents::{AgentsArgs, AgentsNamespace};
 pub use check::CheckArgs;
 pub use dns::DnsArgs;
-pub use frontends::{FrontendArgs, Frontends};
+pub use frontends::{DirectReturn, FrontendArgs, Frontends};
 pub use healthz::HealthzArgs;
 pub use lint::LintArgs;
 pub use migrate::MigrateArgs;

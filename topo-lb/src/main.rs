@@ -8,9 +8,9 @@ use anyhow::Context as _;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use topo_lb::cli::{
-    AgentArgs, CheckArgs, CleanupArgs, Command, ExplainArgs, LintArgs, ListArgs, MigrateArgs,
-    Output, PodTask, ProbeArgs, TopArgs, TraceArgs, TryArgs, ViewArgs, kube_target, name,
-    node_name,
+    AgentArgs, CheckArgs, CleanupArgs, Command, DirectReturn, ExplainArgs, LintArgs, ListArgs,
+    MigrateArgs, Output, PodTask, ProbeArgs, TopArgs, TraceArgs, TryArgs, ViewArgs, kube_target,
+    name, node_name,
 };
 use topo_lb::commands::list::Listed;
 use topo_lb::commands::{check, list, migrate, top, trace, try_out, view};
@@ -286,6 +286,7 @@ fn run_check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         replacement: args.kube_proxy_replacement.then(|| check::Replacement {
             health: args.healthz.healthz_bind_address,
             devices: args.external_devices.clone(),
+            direct_return: args.direct_return == DirectReturn::Auto,
         }),
     };
     let report = check::run(&options);

@@ -25,7 +25,7 @@ use topo_lb_tests::wait::{patient, until};
 
 /// The other nodes, and the addresses of all.
 const OTHERS: [&str; 3] = ["beside", "there", "beyond"];
-const NODES: [[&str; 2]; 4] = [
+pub(crate) const NODES: [[&str; 2]; 4] = [
     ["172.30.0.2", "fd00:172::2"],
     ["172.30.0.3", "fd00:172::3"],
     ["172.30.0.4", "fd00:172::4"],
@@ -48,7 +48,15 @@ fn ways() -> [(Via, SocketAddr); 4] {
 }
 
 /// The scene with an agent on each node; each has proved the others. A client outside dials by the node of the first one.
-fn play(
+pub(crate) fn play(
+    body: impl FnOnce(&mut Scene<'_>, &mut Vec<Agent<'_>>, Client) -> Result<()>,
+) -> Result<()> {
+    play_with("auto", body)
+}
+
+/// Like [`play`], with this value of `--direct-return`.
+pub(crate) fn play_with(
+    direct_return: &str,
     body: impl FnOnce(&mut Scene<'_>, &mut Vec<Agent<'_>>, Client) -> Result<()>,
 ) -> Result<()> {
     requirements::command("nft", "nftables")?;
@@ -61,7 +69,7 @@ fn play(
         for agent in others.iter_mut().chain([&mut scene.agent]) {
             for (flag, value) in [
                 ("--kube-proxy-replacement", ""),
-                ("--direct-return", "auto"),
+                ("--direct-return", direct_return),
                 ("--max-connections", "16384"),
                 ("--max-services", "512"),
                 // Tables of four endpoints have 1,601 slots.
@@ -74,7 +82,7 @@ fn play(
         }
         scene.agent.wait_until_ready()?;
         others.iter_mut().try_for_each(Agent::wait_until_ready)?;
-        for agent in others.iter().chain([&scene.agent]) {
+        for agent in others.iter().chain([&scene.agent]).filter(|_| direct_return == "auto") {
             wait_for_proofs(agent)?;
         }
         let client = scene.cluster.guest("outside", scene.cluster.fabric())?;
@@ -240,14 +248,15 @@ fn dial_during(
     to: SocketAddr,
     work: impl FnOnce() -> Result<()>,
 ) -> Result<(u32, Vec<String>)> {
+    const LONG: Duration = Duration::from_secs(10);
     let done = AtomicBool::new(false);
     let dial = || {
         let (mut answered, mut others) = (0, Vec::new());
         while !done.load(Ordering::Relaxed) {
             // A SYN that reaches the dead node is sent again after 1, 2 and 4 s.
-            match TcpStream::connect_timeout(&to, patient(Duration::from_secs(10))) {
+            match TcpStream::connect_timeout(&to, patient(LONG)) {
                 Err(error) => others.push(format!("dialling: {error}")),
-                Ok(stream) => match ask(&stream) {
+                Ok(stream) => match ask(&stream, LONG) {
                     Ok(_) => answered += 1,
                     Err(error) => others.push(format!("{error:#}")),
                 },
@@ -264,9 +273,9 @@ fn dial_during(
     })
 }
 
-/// Asks a pod's server by HTTP for its name.
-fn ask(mut stream: &TcpStream) -> Result<String> {
-    stream.set_read_timeout(Some(patient(Duration::from_secs(10))))?;
+/// Asks a pod's server by HTTP for its name, and waits so long for the answer (see [`patient`]).
+pub(crate) fn ask(mut stream: &TcpStream, limit: Duration) -> Result<String> {
+    stream.set_read_timeout(Some(patient(limit)))?;
     stream.write_all(b"GET / HTTP/1.1\r\nHost: lab\r\n\r\n")?;
     let mut bytes = [0; 512];
     let read = stream.read(&mut bytes)?;

@@ -25,6 +25,7 @@ mod outside;
 mod peers;
 mod policies;
 mod restarts;
+mod return_check;
 mod self_test;
 mod sockets;
 mod startup;
