@@ -18,7 +18,7 @@ use topo_lb_tests::outside::{BALANCER, idle};
 use topo_lb_tests::pod;
 use topo_lb_tests::process::printed;
 use topo_lb_tests::requirements;
-use topo_lb_tests::router::announce;
+use topo_lb_tests::router::{Speaker, announce};
 use topo_lb_tests::scene::{ALL, FOLLOWS, HERE, Scene};
 use topo_lb_tests::traffic::{Socket, Via};
 use topo_lb_tests::wait::{patient, until};
@@ -286,18 +286,19 @@ pub(crate) fn ask(mut stream: &TcpStream, limit: Duration) -> Result<String> {
 
 /// Routers as in a rack: three nodes announce the address by BGP, and the fabric spreads flows over them by addresses and
 /// ports. Each node that goes takes only its own endpoint's connections along.
-#[test]
-fn routers_spread_flows_over_nodes_of_which_any_may_die() -> Result<()> {
+fn rack(speaker: Speaker) -> Result<()> {
     const CONNECTIONS: usize = 300;
+    /// How long until the fabric has or leaves a route.
+    const ROUTES: Duration = Duration::from_secs(10);
     play(|scene, others, mut client| {
         let [four, _] = BALANCER;
         let to = SocketAddr::new(four.parse()?, 80);
         scene.cluster.fabric().set(&[("ipv4/fib_multipath_hash_policy", "1")])?;
         scene.cluster.fabric().ip(&[format!("route del {four}")])?;
         let announcing = [(HERE, NODES[0][0]), ("beside", NODES[1][0]), ("there", NODES[2][0])];
-        let routers = announce(scene.cluster, four, &announcing)?;
+        let routers = announce(scene.cluster, four, &announcing, speaker)?;
         let ways_to = |wanted: usize| {
-            until("routes", PROVED, || {
+            until("routes", ROUTES, || {
                 let routes = scene
                     .cluster
                     .fabric()
@@ -340,6 +341,16 @@ fn routers_spread_flows_over_nodes_of_which_any_may_die() -> Result<()> {
         drop(routers);
         Ok(())
     })
+}
+
+#[test]
+fn routers_of_bird_spread_flows_over_nodes_of_which_any_may_die() -> Result<()> {
+    rack(Speaker::Bird)
+}
+
+#[test]
+fn routers_of_frr_spread_flows_over_nodes_of_which_any_may_die() -> Result<()> {
+    rack(Speaker::Frr)
 }
 
 #[test]
