@@ -153,7 +153,8 @@ fn run_explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     let mut report = match &args.agent {
         None => explain::report(&state, &node, scope, &ids),
         Some(url) => {
-            let said = block_on(top::get(url, "/peers"))??;
+            let said = block_on(top::get(url, "/peers"))?;
+            let said = said.with_context(|| format!("the agent at {url} cannot be asked"))?;
             let peers: Option<Vec<Status>> = serde_json::from_str(&said)
                 .with_context(|| format!("{url}/peers: the agent has another version"))?;
             let direct_return = peers.is_some();
@@ -228,7 +229,7 @@ fn run_list(args: &ListArgs) -> anyhow::Result<ExitCode> {
         list::View::Peers => {
             let said = match args.listen {
                 Listen::On(address) => block_on(top::get(&format!("http://{address}"), "/peers"))?,
-                Listen::Off => Ok("null".to_owned()),
+                Listen::Off => Err(anyhow::anyhow!("it does not listen")),
             };
             list::list_peers(&args.pin.pin_dir, said)?
         }

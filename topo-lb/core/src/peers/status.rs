@@ -44,8 +44,8 @@ pub enum Unproved {
     NoNeighbour(IpAddr),
     /// Nobody answers.
     #[error(
-        "no agent answers at {}, its next hop: it is a router, no agent runs there, it has no direct return or another \
-         version, or the network drops addresses that are not its own",
+        "no agent answers at {}, its next hop: that is a router, no agent runs there or it takes no part (`topo-lb check` \
+         there says why), or the network drops addresses that are not its own",
         ethernet(*.0)
     )]
     NoAnswer([u8; 6]),

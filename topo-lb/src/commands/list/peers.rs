@@ -38,7 +38,8 @@ pub fn list_peers(pin_dir: &Path, said: anyhow::Result<String>) -> Result<Listed
     let entries = entries(pin_dir)?;
     let said = said.and_then(|said| Ok(serde_json::from_str::<Option<Vec<PeerRow>>>(&said)?));
     let (said, trouble) = match said {
-        Ok(said) => (said.unwrap_or_default(), None),
+        Ok(Some(said)) => (said, None),
+        Ok(None) => (Vec::new(), Some("the agent of this host has no direct return".to_owned())),
         Err(error) => {
             let trouble =
                 format!("names and reasons are missing, as the agent does not say them: {error:#}");

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::peers::status::PeerState;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
@@ -154,7 +155,7 @@ impl World {
     /// What a node says of another by IPv4.
     fn reason(&self, at: usize, of: usize) -> String {
         let all = self.agents[at].as_ref().expect("it runs").all();
-        let status = all.into_iter().find(|it| *it.node == *NAMES[of] && it.family == "IPv4");
+        let status = all.into_iter().find(|it| *it.node == *NAMES[of] && it.family == Family::V4);
         status.and_then(|status| status.reason).unwrap_or_default()
     }
 }
