@@ -1,6 +1,7 @@
 //! A cluster with an agent on each node, clients outside, and load balancer IPs that lead to any of the nodes.
 
-use std::net::IpAddr;
+use std::io::{Read, Write as _};
+use std::net::{IpAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -13,6 +14,7 @@ use crate::manifest::{endpoint, service, slice};
 use crate::outside::{BALANCER, idle};
 use crate::requirements;
 use crate::scene::Scene;
+use crate::wait::patient;
 
 /// The nodes besides [`HERE`](crate::scene::HERE).
 pub const OTHERS: [&str; 3] = ["beside", "there", "beyond"];
@@ -72,6 +74,39 @@ pub fn play(
         let client = scene.cluster.guest("outside", scene.cluster.fabric())?;
         body(scene, &mut others, client)
     })
+}
+
+/// Asks a pod's server by HTTP for its name, and waits so long for the answer (see [`patient`]).
+///
+/// # Errors
+/// There is none in time.
+pub fn ask(mut stream: &TcpStream, limit: Duration) -> Result<String> {
+    stream.set_read_timeout(Some(patient(limit)))?;
+    stream.write_all(REQUEST)?;
+    answer(stream)
+}
+
+/// What a client sends.
+pub const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: lab\r\n\r\n";
+
+/// The pod that a whole answer names.
+///
+/// # Errors
+/// It is none.
+pub fn answer(mut stream: impl Read) -> Result<String> {
+    let mut bytes = [0; 512];
+    let read = stream.read(&mut bytes)?;
+    named(&bytes[..read])
+}
+
+/// The same of bytes.
+///
+/// # Errors
+/// They are none.
+pub fn named(answer: &[u8]) -> Result<String> {
+    let text = std::str::from_utf8(answer)?;
+    let (_, name) = text.split_once("\r\n\r\n").with_context(|| format!("{text:?}"))?;
+    Ok(name.to_owned())
 }
 
 /// Waits until an agent has proved all other nodes, by both versions of IP.

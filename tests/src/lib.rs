@@ -98,5 +98,6 @@ pub mod transfer;
 pub mod verifier;
 pub mod view_page;
 pub mod virtio;
+pub mod vrrp;
 pub mod wait;
 pub mod wiring;

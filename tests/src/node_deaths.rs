@@ -1,11 +1,10 @@
 //! Nodes that die and come back under load. Three nodes announce a load balancer IP by BGP, and the fabric spreads flows
 //! over them by addresses and ports. One after the other is drained for one Service, cut off, and led back.
 
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,12 +17,12 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::agent::Agent;
-use crate::direct_return::{NODES, PROVED, Returns, play, put};
+use crate::direct_return::{NODES, PROVED, REQUEST, Returns, answer, ask, named, play, put};
 use crate::outside::BALANCER;
 use crate::pod;
 use crate::process::printed;
 use crate::report::Report;
-use crate::router::announce;
+use crate::router::{Speaker, announce};
 use crate::scene::{ALL, FOLLOWS, HERE, Scene};
 use crate::traffic::Via;
 use crate::wait::{patient, until};
@@ -59,6 +58,8 @@ pub struct Outcome {
     pub answered: u64,
     /// New connections that were not.
     pub failed: Vec<String>,
+    /// How long the slowest of those that were took.
+    pub slowest: Duration,
 }
 
 impl From<Outcome> for Report {
@@ -82,13 +83,12 @@ const DYING: [(&str, &str, &str); 3] =
 const CLIENTS: u8 = 8;
 /// How long a client waits. A SYN that a dead node gets is sent again after 1, 2 and 4 s.
 const WAITS: Duration = Duration::from_secs(15);
-const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: lab\r\n\r\n";
 
 /// Runs the cluster while nodes die.
 ///
 /// # Errors
 /// The cluster, a router or an agent does not come up, or does not follow.
-pub fn run(load: Load, returns: Returns, deaths: Deaths) -> Result<Outcome> {
+pub fn run(load: Load, returns: Returns, speaker: Speaker, deaths: Deaths) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     raise_limit()?;
     play(returns, |scene, others, mut client| {
@@ -102,13 +102,13 @@ pub fn run(load: Load, returns: Returns, deaths: Deaths) -> Result<Outcome> {
             .collect::<Vec<_>>())?;
         let announcing: Vec<_> =
             DYING.iter().zip(NODES).map(|((node, ..), [four, _])| (*node, four)).collect();
-        let _routers = announce(scene.cluster, four, &announcing)?;
+        let _routers = announce(scene.cluster, four, &announcing, speaker)?;
         wait_for_ways(scene, four, DYING.len())?;
         client.wait_for(Via::Http, all, &ALL, FOLLOWS)?;
         put(scene, pod::PORT, &ALL)?;
         client.wait_for(Via::Http, living, &ALL, FOLLOWS)?;
         let mut open = fabric.run(|| open(all, load.open))?;
-        let (answered, failed) = dial_during(scene, living, load.per_second, |scene| {
+        let dialled = dial_during(scene, living, load.per_second, |scene| {
             for number in 0..deaths.count {
                 let begun = Instant::now();
                 let (node, pod, link) = DYING[number % DYING.len()];
@@ -139,7 +139,8 @@ pub fn run(load: Load, returns: Returns, deaths: Deaths) -> Result<Outcome> {
             }
             Ok(())
         })?;
-        (outcome.answered, outcome.failed) = (answered, failed);
+        let Dialled { answered, slowest, failed } = dialled;
+        (outcome.answered, outcome.slowest, outcome.failed) = (answered, slowest, failed);
         Ok(())
     })?;
     Ok(outcome)
@@ -190,27 +191,12 @@ type Open = (TcpStream, String);
 /// Opens connections, and asks each for its pod.
 fn open(to: SocketAddr, count: usize) -> Result<Vec<Open>> {
     let open = |number: usize| {
-        let mut stream = TcpStream::connect_timeout(&to, patient(WAITS))
+        let stream = TcpStream::connect_timeout(&to, patient(WAITS))
             .with_context(|| format!("connection {number}"))?;
-        stream.set_read_timeout(Some(patient(WAITS)))?;
-        stream.write_all(REQUEST)?;
-        let pod = answer(&mut stream).with_context(|| format!("connection {number}"))?;
+        let pod = ask(&stream, WAITS).with_context(|| format!("connection {number}"))?;
         Ok((stream, pod))
     };
     (0..count).map(open).collect()
-}
-
-/// The pod that an answer names.
-fn answer(stream: &mut TcpStream) -> Result<String> {
-    let mut bytes = [0; 512];
-    let read = stream.read(&mut bytes)?;
-    named(&bytes[..read])
-}
-
-fn named(answer: &[u8]) -> Result<String> {
-    let text = std::str::from_utf8(answer)?;
-    let (_, name) = text.split_once("\r\n\r\n").with_context(|| format!("{text:?}"))?;
-    Ok(name.to_owned())
 }
 
 /// Asks all connections at once, but for those of the pod that is cut off. Removes those that are lost. Returns how many
@@ -227,7 +213,7 @@ fn ask_all(open: &mut Vec<Open>, cut_off: Option<&str>, lost: &mut Vec<String>) 
         if !lives(pod) {
             return true;
         }
-        match sent.map_err(Into::into).and_then(|()| answer(stream)) {
+        match sent.map_err(Into::into).and_then(|()| answer(&mut *stream)) {
             Ok(by) if by == *pod => answered += 1,
             Ok(by) => lost.push(format!("{pod}: {by} answers")),
             Err(error) => {
@@ -240,37 +226,51 @@ fn ask_all(open: &mut Vec<Open>, cut_off: Option<&str>, lost: &mut Vec<String>) 
     answered
 }
 
-/// Dials with this rate until `work` is done. Returns how many connections were answered, and what became of others.
-fn dial_during<'a, 's>(
-    scene: &'s mut Scene<'a>,
+/// What became of new connections.
+#[derive(Default)]
+struct Dialled {
+    answered: u64,
+    slowest: Duration,
+    failed: Vec<String>,
+}
+
+impl Dialled {
+    fn add(&mut self, ended: Result<Duration>) {
+        match ended {
+            Ok(took) => {
+                self.answered += 1;
+                self.slowest = self.slowest.max(took);
+            }
+            Err(error) => self.failed.push(format!("{error:#}")),
+        }
+    }
+}
+
+/// Dials with this rate until `work` is done.
+fn dial_during<'a>(
+    scene: &mut Scene<'a>,
     to: SocketAddr,
     per_second: u32,
     work: impl FnOnce(&mut Scene<'a>) -> Result<()>,
-) -> Result<(u64, Vec<String>)> {
-    let (done, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+) -> Result<Dialled> {
+    let done = AtomicBool::new(false);
     let fabric = scene.cluster.fabric();
     thread::scope(|scope| {
         let dialling = scope.spawn(|| {
             fabric.run(|| {
                 let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-                runtime.block_on(dial_until(&done, &answered, to, per_second))
+                runtime.block_on(dial_until(&done, to, per_second))
             })
         });
         let worked = work(scene);
         done.store(true, Ordering::Relaxed);
-        let failed = dialling.join().expect("no panic");
-        worked?;
-        Ok((answered.load(Ordering::Relaxed), failed?))
+        let dialled = dialling.join().expect("no panic");
+        worked.and(dialled)
     })
 }
 
-async fn dial_until(
-    done: &AtomicBool,
-    answered: &Arc<AtomicU64>,
-    to: SocketAddr,
-    per_second: u32,
-) -> Result<Vec<String>> {
-    let (mut failed, mut dialling) = (Vec::new(), JoinSet::new());
+async fn dial_until(done: &AtomicBool, to: SocketAddr, per_second: u32) -> Result<Dialled> {
+    let (mut dialled, mut dialling) = (Dialled::default(), JoinSet::new());
     let mut ticks = interval(Duration::from_secs(1) / per_second);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
     for number in 0_u64.. {
@@ -278,22 +278,21 @@ async fn dial_until(
         if done.load(Ordering::Relaxed) {
             break;
         }
-        let (from, answered) =
-            (of_client((number % u64::from(CLIENTS)) as u8 + 1), Arc::clone(answered));
+        let from = ip(&of_client((number % u64::from(CLIENTS)) as u8 + 1));
         dialling.spawn(async move {
-            let dialled = timeout(patient(WAITS), dial(ip(&from), to)).await;
-            dialled.context("no answer in time")??;
-            answered.fetch_add(1, Ordering::Relaxed);
-            anyhow::Ok(())
+            let begun = Instant::now();
+            // Not `patient`: the kernel's timers are what they are on any machine.
+            timeout(WAITS, dial(from, to)).await.context("no answer in time")??;
+            Ok(begun.elapsed())
         });
         while let Some(ended) = dialling.try_join_next() {
-            failed.extend(ended?.err().map(|error| format!("{error:#}")));
+            dialled.add(ended?);
         }
     }
     while let Some(ended) = dialling.join_next().await {
-        failed.extend(ended?.err().map(|error| format!("{error:#}")));
+        dialled.add(ended?);
     }
-    Ok(failed)
+    Ok(dialled)
 }
 
 /// Opens a connection from this address, asks for the pod, and ends it.

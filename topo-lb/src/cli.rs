@@ -27,7 +27,7 @@ pub use agent::{AgentArgs, node_name};
 pub use agents::{AgentsArgs, AgentsNamespace};
 pub use check::CheckArgs;
 pub use dns::DnsArgs;
-pub use frontends::{FrontendArgs, Frontends};
+pub use frontends::{DirectReturn, FrontendArgs, Frontends};
 pub use healthz::HealthzArgs;
 pub use lint::LintArgs;
 pub use migrate::MigrateArgs;
@@ -83,6 +83,7 @@ Examples:
   topo-lb explain --manifests ./cluster.yaml --node worker-1
   kubectl get nodes,services,endpointslices -A -o json | topo-lb explain --manifests - --node worker-1
   topo-lb explain --kubeconfig ~/.kube/config --node worker-1 default/web -o json
+  topo-lb explain --node worker-1 --agent http://10.0.0.7:19876 default/web  # which nodes get packets by direct return
   topo-lb explain --manifests ./cluster.yaml --all-nodes default/web     # which nodes are refused or leave their zone")]
     Explain(ExplainArgs),
     /// Report problems that policies will cause; exit code 1 if any is of --level or worse
@@ -269,6 +270,9 @@ pub struct ExplainArgs {
     /// Show all nodes and their tiers instead: which are refused, which leave their zone
     #[arg(long, env = "TOPO_LB_ALL_NODES")]
     pub all_nodes: bool,
+    /// The agent of that node, such as http://10.0.0.7:19876: it says to which nodes packets of clients outside are sent on
+    #[arg(long, value_name = "URL", env = "TOPO_LB_AGENT_URL", conflicts_with = "all_nodes")]
+    pub agent: Option<String>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened: ScopeArgs says what it is")]
     pub scope: ScopeArgs,

@@ -1,5 +1,6 @@
 //! The `topo-lb` command: reads the command line, calls the library, prints.
 
+use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
 use std::path::Path;
 use std::process::ExitCode;
@@ -8,9 +9,9 @@ use anyhow::Context as _;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use topo_lb::cli::{
-    AgentArgs, CheckArgs, CleanupArgs, Command, ExplainArgs, LintArgs, ListArgs, MigrateArgs,
-    Output, PodTask, ProbeArgs, TopArgs, TraceArgs, TryArgs, ViewArgs, kube_target, name,
-    node_name,
+    AgentArgs, CheckArgs, CleanupArgs, Command, DirectReturn, ExplainArgs, LintArgs, ListArgs,
+    MigrateArgs, Output, PodTask, ProbeArgs, TopArgs, TraceArgs, TryArgs, ViewArgs, kube_target,
+    name, node_name,
 };
 use topo_lb::commands::list::Listed;
 use topo_lb::commands::{check, list, migrate, top, trace, try_out, view};
@@ -23,7 +24,9 @@ use topo_lb_core::cluster::{ServiceId, State};
 use topo_lb_core::explain::{self, Asked, ServicePort, Spread};
 use topo_lb_core::lint;
 use topo_lb_core::lint::Rule;
+use topo_lb_core::peers::status::Status;
 use topo_lb_core::topology::Scope;
+use topo_lb_core::topology::exposed::Exposing;
 use topo_lb_kernel::datapath::attach::cleanup::cleanup;
 use topo_lb_kube::source::{self, Listing};
 use topo_lb_kube::{crd, heap};
@@ -147,7 +150,19 @@ fn run_explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     let state = cluster(updates, &node);
     let ids = service_ids(&asked.services(), &state)?;
     name_scope(known, &state, &node, &ids);
-    let mut report = explain::report(&state, &node, scope, &ids);
+    let mut report = match &args.agent {
+        None => explain::report(&state, &node, scope, &ids),
+        Some(url) => {
+            let said = block_on(top::get(url, "/peers"))?;
+            let said = said.with_context(|| format!("the agent at {url} cannot be asked"))?;
+            let peers: Option<Vec<Status>> = serde_json::from_str(&said)
+                .with_context(|| format!("{url}/peers: the agent has another version"))?;
+            let direct_return = peers.is_some();
+            let exposing = Exposing { outside: true, direct_return, ..Exposing::default() };
+            let (lack, peers) = (BTreeMap::new(), peers.unwrap_or_default());
+            explain::report_of_agent(&state, &node, scope, &ids, &lack, &exposing, &peers)
+        }
+    };
     asked.keep(&mut report.services, ServicePort::place).map_err(anyhow::Error::msg)?;
     print(args.output, &report, || explain::table(&report, colours()))?;
     Ok(ExitCode::SUCCESS)
@@ -214,7 +229,7 @@ fn run_list(args: &ListArgs) -> anyhow::Result<ExitCode> {
         list::View::Peers => {
             let said = match args.listen {
                 Listen::On(address) => block_on(top::get(&format!("http://{address}"), "/peers"))?,
-                Listen::Off => Ok("null".to_owned()),
+                Listen::Off => Err(anyhow::anyhow!("it does not listen")),
             };
             list::list_peers(&args.pin.pin_dir, said)?
         }
@@ -286,6 +301,7 @@ fn run_check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         replacement: args.kube_proxy_replacement.then(|| check::Replacement {
             health: args.healthz.healthz_bind_address,
             devices: args.external_devices.clone(),
+            direct_return: args.direct_return == DirectReturn::Auto,
         }),
     };
     let report = check::run(&options);

@@ -80,6 +80,15 @@ pub(crate) const ITEMS: &[Item] = &[
     program(Need::Lab, "python3", "python3"),
     program(Need::Lab, "strace", "strace"),
     program(Need::Lab, "bird", "bird2"),
+    program(Need::Lab, "keepalived", "keepalived"),
+    Item {
+        need: Need::Lab,
+        name: "FRR",
+        // Debian keeps its daemons outside of the PATH.
+        is_there: |_| Path::new("/usr/lib/frr/bgpd").is_file(),
+        package: Some("frr"),
+        hint: Some(("no FRR: the lab announces addresses by its bgpd", "sudo apt-get install frr")),
+    },
     program(Need::Peers, "nft", "nftables"),
     program(Need::Browser, "chromium-headless-shell", "chromium-headless-shell"),
     program(Need::Iptables, "iptables", "iptables"),

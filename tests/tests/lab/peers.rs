@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 use topo_lb_common::hop::{PROVED, Peer};
 use topo_lb_common::members::node_tag;
 use topo_lb_core::cluster::Family;
@@ -150,6 +150,7 @@ fn nodes_with_agents_prove_each_other_and_one_that_stops_is_unproved_and_nothing
             row == [BESIDE, "IPv6", "proved", "02:54:4c:01:02:00", "-"]
         }));
         ensure!(listed.contains("no agent answers at 02:54:4c:01:04:00"));
+        expect_explained(scene)?;
         // Without the agent's answer, the map alone.
         let rows = scene.agent.list("peers")?;
         let states: Vec<_> = rows["peers"].as_array().into_iter().flatten().collect();
@@ -170,6 +171,34 @@ fn nodes_with_agents_prove_each_other_and_one_that_stops_is_unproved_and_nothing
         ensure!(other.get("/peers")?.body.trim() == "null", "an agent without direct return asks");
         wait_for(&scene.agent, BESIDE, "unproved", "no agent answers", LATE)
     })
+}
+
+/// Checks that the agent, and the command that asks it, explain which of the Service's nodes are proved.
+fn expect_explained(scene: &Scene<'_>) -> Result<()> {
+    let body = scene.agent.get("/explain?service=default/web")?.body;
+    let report: Value = serde_json::from_str(&body)?;
+    let nodes = &report["services"][0]["exposed"]["otherNodes"];
+    let brief = |of: &Value| json!([of["nodes"], of["state"], of["cause"]]);
+    let said: Vec<_> = nodes.as_array().into_iter().flatten().map(brief).collect();
+    let wanted = [
+        json!([["beside"], "proved", null]),
+        json!([["beyond", "there"], "unproved", "no-answer"]),
+    ];
+    ensure!(said == wanted, "{body}");
+
+    let mut explain = scene.binary.command(&["explain", "--node", HERE, "default/web:80"]);
+    explain.arg("--agent").arg(format!("http://{}", Agent::address()?));
+    explain.arg("--manifests").arg(scene.manifests.folder());
+    let text = scene.cluster.node_netns(HERE)?.run(|| printed(&mut explain))?;
+    println!("{text}");
+    for line in [
+        "  returns   directly: yes; connections to the node port get source NAT",
+        "  to nodes  beside: sent on",
+        "  to nodes  beyond, there: source NAT, as no agent answers at their next hops",
+    ] {
+        ensure!(text.lines().any(|it| it == line), "no line {line:?} in:\n{text}");
+    }
+    Ok(())
 }
 
 #[test]

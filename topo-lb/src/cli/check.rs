@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::frontends::DirectReturn;
 use super::{CGROUP_ROOT, HealthzArgs, Output, PinArgs};
 use topo_lb_kernel::datapath::inspect::tolerated::Tolerated;
 use topo_lb_kernel::device::Pattern;
@@ -26,6 +27,9 @@ pub struct CheckArgs {
     /// The devices by which clients outside come in: the value of the agent's flag of the same name
     #[arg(long, value_name = "PATTERNS", env = "TOPO_LB_EXTERNAL_DEVICES", value_delimiter = ',')]
     pub external_devices: Vec<Pattern>,
+    /// Packets of clients outside go on to the endpoint's node: the value of the agent's flag of the same name
+    #[arg(long, value_enum, default_value_t, env = "TOPO_LB_DIRECT_RETURN")]
+    pub direct_return: DirectReturn,
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened: HealthzArgs says what it is")]
     pub healthz: HealthzArgs,

@@ -5,6 +5,7 @@
 
 mod connections;
 mod devices;
+mod direct_return;
 mod kube_proxy;
 mod xdp;
 
@@ -54,6 +55,8 @@ pub struct Replacement {
     pub health: Listen,
     /// Patterns of the devices of clients outside; empty: it finds them.
     pub devices: Vec<Pattern>,
+    /// Whether it sends packets of clients outside on to the endpoint's node.
+    pub direct_return: bool,
 }
 
 /// The result of one check.
@@ -120,6 +123,7 @@ pub fn run(options: &Options) -> Report {
         }
         findings.push(devices::finding(&replacement.devices));
         findings.extend(xdp::finding(&replacement.devices));
+        findings.extend(direct_return::findings(&replacement.devices, replacement.direct_return));
     }
     // Only the agent needs these, not the self-probe.
     let needed = |finding: &&Finding| !["bpffs", "pin directory", DEVICES].contains(&finding.name);

@@ -312,8 +312,8 @@ impl Listed {
                 for row in rows {
                     table.add_row([
                         text(&row.node),
-                        row.family.clone(),
-                        row.state.clone(),
+                        row.family.to_string(),
+                        <&str>::from(row.state).to_owned(),
                         text(&row.ethernet),
                         text(&row.reason),
                     ]);

@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use topo_lb_common::members::node_tag;
 use topo_lb_core::cluster::{
-    Clients, Exposure, FrontendKind, LocalAddresses, NodePortAddresses, Service, State, Update,
+    Clients, Exposure, Family, FrontendKind, LocalAddresses, NodePortAddresses, Service, State,
+    Update,
 };
-use topo_lb_core::explain::report_of_agent;
+use topo_lb_core::explain::{self, report_of_agent};
+use topo_lb_core::peers::status::{Cause, PeerState, Status};
 use topo_lb_core::topology::exposed::Exposing;
 use topo_lb_core::topology::{self, Scope, Verdict};
 
@@ -301,16 +303,18 @@ fn routes_of_direct_return_name_the_nodes_of_endpoints_elsewhere_and_keep_the_re
 
 #[test]
 fn explain_says_whether_a_service_has_direct_return_and_why_not() {
+    const YES: &str = "yes; connections to the node port get source NAT";
     let said = |service: Service, exposing: &Exposing| {
         let state = state(&cluster(service, true));
-        let report = report_of_agent(&state, "here", Scope::All, &[], &BTreeMap::new(), exposing);
+        let report =
+            report_of_agent(&state, "here", Scope::All, &[], &BTreeMap::new(), exposing, &[]);
         let exposed = report.services[0].exposed.clone().unwrap();
         (exposed.direct_return.unwrap(), exposed.choice.unwrap_or("random"))
     };
     let off = Exposing { direct_return: false, ..DIRECT };
     let spilling = keyed(&format!("{Z},*")).asking(|policy| policy.spill = Some("10%".into()));
     for (service, exposing, direct_return, choice) in [
-        (service(), &DIRECT, "yes", "consistent"),
+        (service(), &DIRECT, YES, "consistent"),
         (service(), &off, "no: --direct-return is off", "random"),
         (
             saying(None, Some("consistent"), service()),
@@ -330,9 +334,72 @@ fn explain_says_whether_a_service_has_direct_return_and_why_not() {
             "no: externalTrafficPolicy is Local",
             "random",
         ),
-        (spilling, &DIRECT, "yes", "random, as some connections spill"),
+        (spilling, &DIRECT, YES, "random, as some connections spill"),
     ] {
         let said = said(exposed(service), exposing);
         assert_eq!((&*said.0, said.1), (direct_return, choice));
     }
+}
+
+/// The lines of explain about other nodes, and its JSON of them.
+fn other_nodes(service: Service, peers: &[Status]) -> (Vec<String>, serde_json::Value) {
+    let state = state(&cluster(exposed(service), true));
+    let lack = BTreeMap::new();
+    let report = report_of_agent(&state, "here", Scope::All, &[], &lack, &DIRECT, peers);
+    let text = explain::table(&report, false);
+    let lines = text.lines().filter_map(|line| line.strip_prefix("  to nodes  "));
+    let exposed = serde_json::to_value(&report.services[0].exposed).unwrap();
+    (lines.map(str::to_owned).collect(), exposed["otherNodes"].clone())
+}
+
+#[test]
+fn explain_says_of_the_nodes_of_endpoints_whether_packets_are_sent_on_and_why_not() {
+    let peer = |node: &str, state, why: Option<(Cause, &str)>| Status {
+        node: node.into(),
+        family: Family::V4,
+        state,
+        ethernet: None,
+        reason: why.map(|(_, reason)| reason.to_owned()),
+        cause: why.map(|(cause, _)| cause),
+    };
+    let silent = |node: &str, at: &str| {
+        peer(node, PeerState::Unproved, Some((Cause::NoAnswer, &format!("nobody at {at}"))))
+    };
+    let proved = |node| peer(node, PeerState::Proved, None);
+    for (peers, wanted) in [
+        (vec![proved("near"), proved("far")], &["far, near: sent on"][..]),
+        (
+            vec![silent("far", "2"), proved("near")],
+            &["near: sent on", "far: source NAT, as nobody at 2"],
+        ),
+        // Together, without what only one of them has.
+        (
+            vec![silent("far", "2"), silent("near", "3")],
+            &["far, near: source NAT, as no agent answers at their next hops"],
+        ),
+        (
+            vec![proved("far"), peer("near", PeerState::Asking, None)],
+            &["far: sent on", "near: source NAT until it is proved"],
+        ),
+        // What is said of the other version of IP is another matter.
+        (
+            vec![Status { family: Family::V6, ..proved("far") }],
+            &["far, near: source NAT until it is proved"],
+        ),
+    ] {
+        assert_eq!(other_nodes(service(), &peers).0, wanted);
+    }
+    // Only nodes to which the policy lets connections go, and only while the Service takes part.
+    let both = [proved("near"), proved("far")];
+    assert_eq!(
+        other_nodes(with_external_keys(&format!("{Z},*"), service()), &both).0,
+        ["near: sent on"]
+    );
+    assert!(other_nodes(saying(Some("false"), None, service()), &both).0.is_empty());
+    let wanted = serde_json::json!([
+        {"nodes": ["near"], "state": "proved"},
+        {"nodes": ["far"], "state": "unproved", "cause": "no-answer", "reason": "nobody at 2"},
+    ]);
+    let (_, json) = other_nodes(service(), &[silent("far", "2"), proved("near")]);
+    assert_eq!(json, wanted);
 }

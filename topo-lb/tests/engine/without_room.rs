@@ -20,7 +20,7 @@ fn explained(cluster: &str, meanwhile: Meanwhile) -> (&'static str, String, bool
     let id = ServiceId { namespace: "default".into(), name: "a".into() };
     let lack = [(id, Lack { of: Shortage::Endpoints, meanwhile })].into();
     let mut report =
-        report_of_agent(&state(cluster), "here", Scope::All, &[], &lack, &Exposing::default());
+        report_of_agent(&state(cluster), "here", Scope::All, &[], &lack, &Exposing::default(), &[]);
     let port = report.services.remove(0);
     (port.decision.verdict, port.decision.reason, port.endpoints[0].selected)
 }

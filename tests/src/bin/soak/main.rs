@@ -13,6 +13,7 @@ use topo_lb_tests::node_deaths::{self, Deaths, Load};
 use topo_lb_tests::reads::{self, Reuse, Until as UntilRead};
 use topo_lb_tests::report::Report;
 use topo_lb_tests::restarts::{self, Until};
+use topo_lb_tests::router::Speaker;
 use topo_lb_tests::{requirements, stress};
 
 /// Floods a node port with half-open connections, which takes a minute or two. Reads records while they
@@ -68,8 +69,13 @@ fn run(arguments: &Arguments) -> Result<bool> {
         sums.add(restarts::run(Until::Elapsed(left))?);
         tell(begun, &mut sums);
 
-        let outcome = node_deaths::run(LOAD, Returns::Directly, DEATHS)?;
+        let outcome = node_deaths::run(LOAD, Returns::Directly, Speaker::Bird, DEATHS)?;
         deaths += outcome.deaths;
+        eprintln!(
+            "{} new connections while nodes die, the slowest in {:.1} s",
+            outcome.answered,
+            outcome.slowest.as_secs_f64()
+        );
         sums.add(outcome.into());
         tell(begun, &mut sums);
         turns += 1;

@@ -20,6 +20,7 @@ use super::shared::{Admin, plain};
 use crate::state_query::View;
 use topo_lb_core::cluster::ServiceId;
 use topo_lb_core::explain;
+use topo_lb_core::peers::status::Status;
 use topo_lb_core::topology::Scope;
 use topo_lb_kube::heap;
 
@@ -53,9 +54,10 @@ pub(super) async fn answer(
         Err(busy) => return plain(StatusCode::SERVICE_UNAVAILABLE, busy.to_string()),
     };
     let (node, scope) = (Arc::clone(&admin.sources.node), admin.sources.scope);
+    let peers = admin.sources.figures.peers.nodes().unwrap_or_default();
     match wanted {
-        Some(id) => one(view, node, scope, id).await,
-        None => all(view, node, scope, place),
+        Some(id) => one(view, node, scope, id, peers).await,
+        None => all(view, node, scope, peers, place),
     }
 }
 
@@ -80,11 +82,18 @@ fn wanted(parameters: &[(String, String)]) -> Result<Option<ServiceId>, String> 
     }
 }
 
-async fn one(view: View, node: Arc<str>, scope: Scope, id: ServiceId) -> Response {
+async fn one(
+    view: View,
+    node: Arc<str>,
+    scope: Scope,
+    id: ServiceId,
+    peers: Vec<Status>,
+) -> Response {
     let made = in_background(move || {
         let ids = std::slice::from_ref(&id);
         let View { state, unprogrammed, exposing, .. } = &view;
-        let report = explain::report_of_agent(state, &node, scope, ids, unprogrammed, exposing);
+        let report =
+            explain::report_of_agent(state, &node, scope, ids, unprogrammed, exposing, &peers);
         if !report.unknown.is_empty() {
             return Ok(Err(format!("there is no Service {id}")));
         }
@@ -97,12 +106,18 @@ async fn one(view: View, node: Arc<str>, scope: Scope, id: ServiceId) -> Respons
     }
 }
 
-fn all(view: View, node: Arc<str>, scope: Scope, place: OwnedSemaphorePermit) -> Response {
+fn all(
+    view: View,
+    node: Arc<str>,
+    scope: Scope,
+    peers: Vec<Status>,
+    place: OwnedSemaphorePermit,
+) -> Response {
     let (sender, mut pieces) = mpsc::channel::<io::Result<Bytes>>(1);
     let runtime = Handle::current();
     tokio::task::spawn_blocking(move || {
         // An error cuts the answer short; the client sees that it is incomplete.
-        let _ = make(&view, &node, scope, |piece| {
+        let _ = make(&view, &node, scope, &peers, |piece| {
             let sent = runtime.block_on(tokio::time::timeout(PATIENCE, sender.send(Ok(piece))));
             matches!(sent, Ok(Ok(())))
         })
@@ -121,6 +136,7 @@ fn make(
     view: &View,
     node: &str,
     scope: Scope,
+    peers: &[Status],
     mut send: impl FnMut(Bytes) -> bool,
 ) -> io::Result<()> {
     let gone = || io::Error::from(io::ErrorKind::TimedOut);
@@ -131,7 +147,8 @@ fn make(
     for ids in ids.chunks(PIECE) {
         let ids: Vec<ServiceId> = ids.iter().map(|&id| id.clone()).collect();
         let View { state, unprogrammed, exposing, .. } = view;
-        let report = explain::report_of_agent(state, node, scope, &ids, unprogrammed, exposing);
+        let report =
+            explain::report_of_agent(state, node, scope, &ids, unprogrammed, exposing, peers);
         for port in report.services {
             if !std::mem::replace(&mut is_first, false) {
                 piece.push(b',');

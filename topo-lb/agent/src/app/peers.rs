@@ -19,7 +19,7 @@ use crate::serve::run;
 use topo_lb_core::once::Once;
 use topo_lb_core::peers::frame::Envelope;
 use topo_lb_core::peers::prover::{Ignored, Outgoing, Prover};
-use topo_lb_core::peers::status::{Status, Unproved};
+use topo_lb_core::peers::status::{PeerState, Status, Unproved};
 use topo_lb_core::peers::targets::{Changes, Targets};
 use topo_lb_core::rate::Rate;
 use topo_lb_core::reconcile::Reconciler;
@@ -322,8 +322,8 @@ impl Prober {
         if !news.is_empty() {
             self.publish.get_or_insert(now + GATHER);
         }
-        for Status { node, family, state, ethernet, reason } in news {
-            let is_told = state != "asking";
+        for Status { node, family, state, ethernet, reason, .. } in news {
+            let is_told = state != PeerState::Asking;
             if is_told && !self.logged.take(now) {
                 self.unlogged += 1;
                 continue;
@@ -331,13 +331,13 @@ impl Prober {
             match (ethernet, reason) {
                 (Some(ethernet), _) => info!(
                     node = &*node,
-                    family,
+                    family = <&str>::from(family),
                     ethernet,
                     "packets of clients outside are sent on to this node, which answers them itself"
                 ),
                 (None, Some(why)) => info!(
                     node = &*node,
-                    family,
+                    family = <&str>::from(family),
                     "connections of clients outside to endpoints on this node get source NAT: {why}"
                 ),
                 (None, None) => {}

@@ -8,7 +8,7 @@ use super::families::Families;
 use topo_lb_core::cluster::Family;
 use topo_lb_core::metrics::declared;
 use topo_lb_core::peers::prover::Ignored;
-use topo_lb_core::peers::status::Status;
+use topo_lb_core::peers::status::{PeerState, Status};
 
 /// What the agent knows of other nodes.
 #[derive(Debug, Default)]
@@ -34,10 +34,13 @@ impl PeerFigures {
 pub(super) fn encode(figures: &PeerFigures, families: &mut Families<'_, '_>) -> fmt::Result {
     let Some(nodes) = figures.nodes() else { return Ok(()) };
     let mut family = families.begin(&declared::DIRECT_RETURN_NODES)?;
-    for version in Family::BOTH.map(<&str>::from) {
-        for state in Status::STATES {
+    for version in Family::BOTH {
+        for state in PeerState::OF_AGENT {
             let is_so = |it: &&Status| it.family == version && it.state == state;
-            family.sample(&[version, state], nodes.iter().filter(is_so).count() as u64)?;
+            family.sample(
+                &[version.into(), state.into()],
+                nodes.iter().filter(is_so).count() as u64,
+            )?;
         }
     }
     let reasons = Ignored::ALL.map(<&str>::from).into_iter();

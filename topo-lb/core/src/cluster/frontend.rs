@@ -3,17 +3,32 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use serde::{Deserialize, Serialize};
+
 use super::protocol::Protocol;
 
 /// An address family; each has its own maps.
 #[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, strum::Display, strum::IntoStaticStr,
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    strum::Display,
+    strum::IntoStaticStr,
 )]
 pub enum Family {
     /// IPv4.
+    #[serde(rename = "IPv4")]
     #[strum(serialize = "IPv4")]
     V4,
     /// IPv6.
+    #[serde(rename = "IPv6")]
     #[strum(serialize = "IPv6")]
     V6,
 }

@@ -4,6 +4,7 @@ mod actual;
 mod asked;
 mod contest;
 mod endpoint;
+mod onward;
 mod outside;
 mod quoted;
 mod reason;
@@ -19,6 +20,7 @@ use topo_lb_common::backend::Locality;
 
 use crate::cluster::{self, Clients, Service, ServiceId, State};
 use crate::flag::DNS;
+use crate::peers::status::Status;
 use crate::plan::Lack;
 use crate::topology::cause::Cause;
 use crate::topology::claim;
@@ -31,6 +33,8 @@ use crate::topology::{self, Decision, Origin, Scope, decide_for_some, decide_in_
 use actual::{ActualOutcome, WAIT};
 pub use asked::Asked;
 use contest::Own;
+pub use onward::Onward;
+use onward::Peers;
 pub use outside::{Exposed, ExposedFrontend};
 pub use quoted::{shown, shown_id, some};
 pub use reason::decision as sentence;
@@ -177,11 +181,11 @@ pub struct Endpoint {
 /// in its maps. An unknown node is no error, but every reason says so.
 #[must_use]
 pub fn report(state: &State, this_node: &str, scope: Scope, ids: &[ServiceId]) -> Report {
-    report_of(state, this_node, scope, ids, &BTreeMap::new(), None)
+    report_of(state, this_node, scope, ids, &BTreeMap::new(), None, &[])
 }
 
-/// The same for an agent with maps that lack room for the Services `unprogrammed`, and which serves these frontends
-/// besides ClusterIPs.
+/// The same for an agent with maps that lack room for the Services `unprogrammed`, which serves these frontends besides
+/// ClusterIPs, and which says this of other nodes.
 #[must_use]
 pub fn report_of_agent(
     state: &State,
@@ -190,8 +194,9 @@ pub fn report_of_agent(
     ids: &[ServiceId],
     unprogrammed: &BTreeMap<ServiceId, Lack>,
     exposing: &Exposing,
+    peers: &[Status],
 ) -> Report {
-    report_of(state, this_node, scope, ids, unprogrammed, Some(exposing))
+    report_of(state, this_node, scope, ids, unprogrammed, Some(exposing), peers)
 }
 
 fn report_of(
@@ -201,7 +206,9 @@ fn report_of(
     ids: &[ServiceId],
     unprogrammed: &BTreeMap<ServiceId, Lack>,
     exposing: Option<&Exposing>,
+    peers: &[Status],
 ) -> Report {
+    let peers = Peers::new(peers);
     let known = state.node(this_node).is_some();
     let asked: BTreeSet<&ServiceId> =
         if ids.is_empty() { state.services().collect() } else { ids.iter().collect() };
@@ -242,9 +249,9 @@ fn report_of(
                 (_, Some(lack)) => ActualOutcome::without_room(decision.verdict(), by_policy, lack),
                 (_, None) => ActualOutcome::of(by_policy),
             };
-            let exposed = for_outside
-                .get(place)
-                .and_then(|decision| Exposed::of(own, decision, this_node, known, exposing));
+            let exposed = for_outside.get(place).and_then(|decision| {
+                Exposed::of(own, decision, this_node, known, exposing, &peers)
+            });
             let limited =
                 !is_too_large(id) && decision.policy.trials.iter().any(|trial| !trial.holds());
             let in_full = limited.then(|| decide_in_full(state, this_node, scope, id)).flatten();

@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use serde::Serialize;
 
 use super::contest::Own;
+use super::onward::{Onward, Peers};
 use super::{Outcome, outcome};
 use crate::cluster::{Family, FrontendKind};
 use crate::flag::EXTERNAL_IP_RANGES;
@@ -31,6 +32,9 @@ pub struct Exposed {
     /// proved to. `None` without a load balancer or external IP.
     #[serde(rename = "directReturn", skip_serializing_if = "Option::is_none")]
     pub direct_return: Option<String>,
+    /// With direct return, how packets of these clients get to the nodes of endpoints, as the agent knows it.
+    #[serde(rename = "otherNodes", skip_serializing_if = "Vec::is_empty")]
+    pub other_nodes: Vec<Onward>,
 }
 
 /// A frontend besides ClusterIPs.
@@ -58,6 +62,7 @@ impl Exposed {
         this_node: &str,
         known: bool,
         exposing: Option<&Exposing>,
+        peers: &Peers<'_>,
     ) -> Option<Self> {
         let frontends = frontends(own);
         if frontends.is_empty() {
@@ -75,9 +80,24 @@ impl Exposed {
             Choice::Consistent if spills => Some("random, as some connections spill"),
             Choice::Consistent => Some("consistent"),
         };
-        let has_own = frontends.iter().any(|it| it.address.is_some());
-        let direct_return = has_own.then(|| direct_return.to_string());
-        Some(Self { frontends, outside, choice, direct_return })
+        let own_at = |family| {
+            let is_at =
+                |it: &ExposedFrontend| it.address.is_some_and(|at| Family::of(at) == family);
+            frontends.iter().any(is_at)
+        };
+        let families: Vec<_> = Family::BOTH.into_iter().filter(|family| own_at(*family)).collect();
+        let other_nodes = match direct_return {
+            DirectReturn::Yes => peers.onward(decision, this_node, &families),
+            _ => Vec::new(),
+        };
+        let has_node_port = frontends.iter().any(|it| it.address.is_none());
+        let direct_return = (!families.is_empty()).then(|| match direct_return {
+            DirectReturn::Yes if has_node_port => {
+                format!("{direct_return}; connections to the node port get source NAT")
+            }
+            _ => direct_return.to_string(),
+        });
+        Some(Self { frontends, outside, choice, direct_return, other_nodes })
     }
 
     /// The frontends in a line.

@@ -100,6 +100,9 @@ fn one(service: &ServicePort, paint: Paint) -> String {
         if let Some(direct_return) = &exposed.direct_return {
             let _ = writeln!(text, "  returns   directly: {direct_return}");
         }
+        for nodes in &exposed.other_nodes {
+            let _ = writeln!(text, "  to nodes  {nodes}");
+        }
     }
     if !service.endpoints.is_empty() {
         text += &endpoints(service, paint);

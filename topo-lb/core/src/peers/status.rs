@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::cluster::Family;
 
@@ -19,7 +19,13 @@ pub enum Standing {
 }
 
 /// Why packets are not sent on to a node.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, strum::EnumDiscriminants)]
+#[strum_discriminants(
+    name(Cause),
+    doc = "The kind of [`Unproved`], without addresses: what many nodes have in common.",
+    derive(PartialOrd, Ord, Serialize, Deserialize),
+    serde(rename_all = "kebab-case")
+)]
 pub enum Unproved {
     /// Clients and other nodes do not have one device of this node in common, or no frame can be sent there.
     #[error("{0}")]
@@ -38,8 +44,8 @@ pub enum Unproved {
     NoNeighbour(IpAddr),
     /// Nobody answers.
     #[error(
-        "no agent answers at {}, its next hop: it does not run there, has no direct return or another version, or the \
-         network drops addresses that are not its own",
+        "no agent answers at {}, its next hop: that is a router, no agent runs there or it takes no part (`topo-lb check` \
+         there says why), or the network drops addresses that are not its own",
         ethernet(*.0)
     )]
     NoAnswer([u8; 6]),
@@ -60,39 +66,87 @@ impl Unproved {
     }
 }
 
+impl Cause {
+    /// In words, for several nodes.
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::NoUplink => "this node sends nothing on",
+            Self::NoRoute => "the kernel has no route to their endpoints",
+            Self::Elsewhere => {
+                "the routes to their endpoints leave by another device than the uplink"
+            }
+            Self::Encapsulated => "the routes to their endpoints have an encapsulation",
+            Self::NoNeighbour => {
+                "the kernel does not find the Ethernet addresses of their next hops"
+            }
+            Self::NoAnswer => "no agent answers at their next hops",
+            Self::Another => "their next hops are other nodes",
+            Self::NotTaken => "they have no room for another node",
+        }
+    }
+}
+
 /// An Ethernet address as people write it.
 #[must_use]
 pub fn ethernet(address: [u8; 6]) -> String {
     address.map(|byte| format!("{byte:02x}")).join(":")
 }
 
+/// Whether packets are sent on to a node, in a word.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::IntoStaticStr,
+)]
+#[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
+pub enum PeerState {
+    /// They are.
+    Proved,
+    /// It is not known yet.
+    Asking,
+    /// They are not.
+    Unproved,
+    /// As far as the map says: that node may send packets on to this one.
+    Known,
+}
+
+impl PeerState {
+    /// What an agent says of other nodes.
+    pub const OF_AGENT: [Self; 3] = [Self::Proved, Self::Asking, Self::Unproved];
+}
+
 /// What is told of a node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
     /// Its name.
     pub node: Arc<str>,
-    /// `IPv4` or `IPv6`.
-    pub family: &'static str,
-    /// `proved`, `asking` or `unproved`.
-    pub state: &'static str,
-    /// The Ethernet address to which packets are sent on.
+    /// The version of IP.
+    pub family: Family,
+    /// Whether packets are sent on to it.
+    pub state: PeerState,
+    /// The Ethernet address to which they are.
     pub ethernet: Option<String>,
     /// Why they are not.
     pub reason: Option<String>,
+    /// The kind of the reason.
+    pub cause: Option<Cause>,
 }
 
 impl Status {
-    /// The states, as they are named.
-    pub const STATES: [&'static str; 3] = ["proved", "asking", "unproved"];
-
     pub(super) fn new(node: &Arc<str>, family: Family, standing: &Standing) -> Self {
-        let [proved, asking, unproved] = Self::STATES;
-        let (state, to, reason) = match standing {
-            Standing::Proved(to) => (proved, Some(ethernet(*to)), None),
-            Standing::Asking => (asking, None, None),
-            Standing::Unproved(why) => (unproved, None, Some(why.to_string())),
+        let (state, to, why) = match standing {
+            Standing::Proved(to) => (PeerState::Proved, Some(ethernet(*to)), None),
+            Standing::Asking => (PeerState::Asking, None, None),
+            Standing::Unproved(why) => (PeerState::Unproved, None, Some(why)),
         };
-        Self { node: Arc::clone(node), family: family.into(), state, ethernet: to, reason }
+        Self {
+            node: Arc::clone(node),
+            family,
+            state,
+            ethernet: to,
+            reason: why.map(ToString::to_string),
+            cause: why.map(Cause::from),
+        }
     }
 }

@@ -106,7 +106,7 @@ pub(super) fn primary() -> Vec<IpAddr> {
 
 /// Addresses on the Internet to which only a default route leads: those of a.root-servers.net. Nothing
 /// is sent there. Addresses for documentation would not do, as test networks have routes to them.
-const FAR_AWAY: [IpAddr; 2] = [
+pub(crate) const FAR_AWAY: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(198, 41, 0, 4)),
     IpAddr::V6(Ipv6Addr::new(0x2001, 0x503, 0xba3e, 0, 0, 0, 2, 0x30)),
 ];

@@ -88,6 +88,12 @@ impl Ways {
         Err(Unproved::NoNeighbour(hop))
     }
 
+    /// The index of the device by which packets to an address leave; `None`: there is no route to another host.
+    #[must_use]
+    pub fn device_to(&self, address: IpAddr) -> Option<u32> {
+        self.route(address).ok()?.ok().map(|(device, _)| device)
+    }
+
     /// The device and the next hop of the route to an endpoint.
     fn route(&self, endpoint: IpAddr) -> Result<Result<(u32, IpAddr), Unproved>, Unproved> {
         let octets = octets(endpoint);

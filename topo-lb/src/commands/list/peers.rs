@@ -7,7 +7,8 @@ use topo_lb_common::hop::{PROVED, Peer};
 use topo_lb_common::members::node_tag;
 
 use super::Listed;
-use topo_lb_core::peers::status::ethernet;
+use topo_lb_core::cluster::Family;
+use topo_lb_core::peers::status::{Cause, PeerState, ethernet};
 use topo_lb_kernel::datapath::maps::error::ReadError;
 use topo_lb_kernel::datapath::maps::peers::PeerMap;
 
@@ -17,14 +18,16 @@ use topo_lb_kernel::datapath::maps::peers::PeerMap;
 pub struct PeerRow {
     /// Its name; none if no agent says it.
     pub node: Option<String>,
-    /// `IPv4` or `IPv6`.
-    pub family: String,
-    /// `proved`; `known`: it may send packets on to this node; `asking` or `unproved`, if the agent says so.
-    pub state: String,
+    /// The version of IP.
+    pub family: Family,
+    /// What the agent says, or else the map.
+    pub state: PeerState,
     /// Its Ethernet address, if the map has one.
     pub ethernet: Option<String>,
     /// Why it is not proved.
     pub reason: Option<String>,
+    /// The kind of the reason.
+    pub cause: Option<Cause>,
 }
 
 /// The map, and what the agent of this host says at `/peers`: null without direct return. A sentence if it says nothing.
@@ -35,7 +38,8 @@ pub fn list_peers(pin_dir: &Path, said: anyhow::Result<String>) -> Result<Listed
     let entries = entries(pin_dir)?;
     let said = said.and_then(|said| Ok(serde_json::from_str::<Option<Vec<PeerRow>>>(&said)?));
     let (said, trouble) = match said {
-        Ok(said) => (said.unwrap_or_default(), None),
+        Ok(Some(said)) => (said, None),
+        Ok(None) => (Vec::new(), Some("the agent of this host has no direct return".to_owned())),
         Err(error) => {
             let trouble =
                 format!("names and reasons are missing, as the agent does not say them: {error:#}");
@@ -51,7 +55,7 @@ pub(super) fn entries(pin_dir: &Path) -> Result<Vec<(Peer, u32)>, ReadError> {
 
 pub(super) fn rows(entries: &[(Peer, u32)], mut rows: Vec<PeerRow>) -> Vec<PeerRow> {
     for &(peer, value) in entries {
-        let family = if peer.version == 4 { "IPv4" } else { "IPv6" };
+        let family = if peer.version == 4 { Family::V4 } else { Family::V6 };
         let address = ethernet(peer.ethernet);
         let is_of = |row: &&mut PeerRow| {
             let node = row.node.as_deref().unwrap_or_default();
@@ -61,10 +65,11 @@ pub(super) fn rows(entries: &[(Peer, u32)], mut rows: Vec<PeerRow>) -> Vec<PeerR
             Some(row) => row.ethernet = Some(address),
             None => rows.push(PeerRow {
                 node: None,
-                family: family.to_owned(),
-                state: if value & PROVED == 0 { "known" } else { "proved" }.to_owned(),
+                family,
+                state: if value & PROVED == 0 { PeerState::Known } else { PeerState::Proved },
                 ethernet: Some(address),
                 reason: None,
+                cause: None,
             }),
         }
     }
@@ -80,17 +85,18 @@ mod tests {
     fn an_entry_belongs_to_the_node_that_the_agent_names_or_stands_alone() {
         let tag = |node: &str| u32::from(node_tag(node.as_bytes()));
         let peer = |last, version| Peer { ethernet: [2, 0, 0, 0, 0, last], version, reserved: 0 };
-        let row = |node: Option<&str>, family: &str, state: &str, last: Option<&str>| PeerRow {
+        let row = |node: Option<&str>, family, state, last: Option<&str>| PeerRow {
             node: node.map(str::to_owned),
-            family: family.to_owned(),
-            state: state.to_owned(),
+            family,
+            state,
             ethernet: last.map(|last| format!("02:00:00:00:00:{last}")),
             reason: None,
+            cause: None,
         };
         let said = vec![
-            row(Some("b"), "IPv4", "proved", None),
-            row(Some("b"), "IPv6", "unproved", None),
-            row(Some("c"), "IPv4", "unproved", None),
+            row(Some("b"), Family::V4, PeerState::Proved, None),
+            row(Some("b"), Family::V6, PeerState::Unproved, None),
+            row(Some("c"), Family::V4, PeerState::Unproved, None),
         ];
         let entries = vec![
             (peer(2, 4), tag("b") | PROVED),
@@ -99,11 +105,11 @@ mod tests {
             (peer(8, 4), tag("y")),
         ];
         let wanted = [
-            row(None, "IPv4", "known", Some("08")),
-            row(None, "IPv4", "proved", Some("09")),
-            row(Some("b"), "IPv4", "proved", Some("02")),
-            row(Some("b"), "IPv6", "unproved", Some("02")),
-            row(Some("c"), "IPv4", "unproved", None),
+            row(None, Family::V4, PeerState::Known, Some("08")),
+            row(None, Family::V4, PeerState::Proved, Some("09")),
+            row(Some("b"), Family::V4, PeerState::Proved, Some("02")),
+            row(Some("b"), Family::V6, PeerState::Unproved, Some("02")),
+            row(Some("c"), Family::V4, PeerState::Unproved, None),
         ];
         assert_eq!(rows(&entries, said), wanted);
     }

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::peers::status::PeerState;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
@@ -154,7 +155,7 @@ impl World {
     /// What a node says of another by IPv4.
     fn reason(&self, at: usize, of: usize) -> String {
         let all = self.agents[at].as_ref().expect("it runs").all();
-        let status = all.into_iter().find(|it| *it.node == *NAMES[of] && it.family == "IPv4");
+        let status = all.into_iter().find(|it| *it.node == *NAMES[of] && it.family == Family::V4);
         status.and_then(|status| status.reason).unwrap_or_default()
     }
 }
@@ -173,7 +174,7 @@ fn nodes_prove_each_other_at_once_and_stay_proved_with_a_hello_in_ten_seconds() 
     // Three nodes ask two each, by both versions.
     assert!((108..=134).contains(&world.hellos), "{} hellos", world.hellos);
     let states: Vec<_> = world.said[0].iter().map(|status| status.state).collect();
-    assert_eq!(states, ["proved"; 4], "each is said once");
+    assert_eq!(states, [PeerState::Proved; 4], "each is said once");
 }
 
 #[test]
@@ -234,7 +235,7 @@ fn two_lost_frames_in_a_row_take_no_proof_away_and_three_do() {
             world.deliver(0, hello);
         }
         assert_eq!(world.proved(0), wanted, "{lost} lost");
-        let unproved = world.said[0].iter().filter(|it| it.state == "unproved").count();
+        let unproved = world.said[0].iter().filter(|it| it.state == PeerState::Unproved).count();
         assert_eq!(unproved, usize::from(lost == 3), "said once");
     }
 }
@@ -269,7 +270,7 @@ fn a_proof_outlives_a_restart_of_both_agents() {
             assert_eq!([0, 1, 2].map(|at| world.proved(at).len()), [2; 3]);
         }
     }
-    assert!(world.said.iter().flatten().all(|status| status.state == "proved"));
+    assert!(world.said.iter().flatten().all(|status| status.state == PeerState::Proved));
 }
 
 #[test]
