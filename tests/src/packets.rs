@@ -238,7 +238,7 @@ impl Programs {
         }
         let verdict = result.return_value.cast_signed();
         if let Some(by_xdp) = by_xdp {
-            fast_path::compare(&by_xdp, verdict, &out)?;
+            fast_path::compare(&by_xdp, &frame, verdict, &out)?;
         }
         Ok((verdict, out, context_out[2]))
     }

@@ -26,14 +26,14 @@ Examples:
 pub(crate) struct Args {
     /// Only with this proxy
     #[arg(long, value_enum)]
-    proxy: Option<Proxy>,
+    proxy: Option<Measured>,
     /// Keep kube-proxy's table in docs/external, and write docs/external-traffic.md from it
     #[arg(long)]
     write_docs: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Proxy {
+enum Measured {
     /// kube-proxy 1.20
     KubeProxy,
     /// topo-lb in place of kube-proxy
@@ -44,7 +44,7 @@ enum Proxy {
 
 /// Returns only on failure: otherwise this process becomes the lab's program, with its exit code.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
-    let with_kube_proxy = matches!(args.proxy, None | Some(Proxy::KubeProxy));
+    let with_kube_proxy = matches!(args.proxy, None | Some(Measured::KubeProxy));
     let mut needs = vec![Need::Kernel, Need::Lab, Need::Root];
     if with_kube_proxy {
         needs.extend([Need::KubeProxy, Need::Iptables]);

@@ -67,12 +67,17 @@ impl Programs {
 }
 
 /// Checks that tc has sent on what XDP has sent back, and dropped what it has dropped.
-pub(super) fn compare(by_xdp: &ByXdp, verdict: i32, by_tc: &[u8]) -> Result<()> {
+pub(super) fn compare(by_xdp: &ByXdp, frame: &[u8], verdict: i32, by_tc: &[u8]) -> Result<()> {
     let ByXdp::SentBack(sent_back) = by_xdp else {
         ensure!(verdict == DROP, "XDP drops a packet on which tc's verdict is {verdict}");
         return Ok(());
     };
     ensure!(verdict == BACK, "XDP sends back a packet on which tc's verdict is {verdict}");
+    let (own, [receiver, sender]) = (&frame[..6], [&sent_back[..6], &sent_back[6..ADDRESSES]]);
+    ensure!(
+        sender == own && receiver != own && receiver[0] & 1 == 0,
+        "XDP sends a frame from {sender:02x?} to {receiver:02x?}"
+    );
     ensure!(
         sent_back[ADDRESSES..] == by_tc[ADDRESSES..],
         "XDP sends back {sent_back:02x?}, and tc sends on {by_tc:02x?}"

@@ -1,6 +1,10 @@
 //! Direct return: the way of a packet to another node, to which it goes as it came.
 //!
 //! The Ethernet addresses of peers say who has sent a packet, and who would get it ([`topo_lb_common::hop`]).
+#![expect(
+    clippy::needless_borrows_for_generic_args,
+    reason = "what is passed by value is copied, on a stack of 512 bytes"
+)]
 
 use aya_ebpf::bindings::{
     __sk_buff, BPF_FIB_LKUP_RET_NO_NEIGH, BPF_FIB_LKUP_RET_SUCCESS, bpf_fib_lookup as FibLookup,

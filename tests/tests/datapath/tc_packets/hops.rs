@@ -180,7 +180,8 @@ fn without_a_proof_connections_get_a_source() -> Result<()> {
     let unproved: Change = |programs, _| programs.know_peer(NEIGHBOUR, NODE.into());
     let other: Change = |programs, _| programs.know_peer(NEIGHBOUR, (u32::from(NODE) + 1) | PROVED);
     let unknown: Change = |programs, _| programs.forget_peer(NEIGHBOUR);
-    let nowhere: Change = |programs, there| programs.place(1, there, 0);
+    let nowhere: Change =
+        |programs, there| [1, 2].into_iter().try_for_each(|index| programs.place(index, there, 0));
     for (what, change) in [
         ("a node that is not proved", unproved),
         ("another node at the next hop", other),
@@ -196,6 +197,8 @@ fn without_a_proof_connections_get_a_source() -> Result<()> {
                 expect_source_nat(programs, what, &syn, &parts)?;
                 let ack = tcp(parts.client, balancer(parts.is_v6), Tcp::Bare);
                 expect_source_nat(programs, what, &ack, &parts)?;
+                let datagram = udp(parts.client, balancer(parts.is_v6));
+                expect_source_nat(programs, what, &datagram, &parts)?;
             }
             ensure!(programs.hops()? == 0, "{what}: {} flows", programs.hops()?);
             Ok(())
@@ -231,6 +234,9 @@ fn what_another_node_has_sent_on_gets_an_own_endpoint_or_a_source_and_never_goes
             ensure!((verdict, from, at_last) == (NEXT, at(client), at(to)), "verdict {verdict}");
             let syn = scene::tcp(client, to, Tcp::Syn(1_999));
             expect_source_nat(programs, "no endpoint here", &syn, &parts)?;
+            expect_sent_on(programs, "datagrams", &udp(client, to))?;
+            let again = scene::udp(client, to);
+            expect_source_nat(programs, "of a known flow, by the other node", &again, &parts)?;
             for (index, protocol) in [(1, TCP), (2, UDP)] {
                 let own = [(at(parts.here), Locality::Node)];
                 programs.expose_to_peers(index, at(to), protocol, &own)?;
@@ -510,6 +516,9 @@ fn source_ranges_and_the_hop_limit_hold() -> Result<()> {
             let syn = tcp(client, to, Tcp::Syn(999));
             let (verdict, _) = programs.run_on(UPLINK, Hook::ExternalIngress, &syn)?;
             ensure!(verdict == DROP, "a source that may not dial: verdict {verdict}");
+            let by_peer = scene::tcp(client, to, Tcp::Syn(999));
+            let (verdict, _) = programs.run_on(UPLINK, Hook::ExternalIngress, &by_peer)?;
+            ensure!(verdict == DROP, "the same by another node: verdict {verdict}");
             ensure!(programs.hops()? == 0, "{} flows", programs.hops()?);
         }
         for Parts { client, is_v6, .. } in FAMILIES {
