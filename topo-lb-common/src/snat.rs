@@ -19,6 +19,9 @@ pub struct Snat {
     pub ethernet: [u8; 6],
     /// Zero.
     pub reserved: [u8; 2],
+    /// Interface index of the device by which packets go on to other nodes as they came (direct return), also where the
+    /// kernel gives connections their source, as somebody has rules for what it forwards; zero: none do.
+    pub direct: u32,
     /// Not zero: a program met a route on which it cannot send packets on, so the kernel has to masquerade.
     /// It stays so as long as the map is there.
     pub declined: u32,

@@ -102,6 +102,7 @@ impl Programs {
             address4: four.octets(),
             device4: device,
             device6: device,
+            direct: device,
             ethernet: NODE_MAC,
             ..Snat::default()
         })
@@ -110,6 +111,11 @@ impl Programs {
     /// Gives new connections no source any more.
     pub fn stop_giving_sources(&mut self) -> Result<()> {
         self.set_snat(Snat { device4: 0, device6: 0, ..self.snat()? })
+    }
+
+    /// Sends no packet on to another node as it came.
+    pub fn stop_sending_on(&mut self) -> Result<()> {
+        self.set_snat(Snat { direct: 0, ..self.snat()? })
     }
 
     /// The value of `snat`.

@@ -63,10 +63,10 @@ pub(crate) fn way<F: Route>(
     sender: [u8; 6],
 ) -> Option<FibLookup> {
     let snat = SNAT.get_ptr(0)?;
-    let (own, uplink) = F::own_fields(snat);
+    let (own, _) = F::own_fields(snat);
     // SAFETY: fields of an array's element. Only the agent writes them.
-    let (own, uplink) = unsafe { (F::words(own.read_volatile()), uplink.read_volatile()) };
-    // Zero while the kernel gives connections their source: it may have rules for what it forwards.
+    let (own, uplink) =
+        unsafe { (F::words(own.read_volatile()), (&raw const (*snat).direct).read_volatile()) };
     if uplink != device(skb) || vlan(skb) != 0 {
         return None;
     }

@@ -42,6 +42,9 @@ use crate::packet::unreachable::Unreachable;
 
 /// What [`send_back`] returns for a packet of no connection that it looks for: no action of XDP.
 const UNKNOWN: u32 = u32::MAX;
+/// What it returns where the kernel gives connections their source, for example as somebody has rules for what it
+/// forwards; or if a frame is for another host.
+const NOT_GIVEN: u32 = u32::MAX - 1;
 
 /// Handles a frame that a device has received.
 #[inline(always)]
@@ -62,11 +65,16 @@ fn first_of(
     send_on: extern "C" fn(*mut xdp_md) -> u32,
     drop_opening: extern "C" fn(*mut xdp_md) -> u32,
 ) -> u32 {
-    let mut verdict = send_back(frame);
-    if verdict == UNKNOWN && RETURNS_DIRECTLY.load() != 0 {
-        verdict = send_on(frame);
+    let sent_back = send_back(frame);
+    if !matches!(sent_back, UNKNOWN | NOT_GIVEN) {
+        return sent_back;
     }
-    if verdict == UNKNOWN { drop_opening(frame) } else { verdict }
+    let sent_on = if RETURNS_DIRECTLY.load() != 0 { send_on(frame) } else { UNKNOWN };
+    match (sent_on, sent_back) {
+        (UNKNOWN, UNKNOWN) => drop_opening(frame),
+        (UNKNOWN, _) => xdp_action::XDP_PASS,
+        _ => sent_on,
+    }
 }
 
 // Global functions, as those of `steps`: the frames of all together are more than a program's stack.
@@ -158,11 +166,13 @@ fn why_dropped<F: FastPath + InPlace + Unreachable>(frame: *mut xdp_md) -> Optio
     if is_tcs { None } else { Some(why) }
 }
 
-/// Sends a packet of an established connection on, or a datagram of a half-open one: returns `XDP_TX`, or [`UNKNOWN`]
-/// if it is of none. `None`: it is tc's, and as it came.
+/// Sends a packet of an established connection on, or a datagram of a half-open one: returns `XDP_TX`, [`UNKNOWN`]
+/// if it is of none, or [`NOT_GIVEN`]. `None`: it is tc's, and as it came.
 #[inline(always)]
 fn send_back<F: FastPath + InPlace + Route>(frame: *mut xdp_md) -> Option<u32> {
-    let (address, _) = own_end::<F>(frame)?;
+    let Some((address, _)) = own_end::<F>(frame, Carries::Translated) else {
+        return Some(NOT_GIVEN);
+    };
     let packet = F::summary(frame)?;
     if !is_known(&packet, address) {
         return None;
@@ -214,7 +224,7 @@ fn send_back<F: FastPath + InPlace + Route>(frame: *mut xdp_md) -> Option<u32> {
 /// `None`: it is tc's, and as it came.
 #[inline(always)]
 fn send_on<F: FastPath + InPlace + Route>(frame: *mut xdp_md) -> Option<u32> {
-    let (own, sender) = own_end::<F>(frame)?;
+    let (own, sender) = own_end::<F>(frame, Carries::AsItCame)?;
     let packet = F::summary(frame)?;
     let extent = F::extent(frame)?;
     let room = u32::from(extent.bytes) - F::BYTES;
@@ -248,13 +258,25 @@ fn send_on<F: FastPath + InPlace + Route>(frame: *mut xdp_md) -> Option<u32> {
     Some(xdp_action::XDP_TX)
 }
 
-/// This node's address on a frame's device, and the Ethernet address of the frame's sender. `None`: the kernel
-/// gives connections their source, for example as somebody has rules for what it forwards; or the frame is for another
-/// host.
+/// How a packet is to go on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Carries {
+    Translated,
+    AsItCame,
+}
+
+/// This node's address on a frame's device, and the Ethernet address of the frame's sender. `None`: packets do not go on
+/// by this device; or the frame is for another host.
 #[inline(always)]
-fn own_end<F: Route>(frame: *mut xdp_md) -> Option<(F::Address, [u8; 6])> {
+fn own_end<F: Route>(frame: *mut xdp_md, carries: Carries) -> Option<(F::Address, [u8; 6])> {
     let snat = SNAT.get_ptr(0)?;
     let (address, uplink) = F::own_fields(snat);
+    let uplink = match carries {
+        // Zero while the kernel gives connections their source.
+        Carries::Translated => uplink,
+        // SAFETY: a pointer to a complete value; nothing is read.
+        Carries::AsItCame => unsafe { &raw const (*snat).direct },
+    };
     // SAFETY: fields of an array's element. Only the agent writes them.
     let (address, uplink, ethernet) = unsafe {
         let ethernet = (&raw const (*snat).ethernet).read_volatile();

@@ -207,6 +207,37 @@ fn without_a_proof_connections_get_a_source() -> Result<()> {
     Ok(())
 }
 
+/// As somebody has rules for what the kernel forwards.
+#[test]
+fn packets_go_on_as_they_came_where_the_kernel_gives_connections_their_source() -> Result<()> {
+    on_node(|programs| {
+        scene(programs)?;
+        programs.stop_giving_sources()?;
+        let send = |programs: &mut Programs| {
+            for Parts { client, is_v6, .. } in FAMILIES {
+                for kind in [Tcp::Syn(999), Tcp::Ack, Tcp::Ack] {
+                    expect_sent_on(programs, "a segment", &tcp(client, balancer(is_v6), kind))?;
+                }
+            }
+            anyhow::Ok(())
+        };
+        send(programs)?;
+        send(programs)?;
+        let by_xdp = programs.done_by_xdp()?.sent_on;
+        ensure!(kernel() < (5, 14) || by_xdp > 0, "{by_xdp} by XDP");
+        programs.stop_sending_on()?;
+        for Parts { client, is_v6, .. } in FAMILIES {
+            for kind in [Tcp::Ack, Tcp::Syn(999)] {
+                let packet = tcp(client, balancer(is_v6), kind);
+                let (verdict, _) = programs.run_on(UPLINK, Hook::ExternalIngress, &packet)?;
+                ensure!(verdict != BACK, "a segment of a way that is none any more");
+            }
+        }
+        ensure!(programs.done_by_xdp()?.sent_on == by_xdp);
+        Ok(())
+    })
+}
+
 #[test]
 fn node_ports_and_services_without_direct_return_get_a_source() -> Result<()> {
     on_node(|programs| {

@@ -165,7 +165,7 @@ impl Running {
     fn attach(&mut self) {
         self.devices.attach(&mut self.datapath);
         if let Some(peers) = &mut self.peers {
-            peers.lead(self.datapath.sole_uplink());
+            peers.lead(self.datapath.direct_uplink());
         }
         self.state.telemetry.leaves_unserved(self.devices.unserved());
     }

@@ -138,7 +138,7 @@ pub(super) async fn start(
     let mut peers = Peers::start(&config, datapath.maps_directory(), &state)?;
     let devices = Devices::follow(&config, &mut datapath, figures)?;
     if let Some(peers) = &mut peers {
-        peers.lead(datapath.sole_uplink());
+        peers.lead(datapath.direct_uplink());
     }
     state.telemetry.begin();
     if let Some(error) = unready {

@@ -63,6 +63,8 @@ pub(crate) struct SourceNat {
     pub(super) uplink: Option<Result<SoleUplink, String>>,
     /// What was decided last: the programs with the addresses of this device, or the kernel.
     pub(super) decided: Option<Result<SoleUplink, String>>,
+    /// By what packets are sent on as they came (direct return).
+    pub(super) direct: Option<SoleUplink>,
     pub(super) hindrances: Hindrances,
     /// When connections are searched next for one that needs the table; `None`: they were not yet.
     pub(super) next_search: Option<Instant>,

@@ -54,8 +54,11 @@ fn of(ground: &Ground, is_on: bool) -> Vec<Finding> {
         return vec![Finding::ok(NAME, sentence)];
     }
     let first = if ground.may_probe {
+        let rules = ground.rules.as_ref().map_or_else(String::new, |rules| {
+            format!("; rules of the endpoint's node hold for them, and none of this one, although {rules}")
+        });
         let sentence = format!(
-            "packets of clients outside are sent on by {uplink}, to nodes that `topo-lb list peers` says are proved"
+            "packets of clients outside are sent on by {uplink}, to nodes that `topo-lb list peers` says are proved{rules}"
         );
         Finding::ok(NAME, sentence)
     } else {
@@ -94,7 +97,7 @@ mod tests {
 
     fn healthy() -> Ground {
         let uplink = Ok("eth0".to_owned());
-        Ground { uplink, may_probe: true, elsewhere: Vec::new(), reverse_path: 1 }
+        Ground { uplink, rules: None, may_probe: true, elsewhere: Vec::new(), reverse_path: 1 }
     }
 
     fn said(ground: &Ground, is_on: bool) -> Vec<(Status, String)> {

@@ -13,6 +13,8 @@ use tracing::{info, warn};
 
 use super::mark::Mark;
 use crate::datapath::Datapath;
+use crate::datapath::host::source_nat::{About, Hindrance};
+use crate::datapath::maps::snat::Sources;
 use crate::datapath::maps::{connections, snat};
 use crate::datapath::masquerade::{self, Masquerade};
 use crate::device::SoleUplink;
@@ -45,15 +47,16 @@ impl Datapath {
         self.source.decided.as_ref().map(Result::is_ok)
     }
 
-    /// The one device that leads to clients outside and to other nodes, if nothing forbids that the programs count on
-    /// that; otherwise a sentence about what does.
+    /// The one device that leads to clients outside and to other nodes, if packets may be sent on by it as they came;
+    /// otherwise a sentence about what forbids that.
     ///
     /// # Errors
     /// That sentence.
-    pub fn sole_uplink(&self) -> Result<&SoleUplink, &str> {
-        match &self.source.decided {
-            Some(decided) => decided.as_ref().map_err(|why| &**why),
-            None => Err("no device of clients outside is found"),
+    pub fn direct_uplink(&self) -> Result<&SoleUplink, &str> {
+        match (&self.source.direct, &self.source.decided) {
+            (Some(uplink), _) => Ok(uplink),
+            (None, Some(Err(why))) => Err(why),
+            (None, _) => Err("no device of clients outside is found"),
         }
     }
 
@@ -72,18 +75,22 @@ impl Datapath {
         let Some(uplink) = self.source.uplink.clone().filter(|_| self.masquerade.is_some()) else {
             return Ok(false);
         };
-        match uplink.and_then(|uplink| self.hindrance().map_or(Ok(uplink), Err)) {
-            Ok(uplink) => self.leave_to_programs(uplink),
-            Err(reason) => self.leave_to_kernel(reason),
+        match uplink.map(|uplink| (self.hindrance(), uplink)) {
+            Ok((None, uplink)) => self.leave_to_programs(uplink),
+            Ok((Some(Hindrance { sentence, about }), uplink)) => {
+                self.leave_to_kernel(sentence, (about != About::Ways).then_some(uplink))
+            }
+            Err(reason) => self.leave_to_kernel(reason, None),
         }
     }
 
     fn leave_to_programs(&mut self, uplink: SoleUplink) -> Result<bool, String> {
         let decided = Some(Ok(uplink.clone()));
         if self.source.decided != decided {
-            if let Err(error) = self.write_snat(Some(&uplink)) {
-                return self.leave_to_kernel(error);
+            if let Err(error) = self.write_snat(Sources::Given(&uplink)) {
+                return self.leave_to_kernel(error, None);
             }
+            self.source.direct = Some(uplink.clone());
             info!(
                 device = uplink.device.name, addresses = ?uplink.addresses,
                 "connections from outside to endpoints of other nodes get their source by tc"
@@ -102,7 +109,12 @@ impl Datapath {
         kept
     }
 
-    fn leave_to_kernel(&mut self, reason: String) -> Result<bool, String> {
+    /// `direct`: by what packets are sent on as they came all the same.
+    fn leave_to_kernel(
+        &mut self,
+        reason: String,
+        direct: Option<SoleUplink>,
+    ) -> Result<bool, String> {
         self.source.next_search = None;
         let kept = self.keep_table();
         // Also those of an earlier agent.
@@ -115,9 +127,14 @@ impl Datapath {
             ));
         }
         // Only now, as the table is there.
-        if are_programs_on && let Err(error) = self.write_snat(None) {
+        let sources = direct.as_ref().map_or(Sources::None, Sources::Direct);
+        let is_other = self.source.direct != direct || self.source.decided.is_none();
+        if (are_programs_on || is_other)
+            && let Err(error) = self.write_snat(sources)
+        {
             return Err(format!("tc still gives connections from outside their source: {error}"));
         }
+        self.source.direct = direct;
         if !matches!(self.source.decided, Some(Err(_))) {
             info!(
                 "connections from outside to endpoints of other nodes get their source by the \
@@ -136,17 +153,18 @@ impl Datapath {
         self.ebpf.map(names::SNAT).and_then(|map| snat::read(map).ok())
     }
 
-    /// A sentence about what besides devices forbids that the programs do it.
-    fn hindrance(&mut self) -> Option<String> {
+    /// What besides devices forbids that the programs do it.
+    fn hindrance(&mut self) -> Option<Hindrance> {
         if self.snat().is_some_and(|snat| snat.declined != 0) {
-            return Some("the route to an endpoint has an encapsulation".to_owned());
+            let sentence = "the route to an endpoint has an encapsulation".to_owned();
+            return Some(Hindrance { sentence, about: About::Ways });
         }
         self.source.hindrances.find()
     }
 
-    fn write_snat(&mut self, uplink: Option<&SoleUplink>) -> Result<(), String> {
+    fn write_snat(&mut self, sources: Sources<'_>) -> Result<(), String> {
         let Some(map) = self.ebpf.map_mut(names::SNAT) else { return Ok(()) };
-        snat::write(map, uplink).map_err(|error| error.to_string())
+        snat::write(map, sources).map_err(|error| error.to_string())
     }
 
     /// Whether this agent or an earlier one has written the table and not removed it.

@@ -7,14 +7,17 @@ use std::net::IpAddr;
 use rustix::thread::{CapabilitySet, capabilities};
 use topo_lb_core::cluster::Family;
 
-use crate::datapath::host::source_nat::Hindrances;
+use crate::datapath::host::source_nat::{About, Hindrance, Hindrances};
 use crate::device::{self, Device, Ways, address};
 
 /// What this node has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ground {
-    /// The one device of clients outside and of other nodes; or a sentence about what leaves connections to the kernel.
+    /// The one device of clients outside and of other nodes; or a sentence about what keeps packets from being sent on as
+    /// they came.
     pub uplink: Result<String, String>,
+    /// A sentence about somebody's rules for what the kernel forwards, which packets that are sent on do not pass here.
+    pub rules: Option<String>,
     /// Whether this process may send the probes (`CAP_NET_RAW`).
     pub may_probe: bool,
     /// Devices other than the uplink by which default routes leave, of the families of which it has addresses.
@@ -32,14 +35,22 @@ impl Ground {
     pub fn look(uplinks: &[Device]) -> io::Result<Self> {
         let sets = capabilities(None);
         let may_probe = sets.is_ok_and(|it| it.effective.contains(CapabilitySet::NET_RAW));
-        let none = |why| Self { uplink: Err(why), may_probe, elsewhere: vec![], reverse_path: 0 };
+        let none = |why| Self {
+            uplink: Err(why),
+            rules: None,
+            may_probe,
+            elsewhere: vec![],
+            reverse_path: 0,
+        };
         let sole = match device::sole_uplink(uplinks, &[])? {
             Ok(sole) => sole,
             Err(why) => return Ok(none(why)),
         };
-        if let Some(why) = Hindrances::default().find() {
-            return Ok(none(why));
-        }
+        let rules = match Hindrances::default().find() {
+            Some(Hindrance { sentence, about: About::Ways }) => return Ok(none(sentence)),
+            Some(Hindrance { sentence, about: About::Rules }) => Some(sentence),
+            Some(Hindrance { about: About::Ports, .. }) | None => None,
+        };
         let ways = Ways::open()?;
         let is_other = |there: &IpAddr| {
             let family = Family::of(*there);
@@ -54,7 +65,7 @@ impl Ground {
             of_text(&text.unwrap_or_default())
         };
         let reverse_path = value("all").max(value(&name));
-        Ok(Self { uplink: Ok(name), may_probe, elsewhere, reverse_path })
+        Ok(Self { uplink: Ok(name), rules, may_probe, elsewhere, reverse_path })
     }
 }
 

@@ -14,28 +14,51 @@ mod policy_routing;
 /// How long an answer counts that says what forbids it, or that the kernel has no nftables.
 const PAUSE: Duration = Duration::from_secs(10);
 
+/// What forbids it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hindrance {
+    /// A sentence.
+    pub(crate) sentence: String,
+    /// What it is about.
+    pub(crate) about: About,
+}
+
+/// What forbids that the programs choose sources may still let packets be sent on as they came (direct return).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum About {
+    /// Packets to other nodes may go another way, or become others on it: none is sent on, either.
+    Ways,
+    /// The ports of this node's own clients, which packets that are sent on do not take.
+    Ports,
+    /// Somebody's rules for what the kernel forwards. Those of the endpoint's node hold for what is sent on.
+    Rules,
+}
+
 /// Looks for what forbids it.
 #[derive(Debug, Default)]
 pub(crate) struct Hindrances {
     /// What was found last, and when.
-    found: Option<(Instant, String)>,
+    found: Option<(Instant, Hindrance)>,
     filters: Filters,
 }
 
 impl Hindrances {
-    /// A sentence about what forbids it, if anything does.
-    pub(crate) fn find(&mut self) -> Option<String> {
+    /// What forbids it, if anything does; what is of ways first.
+    pub(crate) fn find(&mut self) -> Option<Hindrance> {
         if let Some((at, found)) = &self.found
             && at.elapsed() < PAUSE
         {
             return Some(found.clone());
         }
-        let range = read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok();
-        let found = range
-            .and_then(|range| of_range(&range))
-            .or_else(policy_routing::find)
-            .or_else(ipsec::find)
-            .or_else(|| self.filters.find());
+        let of = |about| move |sentence| Hindrance { sentence, about };
+        let ports = || {
+            let range = read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?;
+            of_range(&range)
+        };
+        let ways = policy_routing::find().or_else(ipsec::find).map(of(About::Ways));
+        let found = ways
+            .or_else(|| ports().map(of(About::Ports)))
+            .or_else(|| self.filters.find().map(of(About::Rules)));
         self.found = found.clone().map(|found| (Instant::now(), found));
         found
     }
