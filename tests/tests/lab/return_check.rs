@@ -106,11 +106,26 @@ fn a_default_route_by_another_device_is_found_and_breaks_answers_whatever_the_fi
     })
 }
 
+/// Asks again and again until the client's connections are answered, or not.
+fn wait_for_answers(scene: &Scene<'_>, are_answered: bool) -> Result<()> {
+    let to = SocketAddr::new(BALANCER[0].parse()?, 80);
+    let dial = || Ok(TcpStream::connect_timeout(&to, patient(Duration::from_millis(500))).is_ok());
+    let dial = || scene.cluster.fabric().run(dial);
+    until_is(&format!("answered: {are_answered}"), FOLLOWS, dial, |is| *is == are_answered)
+        .map(drop)
+}
+
 #[test]
-fn rules_for_forwarded_packets_are_named_and_keep_a_node_from_direct_return() -> Result<()> {
-    const SAID: &str = "the chain fence of the nftables table wall is for them, too";
-    /// How long until a node is unproved that does not answer: a round, and three misses.
+fn rules_for_forwarded_packets_hold_at_the_endpoint_s_node_and_are_named_at_the_first() -> Result<()>
+{
+    const WALL: &str =
+        "table inet wall { chain fence { type filter hook forward priority 0; policy drop; }; }";
+    /// As of a network plugin.
+    const PLUGIN: &str = "table ip plugin { chain postrouting { type nat hook postrouting priority 100; \
+                          ip saddr 10.244.0.0/16 ip daddr != 10.244.0.0/16 masquerade; }; }";
+    /// How long until what changes is noticed, and nodes are proved again.
     const LATE: Duration = Duration::from_secs(20);
+    const ON: [&str; 2] = ["--direct-return", "auto"];
     play(Returns::Directly, |scene, others, mut client| {
         scene.set_endpoints("web", &["c"])?;
         let to = SocketAddr::new(BALANCER[0].parse()?, 80);
@@ -119,28 +134,64 @@ fn rules_for_forwarded_packets_are_named_and_keep_a_node_from_direct_return() ->
         client.ask(socket, None)??;
         let off = [("direct return", "ok", "off; with --direct-return auto")];
         expect(&checked(scene, &scene.agent, &[])?, &off)?;
+        let on = ("direct return", "ok", "are sent on by eth0");
+        expect(&checked(scene, &scene.agent, &ON)?, &[on])?;
 
-        let node = scene.cluster.node_netns(HERE)?;
-        node.nft("table inet wall { chain fence { type filter hook forward priority 0; policy drop; }; }")?;
-        for (flags, status, words) in [
-            (&["--direct-return", "auto"][..], "limited", "this node takes no part"),
-            (&[], "ok", "--direct-return auto would change nothing here"),
-        ] {
-            let found = checked(scene, &scene.agent, flags)?;
-            expect(&found, &[("direct return", status, words)])?;
-            expect(&found, &[("direct return", status, SAID)])?;
-        }
-        // The agents say the same, and what was sent on ends.
-        let peers = |agent: &Agent<'_>, words: &str, count: usize, limit| {
-            let said = || Ok(agent.get("/peers")?.body);
-            until_is(words, limit, said, |body| body.matches(words).count() == count).map(drop)
-        };
-        peers(&scene.agent, SAID, 2, FOLLOWS * 2)?;
+        // Rules of the first node, of a plugin or of an administrator: the kernel gives other connections their source.
+        let here = scene.cluster.node_netns(HERE)?;
+        here.nft(PLUGIN)?;
+        here.nft(WALL)?;
+        let by_kernel =
+            |agent: &Agent<'_>| agent.wait_for_log("get their source by the nftables", LATE);
+        by_kernel(&scene.agent)?;
+        let found = checked(scene, &scene.agent, &ON)?;
+        expect(&found, &[on])?;
+        ensure!(
+            found.iter().any(|[.., said]| said.contains("none of this one, although the chain")),
+            "{found:?}"
+        );
+        let before = sent_on(&scene.agent)?;
+        client.ask(socket, None)?.context("what was open is sent on")?;
+        client.expect(Via::Http, to, &["c"])?;
+        let after = sent_on(&scene.agent)?;
+        ensure!(after > before + 100, "{before} packets sent on, then {after}");
+
+        // Those of the endpoint's node see the client, and its node is proved.
+        let there = scene.cluster.node_netns(THERE)?;
+        there.nft(WALL)?;
+        let there_agent = others.iter().find(|it| it.node() == THERE).context("an agent")?;
+        by_kernel(there_agent)?;
+        wait_for_answers(scene, false)?;
+        there.nft(
+            "add rule inet wall fence ip saddr 172.30.0.254 accept; \
+                   add rule inet wall fence ip daddr 172.30.0.254 accept",
+        )?;
+        wait_for_answers(scene, true)?;
+        ensure!(sent_on(&scene.agent)? > after, "not by the other node");
+
+        // A rule of routing may lead elsewhere.
+        here.ip(&["rule add from 198.51.100.77 table 77".to_owned()])?;
+        let said = || Ok(scene.agent.get("/peers")?.body);
+        let words = "may lead to other nodes in another way";
+        until_is(words, LATE, said, |body| body.contains(words))?;
+        let found = checked(scene, &scene.agent, &ON)?;
+        expect(&found, &[("direct return", "limited", "this node takes no part")])?;
         ensure!(client.ask(socket, None)?.is_err(), "it is still sent on");
-        scene.set_endpoints("web", &["a"])?;
-        for other in &*others {
-            peers(other, "no agent answers", 2, LATE)?;
-        }
-        node.nft("delete table inet wall")
+        here.ip(&["rule del from 198.51.100.77 table 77".to_owned()])?;
+        until_is(
+            "proved again",
+            LATE,
+            || Ok(scene.agent.get("/peers")?.body),
+            |body| body.contains("\"proved\""),
+        )?;
+        here.nft("delete table inet wall; delete table ip plugin")?;
+        there.nft("delete table inet wall")
     })
+}
+
+/// Packets of clients outside that an agent's node has sent on.
+fn sent_on(agent: &Agent<'_>) -> Result<u64> {
+    let listed = agent.list("hooks")?;
+    let hooks = listed["hooks"]["each"].as_array().context("hooks")?;
+    Ok(hooks.iter().filter_map(|it| it["packets"]["sent_on"].as_u64()).sum())
 }

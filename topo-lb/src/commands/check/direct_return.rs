@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn what_leaves_connections_to_the_kernel_is_a_fault_only_where_direct_return_is_on() {
-        let why = "the chain FORWARD of the nftables table filter is for them, too".to_owned();
+        let why = "clients come by eth0 and eth1".to_owned();
         let ground = Ground { uplink: Err(why.clone()), may_probe: false, ..healthy() };
         for (is_on, status, words) in [
             (true, Status::Limited, "this node takes no part"),
@@ -128,6 +128,14 @@ mod tests {
             assert_eq!((said.len(), said[0].0), (1, status), "{said:?}");
             assert!(said[0].1.contains(words) && said[0].1.contains(&why), "{said:?}");
         }
+    }
+
+    #[test]
+    fn rules_for_forwarded_packets_are_named_and_are_no_fault() {
+        let rules = Some("the chain FORWARD of the nftables table filter is for them, too".into());
+        let said = said(&Ground { rules, ..healthy() }, true);
+        assert_eq!((said.len(), said[0].0), (1, Status::Ok), "{said:?}");
+        assert!(said[0].1.contains("none of this one, although the chain FORWARD"), "{said:?}");
     }
 
     #[test]
