@@ -70,6 +70,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
         tell(begun, &mut sums);
 
         let outcome = node_deaths::run(LOAD, Returns::Directly, Speaker::Bird, DEATHS)?;
+        ensure!(outcome.asked > 0 && outcome.answered > 0, "nobody was asked: {outcome:?}");
         deaths += outcome.deaths;
         eprintln!(
             "{} new connections while nodes die, the slowest in {:.1} s",
