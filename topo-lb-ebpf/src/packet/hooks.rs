@@ -47,7 +47,10 @@ fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Ve
         }
         Filtered::Service => F::from_client(skb, Done::Nothing),
         Filtered::Direct => Verdict::OpenDirect,
-        Filtered::Probe => return F::hear(skb),
+        Filtered::Probe => match F::hear(skb) {
+            Verdict::Translate => F::from_client(skb, Done::Nothing),
+            verdict => return verdict,
+        },
         Filtered::Other(outcome) => return next(Hook::Ingress, outcome),
     };
     // The verdict on most packets: they pay for no comparison with the steps below.
