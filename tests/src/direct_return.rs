@@ -5,11 +5,12 @@ use std::net::{IpAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use serde_json::json;
+use serde_json::{Value, json};
 use topo_lb_core::cluster::Family;
 
 use crate::agent::Agent;
 use crate::client::Client;
+use crate::http::Answer;
 use crate::manifest::{endpoint, service, slice};
 use crate::outside::{BALANCER, idle};
 use crate::requirements;
@@ -69,7 +70,8 @@ pub fn play(
         scene.agent.wait_until_ready()?;
         others.iter_mut().try_for_each(Agent::wait_until_ready)?;
         if returns == Returns::Directly {
-            others.iter().chain([&scene.agent]).try_for_each(wait_for_proofs)?;
+            let ways = OTHERS.len() * Family::BOTH.len();
+            others.iter().chain([&scene.agent]).try_for_each(|it| wait_for_proofs(it, ways))?;
         }
         let client = scene.cluster.guest("outside", scene.cluster.fabric())?;
         body(scene, &mut others, client)
@@ -109,12 +111,28 @@ pub fn named(answer: &[u8]) -> Result<String> {
     Ok(name.to_owned())
 }
 
-/// Waits until an agent has proved all other nodes, by both versions of IP.
-fn wait_for_proofs(agent: &Agent<'_>) -> Result<()> {
-    let answer = agent.wait_for_answer("/peers", PROVED, |answer| {
-        answer.body.matches("\"proved\"").count() == 2 * OTHERS.len()
-    });
+/// Waits until an agent has proved all nodes that it asks, each by each version of IP: at least so many `ways`.
+///
+/// # Errors
+/// It has not in time.
+pub fn wait_for_proofs(agent: &Agent<'_>, ways: usize) -> Result<()> {
+    let are_proved = |answer: &Answer| {
+        let peers: Vec<Value> = serde_json::from_str(&answer.body).unwrap_or_default();
+        peers.len() >= ways && peers.iter().all(|peer| peer["state"] == "proved")
+    };
+    let answer = agent.wait_for_answer("/peers", PROVED, are_proved);
     answer.map(drop).with_context(|| format!("{}; the log:\n{}", agent.node(), agent.log()))
+}
+
+/// Packets of clients outside that an agent's node has sent on, and connections that it has translated.
+///
+/// # Errors
+/// The agent does not list them.
+pub fn counted(agent: &Agent<'_>) -> Result<(u64, u64)> {
+    let listed = agent.list("hooks")?;
+    let hooks = listed["hooks"]["each"].as_array().context("hooks")?;
+    let sum = |outcome| hooks.iter().filter_map(|it| it["packets"][outcome].as_u64()).sum();
+    Ok((sum("sent_on"), sum("opened")))
 }
 
 /// Adds a Service at port 81 of the load balancer IPs, with this port of these pods as its endpoints.

@@ -19,6 +19,7 @@ use crate::cgroup::Cgroup;
 use crate::client::Client;
 use crate::cluster::Cluster;
 use crate::dial::{Dial, Dialled};
+use crate::direct_return::wait_for_proofs;
 use crate::kube_proxy::{Program, VARIABLE};
 use crate::kubernetes_1_20;
 use crate::lab;
@@ -331,11 +332,7 @@ impl<'a> Stage<'a> {
             // A table for each Service, protocol and family.
             ("--max-endpoints", "1048576"),
         ])?;
-        for agent in &agents {
-            agent.wait_for_answer("/peers", PATIENCE, |answer| {
-                answer.body.matches("\"proved\"").count() == Family::BOTH.len()
-            })?;
-        }
+        agents.iter().try_for_each(|agent| wait_for_proofs(agent, Family::BOTH.len()))?;
         work(self)
     }
 

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 use topo_lb_tests::agent::Agent;
 use topo_lb_tests::client::Client;
-use topo_lb_tests::direct_return::{NODES, Returns, play, put};
+use topo_lb_tests::direct_return::{NODES, Returns, counted, play, put};
 use topo_lb_tests::node_deaths::{self, Deaths, Load};
 use topo_lb_tests::outside::BALANCER;
 use topo_lb_tests::router::Speaker;
@@ -39,14 +39,6 @@ fn lead_to(scene: &Scene<'_>, [four, six]: [&str; 2]) -> Result<()> {
         format!("route replace {balancer4} via {four}"),
         format!("route replace {balancer6} via {six}"),
     ])
-}
-
-/// Packets of clients outside that an agent's node has sent on, and connections that it has translated.
-fn counted(agent: &Agent<'_>) -> Result<(u64, u64)> {
-    let listed = agent.list("hooks")?;
-    let hooks = listed["hooks"]["each"].as_array().context("hooks")?;
-    let sum = |outcome| hooks.iter().filter_map(|it| it["packets"][outcome].as_u64()).sum();
-    Ok((sum("sent_on"), sum("opened")))
 }
 
 #[test]

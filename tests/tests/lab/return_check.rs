@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use topo_lb_tests::agent::Agent;
 use topo_lb_tests::binary::json_of;
-use topo_lb_tests::direct_return::{NODES, Returns, play};
+use topo_lb_tests::direct_return::{NODES, Returns, counted, play};
 use topo_lb_tests::netns::NetNs;
 use topo_lb_tests::outside::BALANCER;
 use topo_lb_tests::scene::{FOLLOWS, HERE, Scene};
@@ -47,6 +47,13 @@ fn expect(found: &[[String; 3]], wanted: &[(&str, &str, &str)]) -> Result<()> {
     Ok(())
 }
 
+/// Whether a connection of a client outside to the load balancer IP is answered.
+fn is_answered(scene: &Scene<'_>) -> Result<bool> {
+    let to = SocketAddr::new(BALANCER[0].parse()?, 80);
+    let dial = || Ok(TcpStream::connect_timeout(&to, patient(Duration::from_millis(500))).is_ok());
+    scene.cluster.fabric().run(dial)
+}
+
 /// Sets how the kernel checks sources of packets by the uplink: 0 not, 1 strictly, 2 loosely.
 fn filter(node: &NetNs, value: &str) -> Result<()> {
     node.set(&[("ipv4/conf/eth0/rp_filter", value)])
@@ -72,16 +79,12 @@ fn a_default_route_by_another_device_is_found_and_breaks_answers_whatever_the_fi
             format!("address add {FAR}/32 dev lo"),
             format!("route replace {} via {here} src {FAR}", BALANCER[0]),
         ])?;
-        let is_answered = || {
-            let dial = || Ok(TcpStream::connect_timeout(&to, patient(Duration::from_millis(500))));
-            Ok::<_, anyhow::Error>(fabric.run(dial)?.is_ok())
-        };
 
         // As nodes are: strict, which harms nobody here.
         let healthy = [("direct return", "ok", "packets of clients outside are sent on by eth0")];
         filter(node, "1")?;
         expect(&checked(scene, there, &ON)?, &healthy)?;
-        ensure!(is_answered()?, "with a strict filter, and the default route by the uplink");
+        ensure!(is_answered(scene)?, "with a strict filter, and the default route by the uplink");
 
         // Only clients to which another route leads are answered by the uplink.
         node.ip(&["route replace default dev pod2".to_owned()])?;
@@ -97,22 +100,19 @@ fn a_default_route_by_another_device_is_found_and_breaks_answers_whatever_the_fi
                 &checked(scene, there, &ON)?,
                 &[healthy[0], ("return route", "limited", words)],
             )?;
-            ensure!(!is_answered()?, "answered with rp_filter={value}");
+            ensure!(!is_answered(scene)?, "answered with rp_filter={value}");
         }
         filter(node, "1")?;
         node.ip(&[format!("route add {FAR}/32 via 172.30.0.254")])?;
-        ensure!(is_answered()?, "a route to the client by the uplink");
+        ensure!(is_answered(scene)?, "a route to the client by the uplink");
         Ok(())
     })
 }
 
-/// Asks again and again until the client's connections are answered, or not.
+/// Waits until connections of a client outside are answered, or not.
 fn wait_for_answers(scene: &Scene<'_>, are_answered: bool) -> Result<()> {
-    let to = SocketAddr::new(BALANCER[0].parse()?, 80);
-    let dial = || Ok(TcpStream::connect_timeout(&to, patient(Duration::from_millis(500))).is_ok());
-    let dial = || scene.cluster.fabric().run(dial);
-    until_is(&format!("answered: {are_answered}"), FOLLOWS, dial, |is| *is == are_answered)
-        .map(drop)
+    let what = format!("answered: {are_answered}");
+    until_is(&what, FOLLOWS, || is_answered(scene), |is| *is == are_answered).map(drop)
 }
 
 #[test]
@@ -150,10 +150,10 @@ fn rules_for_forwarded_packets_hold_at_the_endpoint_s_node_and_are_named_at_the_
             found.iter().any(|[.., said]| said.contains("none of this one, although the chain")),
             "{found:?}"
         );
-        let before = sent_on(&scene.agent)?;
+        let (before, _) = counted(&scene.agent)?;
         client.ask(socket, None)?.context("what was open is sent on")?;
         client.expect(Via::Http, to, &["c"])?;
-        let after = sent_on(&scene.agent)?;
+        let (after, _) = counted(&scene.agent)?;
         ensure!(after > before + 100, "{before} packets sent on, then {after}");
 
         // Those of the endpoint's node see the client, and its node is proved.
@@ -167,7 +167,7 @@ fn rules_for_forwarded_packets_hold_at_the_endpoint_s_node_and_are_named_at_the_
                    add rule inet wall fence ip daddr 172.30.0.254 accept",
         )?;
         wait_for_answers(scene, true)?;
-        ensure!(sent_on(&scene.agent)? > after, "not by the other node");
+        ensure!(counted(&scene.agent)?.0 > after, "not by the other node");
 
         // A rule of routing may lead elsewhere.
         here.ip(&["rule add from 198.51.100.77 table 77".to_owned()])?;
@@ -187,11 +187,4 @@ fn rules_for_forwarded_packets_hold_at_the_endpoint_s_node_and_are_named_at_the_
         here.nft("delete table inet wall; delete table ip plugin")?;
         there.nft("delete table inet wall")
     })
-}
-
-/// Packets of clients outside that an agent's node has sent on.
-fn sent_on(agent: &Agent<'_>) -> Result<u64> {
-    let listed = agent.list("hooks")?;
-    let hooks = listed["hooks"]["each"].as_array().context("hooks")?;
-    Ok(hooks.iter().filter_map(|it| it["packets"]["sent_on"].as_u64()).sum())
 }

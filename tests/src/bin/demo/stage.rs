@@ -11,8 +11,7 @@ use topo_lb_tests::agent::Agent;
 use topo_lb_tests::binary::{Binary, json_of};
 use topo_lb_tests::client::Client;
 use topo_lb_tests::cluster::Cluster;
-use topo_lb_tests::direct_return::PROVED;
-use topo_lb_tests::http::Answer;
+use topo_lb_tests::direct_return::wait_for_proofs;
 use topo_lb_tests::kind;
 use topo_lb_tests::netns::NetNs;
 use topo_lb_tests::traffic::{Tally, Via};
@@ -233,13 +232,7 @@ impl Stage<'_> {
 
     /// Waits until each agent has proved all other nodes with endpoints of Services with direct return.
     pub(crate) fn wait_for_proofs(&self) -> Result<()> {
-        let are_proved = |answer: &Answer| {
-            let peers: Vec<Value> = serde_json::from_str(&answer.body).unwrap_or_default();
-            !peers.is_empty() && peers.iter().all(|peer| peer["state"] == "proved")
-        };
-        self.agents
-            .iter()
-            .try_for_each(|agent| agent.wait_for_answer("/peers", PROVED, are_proved).map(drop))
+        self.agents.iter().try_for_each(|agent| wait_for_proofs(agent, 1))
     }
 
     /// The last check passes only if `also` is true.

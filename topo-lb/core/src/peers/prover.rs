@@ -343,17 +343,11 @@ impl Prover {
         self.secret.hash_one(("cookie", peer.ethernet, peer.version)).max(1)
     }
 
-    /// Whether a message of this card is to be answered: a flood that comes by a router takes nothing from nodes. What shows
-    /// a number that only this node has made comes from who gets frames at this card, and is always admitted: a Pod that
-    /// sends by a node's card takes nothing from that.
-    fn admits(&mut self, card: [u8; 6], is_shown: bool, now: Instant) -> Result<(), Ignored> {
+    /// Whether a hello of this card without a cookie is to be answered: a flood that comes by a router takes nothing from
+    /// nodes. One with a cookie comes from who gets frames at this card: a Pod that sends by it takes nothing from that.
+    fn admits(&mut self, card: [u8; 6], now: Instant) -> bool {
         let group = self.secret.hash_one(("card", card)) as usize % CARDS;
-        let rate = self.of_cards.get_mut(group);
-        if is_shown || rate.is_none_or(|rate| rate.take(now)) {
-            Ok(())
-        } else {
-            Err(Ignored::Flood)
-        }
+        self.of_cards.get_mut(group).is_none_or(|rate| rate.take(now))
     }
 
     /// Takes in a frame of another node, and returns what to say to that.
@@ -379,11 +373,6 @@ impl Prover {
         if by_client != outside || !self.frontends.contains(&frontend) || !is_other {
             return Err(Ignored::Unasked);
         }
-        let is_shown = match message.kind {
-            Kind::Hello => message.cookie == self.cookie(&peer(envelope.from, envelope.family())),
-            Kind::Answer { .. } => self.nonces.contains_key(&message.nonce),
-        };
-        self.admits(envelope.from, is_shown, now)?;
         match message.kind {
             Kind::Hello => self.answer(envelope, message, now).map(Some),
             Kind::Answer { knows } => self.take_answer(envelope, &message, knows, now),
@@ -400,7 +389,8 @@ impl Prover {
         let peer = peer(envelope.from, family);
         let cookie = self.cookie(&peer);
         let gets_frames_there = hello.cookie == cookie;
-        if !self.answers[usize::from(!gets_frames_there)].take(now) {
+        let is_admitted = gets_frames_there || self.admits(envelope.from, now);
+        if !is_admitted || !self.answers[usize::from(!gets_frames_there)].take(now) {
             return Err(Ignored::Flood);
         }
         if gets_frames_there {

@@ -30,7 +30,7 @@ pub(super) fn findings(patterns: &[Pattern], is_on: bool) -> Vec<Finding> {
 fn of(ground: &Ground, is_on: bool) -> Vec<Finding> {
     let uplink = match &ground.uplink {
         Ok(uplink) => uplink,
-        // It is what most clusters have, so it is no fault unless somebody asks for direct return.
+        // It is no fault unless somebody asks for direct return.
         Err(why) if !is_on => {
             let sentence = format!("{DIRECT_RETURN} auto would change nothing here: {why}");
             return vec![Finding::ok(NAME, sentence)];
@@ -40,7 +40,7 @@ fn of(ground: &Ground, is_on: bool) -> Vec<Finding> {
                 format!("this node takes no part, and connections get source NAT: {why}");
             return vec![
                 Finding::limited(NAME, sentence)
-                    .advised("docs/kube-proxy-free.md says what leaves connections to the kernel"),
+                    .advised("docs/bare-metal.md says what direct return takes"),
             ];
         }
     };
