@@ -276,18 +276,21 @@ mod tests {
         assert_eq!((row.len(), shares.size()), (65_521, 65_521), "the others have none");
     }
 
+    /// The bound is of chance: of 2,000 such sets, one has 1.02 %.
+    #[test]
+    fn hardly_any_slot_of_another_endpoint_moves_when_one_goes_or_comes() {
+        let shares = (0..100_u64).map(|set| {
+            let numbers: Vec<u32> = (0..101).map(|it| mixed(set << 8 | it) as u32).collect();
+            let all = table(&alike(numbers.iter().copied()));
+            moved(&all, &table(&alike(numbers[1..].iter().copied())), endpoint(numbers[0]))
+        });
+        let shares: Vec<f64> = shares.collect();
+        assert!(shares.iter().sum::<f64>() / 100.0 <= 0.008, "{shares:?}");
+        assert!(shares.iter().all(|share| *share <= 0.01), "{shares:?}");
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(30))]
-
-        #[test]
-        fn hardly_any_slot_of_another_endpoint_moves_when_one_goes_or_comes(
-            numbers in prop::collection::btree_set(any::<u32>(), 101)
-        ) {
-            let numbers: Vec<u32> = numbers.into_iter().collect();
-            let (all, without) = (table(&alike(numbers.clone())), table(&alike(numbers[1..].to_vec())));
-            let moved = moved(&all, &without, endpoint(numbers[0]));
-            prop_assert!(moved <= 0.01, "{moved}");
-        }
 
         #[test]
         fn a_table_has_the_shares_whatever_the_order_and_is_folded_back(
