@@ -4,6 +4,7 @@ mod agent;
 mod agents;
 mod check;
 mod dns;
+mod evacuate;
 mod exclusive;
 mod frontends;
 mod healthz;
@@ -27,6 +28,7 @@ pub use agent::{AgentArgs, node_name};
 pub use agents::{AgentsArgs, AgentsNamespace};
 pub use check::CheckArgs;
 pub use dns::DnsArgs;
+pub use evacuate::{EvacuateArgs, RestoreArgs, WriteArgs};
 pub use frontends::{DirectReturn, FrontendArgs, Frontends};
 pub use healthz::HealthzArgs;
 pub use lint::LintArgs;
@@ -107,11 +109,32 @@ Examples:
   topo-lb plan --from cluster.json --to changed.json --prometheus http://127.0.0.1:9090 --over 7d
   topo-lb plan --advise --prometheus http://127.0.0.1:9090 --over 7d     # which policies save most
   topo-lb plan --since 3d --prometheus http://127.0.0.1:9090             # what a change has saved
+  topo-lb plan --without topology.kubernetes.io/zone=b                   # rehearse the loss of a zone
   kubectl get nodes,services,endpointslices -A -o json > cluster.json    # the whole cluster
 
 Each node counts as one client, and all clients open equally many connections to each
 Service port. A load of 2 is what two such clients open.")]
     Plan(PlanArgs),
+    /// Empty a zone, a rack, a node: its endpoints get no new connections, in the whole cluster, until `restore`
+    #[command(after_help = "\
+Examples:
+  topo-lb evacuate topology.kubernetes.io/zone=b --dry-run       # what would happen: who refuses, who carries more
+  topo-lb evacuate topology.kubernetes.io/zone=b --for 2h --ramp 5m
+  topo-lb evacuate kubernetes.io/hostname=worker-7
+  topo-lb evacuate topology.kubernetes.io/zone=b --allow-strict topology.kubernetes.io/region
+  topo-lb evacuate                                               # what is evacuated now
+  topo-lb restore topology.kubernetes.io/zone=b --ramp 5m
+
+Open connections stay. Load balancers are told to leave the nodes (health checks answer 503). A
+Service without a ready endpoint elsewhere stays where it is, unless --force. It writes one
+ClusterTopologyPolicy for each label.")]
+    Evacuate(EvacuateArgs),
+    /// End an evacuation: at once, or on more and more nodes
+    #[command(after_help = "\
+Examples:
+  topo-lb restore topology.kubernetes.io/zone=b
+  topo-lb restore topology.kubernetes.io/zone=b --ramp 5m        # a cold zone gets its clients back in 5 minutes")]
+    Restore(RestoreArgs),
     /// Rewrite Services with spec.topologyKeys or OpenYurt's annotation: topo-lb's annotation, same meaning
     #[command(after_help = "\
 Examples:

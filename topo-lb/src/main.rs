@@ -31,10 +31,12 @@ use topo_lb_kernel::datapath::attach::cleanup::cleanup;
 use topo_lb_kube::source::{self, Listing};
 use topo_lb_kube::{crd, heap};
 
+mod evacuating;
 mod planning;
 mod printing;
 mod reading;
 
+use evacuating::{run_evacuate, run_restore};
 use planning::run_plan;
 use printing::{colours, print, start_logging, write};
 use reading::{cluster, known_scope, read_cluster, say_skipped, service_ids};
@@ -47,6 +49,8 @@ fn main() -> ExitCode {
         Command::Explain(args) => run_explain(&args),
         Command::Lint(args) => run_lint(&args),
         Command::Plan(args) => run_plan(&args),
+        Command::Evacuate(args) => run_evacuate(&args),
+        Command::Restore(args) => run_restore(&args),
         Command::Migrate(args) => run_migrate(&args),
         Command::List(args) => run_list(&args),
         Command::Top(args) => run_top(&args),

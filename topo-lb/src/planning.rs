@@ -6,12 +6,14 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, anyhow, bail};
-use topo_lb::cli::{PlanArgs, kube_target, name};
+use serde_json::json;
+use topo_lb::cli::{Output, PlanArgs, kube_target, name};
 use topo_lb::commands::agent_metrics;
 use topo_lb_core::cluster::{ServiceId, State};
 use topo_lb_core::lint::{self, Finding, Severity};
 use topo_lb_core::topology::Scope;
-use topo_lb_core::what_if::{self, Chosen, Figures, Proxied, SettingError};
+use topo_lb_core::topology::evacuation::Evacuation;
+use topo_lb_core::what_if::{self, Chosen, Figures, Proxied, Report, SettingError};
 use topo_lb_kube::source::Listing;
 
 use crate::block_on;
@@ -52,6 +54,9 @@ pub(crate) fn run_plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
         Some(path) => read(format!("--to {}", path.display()), read_manifests(path)?)?,
         None => before.clone(),
     };
+    if let Some(text) = &args.without {
+        what_if::evacuate(&mut after, text);
+    }
     what_if::apply(&mut after, &args.set).map_err(|error| match error {
         SettingError::NoService(_) => anyhow!("--set: {error}; create it in a file for --to"),
         other => anyhow!("--set: {other}"),
@@ -84,10 +89,38 @@ pub(crate) fn run_plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let (before, after) = (Proxied::of(before, scope), Proxied::of(after, scope));
     let mut report = what_if::compare(&before, &after, &args.by, &asked, figures.as_ref());
     report.cost = figures.and_then(|it| what_if::cost(&before, &after, &it, args.prices()));
+    if let Some(text) = &args.without {
+        return rehearse(args.output, [&before, &after], text, report, &asked);
+    }
     print(args.output, &report, || what_if::table(&report, colours()))?;
     let is_clean = faults == 0
         && new.is_empty()
         && !report.services.iter().any(what_if::ServicePort::is_problem);
+    Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What an evacuation does, on one page; then what was asked for, in full. Fails if nodes are refused that are not
+/// meant to be.
+pub(crate) fn rehearse(
+    output: Output,
+    [before, after]: [&Proxied; 2],
+    text: &str,
+    mut report: Report<'_>,
+    asked: &BTreeSet<ServiceId>,
+) -> anyhow::Result<ExitCode> {
+    let evacuation = Evacuation::read(text)?;
+    let without = what_if::rehearse(before, after, &evacuation, &report);
+    let is_clean = without.refused.iter().all(|it| it.intended);
+    let both = json!({"without": without, "plan": report});
+    print(output, &both, || {
+        let page = what_if::without_table(&without, &report, colours());
+        report.services.retain(|port| asked.contains(&port.service()));
+        if report.services.is_empty() {
+            page
+        } else {
+            page + "\n" + &what_if::table(&report, colours())
+        }
+    })?;
     Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -163,7 +163,7 @@ fn policies_of_a_real_api_server_decide_report_and_outlive_their_definitions() -
 }
 
 /// Creates the definitions that the agent prints, and waits until they are served.
-fn define(plane: &ControlPlane<'_>, binary: &Binary) -> Result<()> {
+pub(crate) fn define(plane: &ControlPlane<'_>, binary: &Binary) -> Result<()> {
     let text = printed(&mut binary.command(&["crds"]))?;
     let definitions: Vec<Value> = serde_saphyr::from_multiple(&text)?;
     ensure!(definitions.len() == DEFINITIONS.len(), "{text}");

@@ -8,6 +8,7 @@ mod changes;
 mod commands_api_server;
 mod demo_api_server;
 mod deploy;
+mod evacuation;
 mod prometheus;
 mod source;
 mod telling;

@@ -154,6 +154,18 @@ impl Reconciler {
         is_change
     }
 
+    /// Ends evacuations by a clock, in seconds since 1970. Returns whether that may change any Service's routes.
+    pub fn pass(&mut self, now: i64) -> bool {
+        let (before, mut said) = (self.state.now(), self.state.evacuations().peekable());
+        // Without evacuations, time changes nothing.
+        if said.peek().is_none() || before == Some(now) {
+            return false;
+        }
+        let ends = said.any(|text| topology::evacuation::turns(text, &self.node, before, now));
+        drop(said);
+        self.observe(Update::Time { now, ends })
+    }
+
     /// Has the cluster DNS Service lead to the resolver of this node; without an address, to its own
     /// endpoints. Returns whether this is a change.
     pub fn lead_dns_to(&mut self, resolver: Listeners) -> bool {

@@ -9,5 +9,6 @@
 //! the objects of all of them, and [`crd`] has the schemas of the custom resources.
 
 pub mod crd;
+pub mod evacuation;
 pub mod heap;
 pub mod source;

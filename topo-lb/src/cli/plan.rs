@@ -9,6 +9,7 @@ use clap::error::ErrorKind;
 use super::{Output, ScopeArgs, name};
 use crate::commands::agent_metrics::Origin;
 use crate::{commands::prometheus::Over, commands::prometheus::Prometheus};
+use topo_lb_core::topology::evacuation::Evacuation;
 use topo_lb_core::topology::label::ZONE;
 use topo_lb_core::topology::label_name::label_name;
 use topo_lb_core::what_if::{Chosen, Prices, Setting};
@@ -78,6 +79,11 @@ pub struct PlanArgs {
     /// NAMESPACE/NAME=ANNOTATION- to remove it. Can be given more than once
     #[arg(long, value_name = "CHANGE", env = "TOPO_LB_SET")]
     pub set: Vec<Setting>,
+    /// Rehearse an evacuation on one page: all Services as if the endpoints at this value of a label were left, as by
+    /// `evacuate`. Options of topo-lb.io/evacuate may follow: 'topology.kubernetes.io/zone=b; allow-strict=*'
+    #[arg(long, value_name = "LABEL=VALUE", env = "TOPO_LB_WITHOUT", value_parser = evacuation,
+        conflicts_with_all = ["to", "set", "advise", "since"])]
+    pub without: Option<String>,
     /// Group nodes by this label
     #[arg(long, value_name = "LABEL", env = "TOPO_LB_BY", default_value = ZONE, value_parser = label)]
     pub by: String,
@@ -127,6 +133,7 @@ there is nothing to compare: say what is to change. For example
   topo-lb plan --set default/web=topology-keys:topology.kubernetes.io/zone,*    # one Service of this cluster
   topo-lb plan --from cluster.yaml --to changed.yaml                            # two files
   topo-lb plan --advise --prometheus http://127.0.0.1:9090 --over 7d            # what would save most
+  topo-lb plan --without topology.kubernetes.io/zone=b                          # the loss of a zone
   topo-lb plan --since 3d --prometheus http://127.0.0.1:9090                    # what a change has saved";
 
 impl PlanArgs {
@@ -141,7 +148,11 @@ impl PlanArgs {
             Self { since: Some(_), prometheus: None, .. } => {
                 "--since needs the bytes of then and now: --prometheus URL"
             }
-            Self { since: None, advise: false, to: None, set, .. } if set.is_empty() => NOTHING,
+            Self { since: None, advise: false, to: None, without: None, set, .. }
+                if set.is_empty() =>
+            {
+                NOTHING
+            }
             _ => return Ok(()),
         };
         let why = why.replace("topo-lb plan", &format!("{} plan", name::called()));
@@ -181,6 +192,11 @@ fn times(text: &str) -> Result<f64, String> {
 fn money(text: &str) -> Result<f64, String> {
     let money = text.parse().ok().filter(|it| (0.0..=1e12).contains(it));
     money.ok_or_else(|| "it is no amount of at least 0, such as 1.50".to_owned())
+}
+
+/// What `topo-lb.io/evacuate` says.
+fn evacuation(text: &str) -> Result<String, String> {
+    Evacuation::read(text).map(|_| text.to_owned()).map_err(|rule| rule.to_string())
 }
 
 /// A label name.

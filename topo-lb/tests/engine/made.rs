@@ -150,6 +150,8 @@ pub(crate) struct Cluster {
     pub(crate) namespaces: Vec<Namespace>,
     pub(crate) policies: Vec<TopologyPolicy>,
     pub(crate) cluster_policies: Vec<ClusterTopologyPolicy>,
+    /// Seconds since 1970.
+    pub(crate) now: Option<i64>,
 }
 
 impl Cluster {
@@ -170,6 +172,9 @@ impl Cluster {
             Update::ClusterTopologyPolicy(Change::Listed(self.cluster_policies.clone(), vec![])),
         ] {
             let _ = state.apply(update, this_node);
+        }
+        if let Some(now) = self.now {
+            let _ = state.apply(Update::Time { now, ends: true }, this_node);
         }
         state
     }

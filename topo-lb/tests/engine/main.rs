@@ -9,6 +9,7 @@ mod crowding;
 mod direct;
 mod dns;
 mod ejection;
+mod evacuation;
 mod hints;
 mod hostile;
 mod keys;

@@ -127,6 +127,9 @@ pub(crate) fn answer(view: View<'_>, port: &Port, v6: bool, who: Who) -> Answer 
         }
     }
     let everyone = candidates.clone();
+    let gone =
+        if only_local || who == Who::Peer { vec![] } else { leaving(cluster, said, &everyone) };
+    candidates.retain(|at, _| !gone.contains(at));
     if only_local {
         candidates.retain(|_, endpoint| endpoint.node().map(|name| &**name) == Some(me));
     }
@@ -207,6 +210,21 @@ pub(crate) fn answer(view: View<'_>, port: &Port, v6: bool, who: Who) -> Answer 
             {
                 chosen.retain(|_, one| my_zone(one));
             }
+        }
+    }
+
+    // What an evacuation allows instead.
+    let instead = said.evacuations.iter().find_map(|one| one.instead.clone());
+    if let (true, true, Some(key)) = (chosen.is_empty(), !gone.is_empty(), instead) {
+        let stays = Said { evacuations: vec![], ..said.clone() };
+        if !answer(View { said: &stays, ..view }, port, v6, who).refused {
+            chosen = usable.clone();
+            if key != "*" {
+                let mine = node_label(cluster, me, &key);
+                chosen
+                    .retain(|_, one| mine.is_some() && endpoint_label(cluster, one, &key) == mine);
+            }
+            tier = Some(keys.len());
         }
     }
 
@@ -321,6 +339,36 @@ pub(crate) fn answer(view: View<'_>, port: &Port, v6: bool, who: Who) -> Answer 
         failures: if port.protocol == Protocol::Tcp { said.failures } else { 0 },
         direct,
     }
+}
+
+/// The endpoints that are evacuated; never all that serve, unless forced.
+fn leaving(
+    cluster: &Cluster,
+    said: &Said,
+    all: &BTreeMap<SocketAddr, Endpoint>,
+) -> Vec<SocketAddr> {
+    let among = |forced: bool| -> Vec<SocketAddr> {
+        let mut gone = vec![];
+        for (at, one) in all {
+            for evacuation in said.evacuations.iter().filter(|it| it.force || !forced) {
+                for (key, value) in &evacuation.labels {
+                    if endpoint_label(cluster, one, key).as_ref() == Some(value) {
+                        gone.push(*at);
+                    }
+                }
+            }
+        }
+        gone
+    };
+    let worth = |one: &Endpoint| match one.ready {
+        true => 2,
+        false => u8::from(one.serving && one.terminating),
+    };
+    let best = |without: &[SocketAddr]| {
+        all.iter().filter(|(at, _)| !without.contains(at)).map(|(_, one)| worth(one)).max()
+    };
+    let gone = among(false);
+    if best(&gone).unwrap_or(0) < best(&[]).unwrap_or(0) { among(true) } else { gone }
 }
 
 /// Whether an endpoint stands for this port and nothing else of its namespace.

@@ -266,6 +266,32 @@ fn apart(tape: &mut Tape<'_>, policy: &mut PolicySources, percent: usize) {
         let wrong = ["0", "16", "3,", "3,30", "3,601s", "3,30s,0%", "3,30s,50%,", ""];
         policy.ejection = Some(choose(tape, &texts, &wrong));
     }
+    if tape.chance(2 * percent) {
+        // Often by a key of the policy, whose tiers then run empty.
+        let field = policy.spec_topology_keys.join(",");
+        let own = policy.topology_keys.as_deref().unwrap_or(&field).split(',').next();
+        let own = own.map(str::trim).filter(|own| KEYS.contains(own)).unwrap_or(KEYS[1]).to_owned();
+        let labels =
+            [&own, &own, "rack", KEYS[0]].map(|key| format!("{key}={}", tape.one(&VALUES)));
+        let first = labels[tape.below(4)].clone();
+        let more = if tape.chance(20) { format!(" , {}", labels[0]) } else { String::new() };
+        // The clusters' time is 1,000 s.
+        let options = [
+            "",
+            "; until=1970-01-01T00:16:41Z",
+            ";until=1970-01-01T00:16:40Z",
+            "; ramp=100s; until=1970-01-01T00:15:50Z ;",
+            "; force = true",
+            "; allow-strict=*",
+            ";allow-strict=*;until=1970-01-01T00:16:41Z",
+            "; allow-strict = *;",
+            "; ramp=100s; allow-strict=*",
+            " ;allow-strict = topology.kubernetes.io/region",
+        ];
+        let wrong =
+            ["=", ",", "; until=now", "; force=no", "; ramp=1d", "; allow-strict=", "; x=1"];
+        policy.evacuate = Some(format!("{first}{more}{}", choose(tape, &options, &wrong)).into());
+    }
     if tape.chance(percent) {
         policy.refusal = Some(choose(tape, &["intended", " intended "], &["meant", ""]));
     }
@@ -403,7 +429,8 @@ pub(crate) fn cluster(bytes: &[u8]) -> (Cluster, &'static str) {
     let slices = ["svc-a", "svc-b", "svc-c"];
     let slices =
         slices[..=tape.below(3)].iter().map(|name| slice(tape, name, &["svc"], v6)).collect();
-    (Cluster { nodes, services: vec![service], slices, ..cluster }, this_node)
+    let now = Some(1_000);
+    (Cluster { nodes, services: vec![service], slices, now, ..cluster }, this_node)
 }
 
 /// Adds Services of the same namespace, of which some have endpoints of `svc`, too; from the tape of [`cluster`].

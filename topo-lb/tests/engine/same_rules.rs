@@ -51,6 +51,8 @@ struct Seen {
     /// What names stand for: all that is chosen, nothing, and several groups.
     named: [AtomicU32; 3],
     on_trial: [AtomicU32; 2],
+    /// Some leave; all stay, as none would be left; a strict policy takes another key.
+    evacuated: [AtomicU32; 3],
 }
 
 fn count(counter: &AtomicU32) {
@@ -88,6 +90,7 @@ fn the_engine_agrees_with_a_naive_reading_of_the_rules() {
             ("a tier whose crowding counts", std::slice::from_ref(&seen.crowded)),
             ("a tier has too few", std::slice::from_ref(&seen.too_few)),
             ("several parts by weight", std::slice::from_ref(&seen.weighed)),
+            ("evacuations", &seen.evacuated),
             ("an object on trial", &seen.on_trial),
             ("an endpoint without a weight", std::slice::from_ref(&seen.weightless)),
             ("a Service that is left alone", std::slice::from_ref(&seen.left_alone)),
@@ -405,6 +408,15 @@ fn note(seen: &Seen, answer: &naive::Answer, choice: &Choice<'_>) {
     }
     if choice.parts.len() > 1 {
         count(&seen.weighed);
+    }
+    let has_keys = !choice.tiers.is_empty() && !answer.refused;
+    let instead = has_keys && choice.tier().map(usize::from) == Some(choice.tiers.len());
+    for (at, is_so) in
+        [choice.evacuated > 0, choice.evacuation_left_alone, instead].into_iter().enumerate()
+    {
+        if is_so {
+            count(&seen.evacuated[at]);
+        }
     }
     if choice.crowding.is_some() {
         count(&seen.crowded);

@@ -33,6 +33,7 @@ impl Last {
             Update::LocalAddresses(_)
             | Update::KnownNodes(_)
             | Update::ZoneRegion(_)
+            | Update::Time { .. }
             | Update::Ejections(_)
             | Update::ServiceEjections(..) => {}
         }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tracing::{debug, info, warn};
 
@@ -74,6 +74,11 @@ impl LackLog {
     }
 }
 
+/// Seconds since 1970, UTC, by this host's clock.
+pub(super) fn now() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |it| it.as_secs().cast_signed())
+}
+
 impl Kernel {
     pub(super) fn read(maps: &Path) -> anyhow::Result<Self> {
         let mut store = BpfStore::open(maps)?;
@@ -101,6 +106,7 @@ impl Kernel {
             return Ok(0);
         }
         let reconciler = &mut agent.reconciler;
+        reconciler.pass(now());
         let mut steps = 0;
         let mut is_more = !reconciler.settled() || self.settled_ranges.is_none();
         while is_more {

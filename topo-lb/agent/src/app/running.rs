@@ -14,7 +14,7 @@ use super::devices::Devices;
 use super::ejector::Ejector;
 use super::gather::gather;
 use super::guard::{Finding, Guard};
-use super::kernel::Kernel;
+use super::kernel::{Kernel, now};
 use super::observer::Observer;
 use super::peers::Peers;
 use super::prove::prove;
@@ -148,7 +148,8 @@ impl Running {
         if let Some(counting) = &mut self.counting {
             counting.look(&self.state.reconciler, Vec::new());
         }
-        self.resolver.as_mut().is_some_and(|resolver| resolver.look(&mut self.state))
+        let passed = self.state.reconciler.pass(now());
+        self.resolver.as_mut().is_some_and(|resolver| resolver.look(&mut self.state)) || passed
     }
 
     /// Says whether a table of connections is full, or someone's share of it. What cannot be read now, the next

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use uuid::Uuid;
 
 use topo_lb_core::cluster::{ServiceId, State};
-use topo_lb_core::topology::reached;
+use topo_lb_core::topology::{is_left, reached};
 
 /// The health check of a Service on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +38,8 @@ pub struct Wanted {
     pub checks: BTreeMap<ServiceId, Check>,
     /// Addresses of this node; `::` is all of them.
     pub addresses: Vec<IpAddr>,
+    /// Load balancers are to leave this node (`topo-lb.io/evacuate`).
+    pub is_left: bool,
 }
 
 impl Wanted {
@@ -49,8 +51,9 @@ impl Wanted {
         changed: impl Iterator<Item = &'a ServiceId>,
         addresses: Vec<IpAddr>,
     ) -> bool {
-        let mut differs = self.addresses != addresses;
-        self.addresses = addresses;
+        let is_left = is_left(state, node);
+        let mut differs = self.addresses != addresses || self.is_left != is_left;
+        (self.addresses, self.is_left) = (addresses, is_left);
         for id in changed {
             let new = Check::of(state, node, id);
             let old = match new {

@@ -72,7 +72,13 @@ pub fn start(options: &Options, sources: Sources) -> std::io::Result<Checks> {
     let (wanted, receiver) = watch::channel(Wanted::default());
     let (listen, node_ports) = (options.listen, options.node_ports.clone());
     let Sources { node, figures, readiness, forwards_before, leaving, publisher } = sources;
-    let proxy = Proxy::new(Arc::clone(&figures), readiness.clone(), forwards_before, leaving);
+    let proxy = Proxy::new(
+        Arc::clone(&figures),
+        readiness.clone(),
+        forwards_before,
+        leaving,
+        receiver.clone(),
+    );
     let proxy = Arc::new(proxy);
     let common = Common { node, proxy: Arc::clone(&proxy), rooms, figures, publisher };
     run("health", async move {

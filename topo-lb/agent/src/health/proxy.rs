@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::answers::Health;
+use super::check::Wanted;
 use crate::admin::answers::STUCK;
 use crate::metrics::Figures;
 use crate::readiness::Readiness;
@@ -18,6 +19,7 @@ pub(super) struct Proxy {
     readiness: watch::Receiver<Readiness>,
     forwards_before: bool,
     leaving: watch::Receiver<bool>,
+    wanted: watch::Receiver<Wanted>,
     /// Since when plans fail, if they do.
     failing: watch::Sender<Option<Instant>>,
 }
@@ -28,8 +30,10 @@ impl Proxy {
         readiness: watch::Receiver<Readiness>,
         forwards_before: bool,
         leaving: watch::Receiver<bool>,
+        wanted: watch::Receiver<Wanted>,
     ) -> Self {
-        Self { figures, readiness, forwards_before, leaving, failing: watch::Sender::new(None) }
+        let failing = watch::Sender::new(None);
+        Self { figures, readiness, forwards_before, leaving, wanted, failing }
     }
 
     /// Follows since when plans fail, until the agent ends.
@@ -58,9 +62,9 @@ impl Proxy {
         }
     }
 
-    /// Whether new connections may come: the Node is not about to leave.
+    /// Whether new connections may come: the Node is not about to leave, nor evacuated.
     pub(super) fn is_eligible(&self) -> bool {
-        !*self.leaving.borrow()
+        !*self.leaving.borrow() && !self.wanted.borrow().is_left
     }
 }
 
@@ -93,7 +97,13 @@ mod tests {
         let (readiness, receiver) = watch::channel(Readiness::default());
         let figures = Arc::<Figures>::default();
         let (_leaving, leaves) = watch::channel(false);
-        let proxy = Arc::new(Proxy::new(figures, receiver.clone(), true, leaves));
+        let proxy = Arc::new(Proxy::new(
+            figures,
+            receiver.clone(),
+            true,
+            leaves,
+            watch::channel(Wanted::default()).1,
+        ));
         let followed = Arc::clone(&proxy);
         tokio::spawn(async move { followed.follow(receiver).await });
         let stick = |why: Option<&str>| {

@@ -244,18 +244,25 @@ mod tests {
         let figures = Arc::<Figures>::default();
         let (_, ready) = watch::channel(Readiness::default());
         let (_, leaves) = watch::channel(false);
+        let (_, receiver) = watch::channel(Wanted::default());
         let common = Common {
             node: "here".into(),
-            proxy: Arc::new(Proxy::new(Arc::clone(&figures), ready, false, leaves)),
+            proxy: Arc::new(Proxy::new(
+                Arc::clone(&figures),
+                ready,
+                false,
+                leaves,
+                receiver.clone(),
+            )),
             rooms: Rooms::new(8),
             publisher: EventPublisher::silent(Arc::clone(&figures)),
             figures,
         };
-        let (_, receiver) = watch::channel(Wanted::default());
         let mut servers = Servers::new(common, 8);
         let id = ServiceId { namespace: "a".into(), name: "web".into() };
         let checks = [(id, Check { port, local: 1, uid: None })].into();
-        let (none, one) = (Wanted::default(), Wanted { checks, addresses: vec![here] });
+        let (none, one) =
+            (Wanted::default(), Wanted { checks, addresses: vec![here], is_left: false });
         let mut told = 0;
         for _ in 0..200 {
             assert!(!servers.set(&one, &receiver).await, "the port is taken");

@@ -33,7 +33,7 @@ fn served(most: usize) -> Served {
     let figures = Arc::<Figures>::default();
     figures.beat();
     let publisher = EventPublisher::silent(Arc::clone(&figures));
-    let proxy = Arc::new(Proxy::new(Arc::clone(&figures), ready, false, leaves));
+    let proxy = Arc::new(Proxy::new(Arc::clone(&figures), ready, false, leaves, receiver.clone()));
     let common = Common {
         node: "here".into(),
         proxy: Arc::clone(&proxy),
@@ -52,7 +52,11 @@ impl Served {
             let id = ServiceId { namespace: "a".into(), name: name.into() };
             (id, Check { port, local, uid: None })
         });
-        self.wanted.send_replace(Wanted { checks: checks.collect(), addresses: vec![HERE] });
+        self.wanted.send_replace(Wanted {
+            checks: checks.collect(),
+            addresses: vec![HERE],
+            is_left: false,
+        });
     }
 }
 
@@ -204,14 +208,17 @@ async fn a_node_that_leaves_is_alive_but_not_healthy() {
     let listener = listen::listen(SocketAddr::new(HERE, 0)).expect("a port");
     let port = listener.local_addr().expect("its address").port();
     tokio::spawn(door::serve(listener, servers::of_node(&served.proxy), Rooms::new(8)));
-    for (leaves, programmed, healthz, livez) in [
-        (false, true, 200, 200),
-        (true, true, 503, 200),
-        (false, true, 200, 200),
-        (false, false, 503, 503),
-        (true, false, 503, 503),
+    for (leaving, is_left, programmed, healthz, livez) in [
+        (false, false, true, 200, 200),
+        (true, false, true, 503, 200),
+        (false, true, true, 503, 200),
+        (false, false, true, 200, 200),
+        (false, false, false, 503, 503),
+        (true, true, false, 503, 503),
     ] {
-        served.leaving.send_replace(leaves);
+        let leaves = leaving || is_left;
+        served.leaving.send_replace(leaving);
+        served.wanted.send_modify(|wanted| wanted.is_left = is_left);
         served.readiness.send_modify(|readiness| readiness.programmed = programmed);
         let (status, _, body) = ask(port, "/healthz").await.expect("an answer");
         assert_eq!((status, &body["nodeEligible"]), (healthz, &Value::Bool(!leaves)), "{body}");

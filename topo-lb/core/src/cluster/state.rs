@@ -51,6 +51,10 @@ pub struct State {
     /// Addresses of this host's devices. A ClusterIP among them is left alone.
     local: LocalAddresses,
     ejections: Ejections,
+    /// Seconds since 1970.
+    now: Option<i64>,
+    /// How many Services say `topo-lb.io/evacuate`.
+    evacuating: usize,
     shared: Shared,
     /// How many Services say `topo-lb.io/direct: steer`.
     steering: usize,
@@ -124,6 +128,12 @@ impl State {
             Update::LocalAddresses(all) => self.put_local(all, &mut changed),
             Update::KnownNodes(known) => self.known_nodes = known,
             Update::ZoneRegion(one) => self.put_region(one, &mut changed),
+            Update::Time { now, ends } => {
+                self.now = Some(now);
+                if ends {
+                    changed.services.extend(self.asking(|policy| policy.evacuate.is_some()));
+                }
+            }
             Update::Ejections(all) => self.put_ejections(all, &mut changed),
             Update::ServiceEjections(id, of) => {
                 if self.ejections.put(&id, of) && self.services.contains_key(&id) {
@@ -275,6 +285,19 @@ impl State {
         &self.ejections
     }
 
+    /// What time it is, in seconds since 1970, as a source has said it last.
+    #[must_use]
+    pub const fn now(&self) -> Option<i64> {
+        self.now
+    }
+
+    /// What Services and all objects above them say to evacuate.
+    pub fn evacuations(&self) -> impl Iterator<Item = &str> {
+        let own = self.services.values().map(|service| &*service.policy);
+        let own = own.take(if self.evacuating == 0 { 0 } else { usize::MAX });
+        self.policies.sources().chain(own).filter_map(|policy| policy.evacuate.as_deref())
+    }
+
     fn put_ejections(&mut self, all: Ejections, changed: &mut Changed) {
         let before = std::mem::replace(&mut self.ejections, all);
         let Ejections { unseen, services } = &self.ejections;
@@ -321,8 +344,11 @@ impl State {
         let service = Arc::new(self.shared.service(service));
         changed.services.insert(service.id.clone());
         self.steering += usize::from(service.policy.steers());
+        self.evacuating += usize::from(service.policy.evacuate.is_some());
         let old = self.services.insert(service.id.clone(), Arc::clone(&service));
         self.steering -= usize::from(old.as_ref().is_some_and(|old| old.policy.steers()));
+        self.evacuating -=
+            usize::from(old.as_ref().is_some_and(|old| old.policy.evacuate.is_some()));
         self.note_service(old.as_deref(), Some(&service), changed);
     }
 
@@ -330,6 +356,7 @@ impl State {
         if let Some((id, old)) = self.services.remove_entry(id) {
             changed.services.insert(id);
             self.steering -= usize::from(old.policy.steers());
+            self.evacuating -= usize::from(old.policy.evacuate.is_some());
             self.note_service(Some(&old), None, changed);
         }
     }

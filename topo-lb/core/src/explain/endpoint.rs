@@ -40,6 +40,7 @@ pub(super) fn reason(decision: &Decision<'_>, endpoint: &Endpoint<'_>) -> String
             format!("{}: topo-lb.io/weights gives it nothing", own_value(label, *own))
         }
         Status::Ejected(ejection) => ejected(ejection),
+        Status::Evacuated { key, value } => format!("evacuated: {}", label(key, value)),
         Status::LeftAlone => "left to kube-proxy".to_owned(),
         Status::OtherFamily(family) => {
             format!("the Service has no {family} ClusterIP")

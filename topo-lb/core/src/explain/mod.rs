@@ -4,6 +4,7 @@ mod actual;
 mod asked;
 mod contest;
 mod endpoint;
+mod evacuated;
 mod onward;
 mod outside;
 mod quoted;
@@ -36,13 +37,14 @@ use contest::Own;
 pub use onward::Onward;
 use onward::Peers;
 pub use outside::{Exposed, ExposedFrontend};
+pub(crate) use quoted::label;
 pub use quoted::{shown, shown_id, some};
 pub use reason::decision as sentence;
 pub use spread::{
     Localities, OnNode, Spread, TierOnNode, WiderOnNode, spread, spread_on, spread_table,
 };
-pub use table::table;
-pub(crate) use table::{empty, policy_text, port_text};
+pub use table::{empty, table};
+pub(crate) use table::{policy_text, port_text};
 
 /// The answer to `explain`. Its JSON is a fixed interface; skipped fields are for the table.
 #[derive(Clone, Debug, Serialize)]
@@ -131,6 +133,9 @@ pub struct Policy {
     /// When endpoints are ejected, because connects to them fail.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ejection: Option<String>,
+    /// What is evacuated on some nodes, by which object, and until when.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub evacuations: Vec<String>,
     /// The rules that ignored annotations and fields break, and how to fix them.
     pub error: Option<String>,
     /// The same, as a list.
@@ -386,6 +391,7 @@ pub(crate) fn policy(decision: &Decision<'_>) -> Policy {
         keys: policy.keys.iter().map(|&key| key.to_owned()).collect(),
         spill: policy.spill.map(|spill| spill.to_string()),
         ejection: policy.ejection.map(|setting| setting.to_string()),
+        evacuations: policy.evacuating.all.iter().map(evacuated::sentence).collect(),
         error: (!errors.is_empty()).then(|| errors.join("; ")),
         errors,
     }

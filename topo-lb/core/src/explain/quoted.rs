@@ -40,7 +40,7 @@ pub(super) fn key_name(key: &str) -> String {
 }
 
 /// `key=value`.
-pub(super) fn label(key: &str, value: &str) -> String {
+pub(crate) fn label(key: &str, value: &str) -> String {
     format!("{}={}", shown(key), shown(value))
 }
 

@@ -84,6 +84,12 @@ fn family(decision: &Decision<'_>, choice: &Choice<'_>) -> String {
     if let Some(weighs) = &decision.policy.weighs {
         text += &weights(choice, weighs);
     }
+    if choice.evacuated > 0 {
+        text += &format!("; {} evacuated", choice.evacuated);
+    }
+    if choice.evacuation_left_alone {
+        text += "; an evacuation leaves it alone, as no ready endpoint would be left";
+    }
     if choice.ejected > 0 {
         text += &format!("; {} of them ejected: connects of this node failed", choice.ejected);
     }

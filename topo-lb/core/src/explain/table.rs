@@ -63,6 +63,9 @@ fn one(service: &ServicePort, paint: Paint) -> String {
     if let Some(ejection) = &service.policy.ejection {
         let _ = writeln!(text, "  ejection  {ejection}");
     }
+    for evacuation in &service.policy.evacuations {
+        let _ = writeln!(text, "  evacuates {}", sentence(evacuation));
+    }
     for error in &service.policy.errors {
         let _ = writeln!(text, "  error     {}", paint.warn(error));
     }
@@ -152,7 +155,8 @@ fn endpoints(service: &ServicePort, paint: Paint) -> String {
 }
 
 /// A table without lines; `colour` keeps the colours of its cells.
-pub(crate) fn empty(colour: bool) -> Table {
+#[must_use]
+pub fn empty(colour: bool) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     if colour {

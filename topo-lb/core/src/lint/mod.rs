@@ -38,6 +38,8 @@ pub enum Rule {
     UnknownKey,
     /// Nodes where connections are refused though the Service has usable endpoints.
     Refused,
+    /// An evacuation leaves the Service alone, as no ready endpoint would be left.
+    NotEvacuated,
     /// Nodes where a tier is passed over for having too few endpoints.
     TooFew,
     /// Values with a weight and without endpoints, or the reverse.
@@ -77,6 +79,7 @@ impl Rule {
             | Self::Exposed
             | Self::NoSlice
             | Self::Meshed
+            | Self::NotEvacuated
             | Self::SelectsNone => Severity::Warning,
             Self::Refused | Self::TooFew => Severity::Info,
         }

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use super::{Finding, Rule};
 use crate::cluster::State;
-use crate::explain::shown;
+use crate::explain::{label, shown};
+use crate::topology::evacuation::Evacuation;
 use crate::topology::validation::ANY;
 use crate::topology::{Origin, broken, faults};
 
@@ -31,6 +32,23 @@ pub(super) fn look(state: &State, node_keys: &BTreeSet<&str>, findings: &mut Vec
                 shown(key),
             );
             add(Rule::UnknownKey, message);
+        }
+    }
+    for policy in state.policies() {
+        let said = policy.policy.evacuate.as_deref().and_then(|it| Evacuation::read(it).ok());
+        let labels = said.iter().flat_map(|it| &it.labels);
+        for (key, value) in labels.filter(|(key, value)| state.nodes_with(key, value) == 0) {
+            let origin = Origin::Policy(policy.id.clone());
+            let message = format!(
+                "no Node has the label {} that {origin} evacuates: correct it, or delete the policy",
+                label(key, value),
+            );
+            findings.push(Finding::of(
+                &policy.id.namespace,
+                &policy.id.name,
+                Rule::UnknownKey,
+                message,
+            ));
         }
     }
     for namespace in state.namespaces() {

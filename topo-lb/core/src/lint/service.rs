@@ -78,6 +78,12 @@ pub(super) fn look(
             everywhere(&mut sightings, Some(port(decision.port)), Rule::Unmatched, message);
         }
         hints_missing(decision, &mut sightings);
+        if decision.choices.iter().any(|choice| choice.evacuation_left_alone) {
+            let message = "an evacuation leaves the Service where it is, as no ready endpoint would be left; \
+                           give it endpoints elsewhere, or evacuate with force=true";
+            let port = Some(port(decision.port));
+            everywhere(&mut sightings, port, Rule::NotEvacuated, message.to_owned());
+        }
         direct_dials(decision, &mut sightings);
         unknown_nodes(state, decision, &mut sightings);
     }

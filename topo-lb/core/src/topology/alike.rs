@@ -71,7 +71,12 @@ impl<'a> NodesByLabel<'a> {
         also.iter().for_each(|key| self.split_by(key, &mut groups));
         self.split_by_policy(service, decision, &mut groups);
         // Where an object on trial does not hold, another policy does.
-        for places in self.beyond_ramps(&decision.policy.trials) {
+        let evacuations = &decision.policy.evacuating.all;
+        for key in evacuations.iter().filter_map(|(_, it, _)| it.allow_strict) {
+            self.split_by(key, &mut groups);
+        }
+        let returning = evacuations.iter().map(|(.., share)| *share);
+        for places in self.beyond(&decision.policy.trials, returning) {
             groups.split(&places);
             let node = self.nodes[places[0]];
             let all = decide(self.state, node, Scope::All, &service.id);
@@ -111,10 +116,11 @@ impl<'a> NodesByLabel<'a> {
         }
     }
 
-    /// The places of the nodes that are beyond each ramp and within the next one; without empty lists.
-    fn beyond_ramps(&self, trials: &[Trial]) -> Vec<Vec<usize>> {
+    /// The places of the nodes that are beyond each ramp, or the share of an evacuation that ends, and within the
+    /// next one; without empty lists.
+    fn beyond(&self, trials: &[Trial], ending: impl Iterator<Item = Share>) -> Vec<Vec<usize>> {
         let ramps = trials.iter().filter(|it| !it.observes).filter_map(|it| it.ramp);
-        let ramps: BTreeSet<u16> = ramps.map(Share::parts).collect();
+        let ramps: BTreeSet<u16> = ramps.chain(ending).map(Share::parts).collect();
         let ends = ramps.iter().skip(1).copied().chain([u16::MAX]);
         let between = |(begin, end)| -> Vec<usize> {
             let place = |at: &usize| trial::place(self.nodes[*at]).parts();

@@ -14,7 +14,8 @@ use super::crowding::Crowding;
 use super::direct::DirectDials;
 use super::direct_return;
 use super::ejection::Setting;
-use super::evaluation::{CandidateStatus, Evaluation};
+use super::evacuation::{Evacuating, label_of};
+use super::evaluation::{By, CandidateStatus, Evaluation};
 use super::keys;
 use super::label::{Here, ZONE};
 use super::min_endpoints::Least;
@@ -70,6 +71,8 @@ pub struct InForce<'a> {
     pub ignored: Vec<Ignored>,
     /// When endpoints are ejected; `None`: never.
     pub ejection: Option<Setting>,
+    /// What is evacuated on some nodes.
+    pub evacuating: Evacuating<'a>,
     /// Annotation `topo-lb.io/refusal: intended`: no report of refusals is needed.
     pub refusal_intended: bool,
     /// False with annotation `topo-lb.io/direct-return: "false"`.
@@ -127,6 +130,10 @@ pub struct Choice<'a> {
     pub stock: Stock,
     /// What the Service says of clients that dial its endpoints, if anything.
     pub direct: Option<DirectDials>,
+    /// How many leave: evacuated.
+    pub evacuated: usize,
+    /// An evacuation leaves all endpoints where they are, as no Ready one would be left.
+    pub evacuation_left_alone: bool,
     /// How many the policy chose, without those that are ejected.
     pub chosen: usize,
     /// How many of the chosen tier are ejected.
@@ -214,18 +221,16 @@ impl<'a> Decision<'a> {
         clients: Clients,
         bypass: Option<Bypass<'a>>,
     ) -> Self {
-        let (rules, weights, only_local) = match clients {
+        let (by, field) = match clients {
             Clients::Anywhere | Clients::Steered => {
-                let field = service.internal_local.then_some("internalTrafficPolicy");
-                (&policy.rules, policy.weights.as_ref(), field)
+                (policy.inside(service.internal_local), "internalTrafficPolicy")
             }
-            Clients::Outside => {
-                let (rules, weights, only_local) = policy.for_outside(service);
-                (rules, weights, only_local.then_some("externalTrafficPolicy"))
-            }
+            Clients::Outside => (policy.for_outside(service), "externalTrafficPolicy"),
             // Another node has followed the policy.
-            Clients::Peers => (&Rules::None, None, Some("direct return")),
+            Clients::Peers => (By::ON_THIS_NODE, "direct return"),
         };
+        let By { rules, weights, .. } = by;
+        let only_local = by.only_local.then_some(field);
         let weighed_label = weights.and_then(Weights::label).unwrap_or_default();
         let is_external = clients == Clients::Outside && policy.external.is_some();
         let mut choices = Vec::new();
@@ -234,8 +239,7 @@ impl<'a> Decision<'a> {
         let families = candidate::families(service);
         for &family in &families {
             let bypass = bypass.or_else(|| scope::local(state, service, family));
-            let (own, by) = ((service, port), (rules, weights));
-            let done = Evaluation::whole(state, here, own, by, family, only_local.is_some());
+            let done = Evaluation::whole(state, here, (service, port), by, family);
             hinted |= done.hinted;
             choices.push(Choice {
                 family,
@@ -254,6 +258,8 @@ impl<'a> Decision<'a> {
                 direct: (bypass.is_none() && clients == Clients::Anywhere)
                     .then(|| DirectDials::of(policy.direct, state, (service, port), &done, here))
                     .flatten(),
+                evacuated: done.of_status(|it| it == CandidateStatus::Evacuated).len(),
+                evacuation_left_alone: done.leaving.left_alone,
                 chosen: done.chosen,
                 ejected: done.ejected.chosen,
                 tiers: tiers(&done, here, rules),
@@ -269,6 +275,8 @@ impl<'a> Decision<'a> {
                 let site = candidate.site;
                 let status = match (bypass, status, part) {
                     (Some(_), ..) => Status::LeftAlone,
+                    (_, CandidateStatus::Evacuated, _) => label_of(by.evacuations, site)
+                        .map_or(Status::OtherNode, |(key, value)| Status::Evacuated { key, value }),
                     (_, CandidateStatus::Ejected, _) => ejected(state, service, candidate.address),
                     (_, CandidateStatus::Wider, Some(part)) => Status::Wider(done.parts[part].name),
                     (_, CandidateStatus::Weightless, _) => {
@@ -319,6 +327,7 @@ impl<'a> Decision<'a> {
             trials: policy.trials.clone(),
             ignored: policy.ignored.clone(),
             ejection: policy.ejection,
+            evacuating: policy.evacuating.clone(),
             refusal_intended: policy.refusal_intended,
             direct_return: policy.direct_return,
             choice: policy.choice,

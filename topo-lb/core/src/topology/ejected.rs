@@ -101,10 +101,8 @@ fn evaluations<'a>(state: &'a State, this_node: &'a str, id: &ServiceId) -> Vec<
         let of_family = move |family| (port, family);
         candidate::families(service).into_iter().map(of_family)
     };
-    let only_local = service.internal_local;
-    let by = (&policy.rules, policy.weights.as_ref());
-    let of =
-        |(port, family)| Evaluation::whole(state, here, (service, port), by, family, only_local);
+    let by = policy.inside(service.internal_local);
+    let of = |(port, family)| Evaluation::whole(state, here, (service, port), by, family);
     ports.flat_map(of_port).map(of).collect()
 }
 

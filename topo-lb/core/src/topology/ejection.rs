@@ -70,12 +70,16 @@ pub(super) fn from_annotation(text: &str) -> Result<Setting, Rule> {
 
 /// A time of whole seconds (`s`) or minutes (`m`).
 fn time(text: &str) -> Option<Duration> {
-    let (number, unit) = match text.strip_suffix('s') {
-        Some(number) => (number, 1),
-        None => (text.strip_suffix('m')?, 60),
-    };
-    within(number.trim_end(), 1, LONGEST.as_secs() / unit)
-        .map(|number| Duration::from_secs(number * unit))
+    span(text, Duration::from_secs(1), LONGEST)
+}
+
+/// A time of whole seconds (`s`), minutes (`m`) or hours (`h`), if it is within these limits.
+pub(super) fn span(text: &str, least: Duration, most: Duration) -> Option<Duration> {
+    let mut units = [('s', 1), ('m', 60), ('h', 3600)].into_iter();
+    let (number, unit) =
+        units.find_map(|(suffix, unit)| Some((text.strip_suffix(suffix)?, unit)))?;
+    let number = within(number.trim_end(), 0, most.as_secs() / unit)?;
+    Some(Duration::from_secs(number * unit)).filter(|span| *span >= least)
 }
 
 /// A whole number in decimal digits, if it is within these limits.

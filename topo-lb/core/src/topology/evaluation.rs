@@ -6,6 +6,7 @@ use super::candidate::{self, Candidate, Stock};
 use super::cause::{Cause, HintsOff, Missing};
 use super::crowding::Crowding;
 use super::ejection::leave_out;
+use super::evacuation::{Evacuation, Leaving};
 use super::keys::{Keys, Wider};
 use super::label::Here;
 use super::rules::Rules;
@@ -25,12 +26,32 @@ pub(super) enum CandidateStatus {
     Weightless,
     /// Of one of these tiers, but ejected.
     Ejected,
+    /// Usable, but evacuated.
+    Evacuated,
     /// Usable, but not chosen by the policy.
     Passed,
     /// Not ready, and not a draining endpoint that stands in.
     Unusable,
     /// Excluded by `internalTrafficPolicy: Local`: not on this node.
     Remote,
+}
+
+/// What decides for some clients.
+#[derive(Clone, Copy)]
+pub(super) struct By<'p, 'a> {
+    pub(super) rules: &'p Rules<'a>,
+    pub(super) weights: Option<&'p Weights<'a>>,
+    /// Those that hold on this node.
+    pub(super) evacuations: &'p [Evacuation<'a>],
+    /// Only endpoints on this node count: `internalTrafficPolicy: Local`, or for clients outside
+    /// `externalTrafficPolicy: Local`. Then nothing is evacuated.
+    pub(super) only_local: bool,
+}
+
+impl By<'static, '_> {
+    /// Any endpoint on this node.
+    pub(super) const ON_THIS_NODE: Self =
+        Self { rules: &Rules::None, weights: None, evacuations: &[], only_local: true };
 }
 
 pub(super) struct Evaluation<'a> {
@@ -46,6 +67,8 @@ pub(super) struct Evaluation<'a> {
     pub(super) near: usize,
     /// How many of these the policy can choose from.
     pub(super) usable: usize,
+    /// What is evacuated.
+    pub(super) leaving: Leaving,
     /// How many it chose; 0: refuse.
     pub(super) chosen: usize,
     /// Index of the key for spilled connections, how many endpoints it adds, and the share that spills.
@@ -74,30 +97,31 @@ impl<'a> Evaluation<'a> {
         state: &'a State,
         here: Here<'a>,
         (service, port): (&Service, &Port),
-        (rules, weights): (&Rules<'a>, Option<&Weights<'a>>),
+        by: By<'_, 'a>,
         family: Family,
-        only_local: bool,
     ) -> Self {
-        let done = Self::of(state, here, service, port, rules, family, only_local);
-        done.weighed(weights, rules, here).leaving_out(state, service, port)
+        let done = Self::of(state, here, (service, port), by, family);
+        done.weighed(by, here).leaving_out(state, service, port)
     }
 
-    /// `only_local`: only endpoints on this node count (`internalTrafficPolicy: Local`, or for clients
-    /// outside `externalTrafficPolicy: Local`).
     pub(super) fn of(
         state: &'a State,
         here: Here<'a>,
-        service: &Service,
-        port: &Port,
-        rules: &Rules<'a>,
+        (service, port): (&Service, &Port),
+        by: By<'_, 'a>,
         family: Family,
-        only_local: bool,
     ) -> Self {
+        let By { rules, only_local, .. } = by;
         let candidates = candidate::of(state, service, port, family);
         let near: Vec<usize> = (0..candidates.len())
             .filter(|&index| !only_local || candidates[index].site.is_on(here.name))
             .collect();
-        let (stock, usable) = candidate::usable(&candidates, &near);
+        let leaving = match only_local {
+            true => Leaving::default(),
+            false => Leaving::of(by.evacuations, &candidates),
+        };
+        let staying: Vec<usize> = near.iter().copied().filter(|&one| !leaving.has(one)).collect();
+        let (stock, usable) = candidate::usable(&candidates, &staying);
         let hinted =
             *rules == Rules::None && !only_local && candidates.iter().any(Candidate::is_hinted);
         let picked = if candidates.is_empty() {
@@ -109,12 +133,21 @@ impl<'a> Evaluation<'a> {
         } else {
             choose(state, rules, hinted, here, &candidates, &usable, stock)
         };
+        let picked = match leaving.is_any() {
+            true => picked.or_allowed(state, by, here, &candidates, [&near, &usable]),
+            false => picked,
+        };
 
         let mut statuses = vec![CandidateStatus::Remote; candidates.len()];
         let mut mark = |indices: &[usize], status| {
             indices.iter().for_each(|&index| statuses[index] = status);
         };
         mark(&near, CandidateStatus::Unusable);
+        if leaving.is_any() {
+            let would_be = candidate::usable(&candidates, &near).1.into_iter();
+            let leave = would_be.filter(|&one| leaving.has(one)).collect::<Vec<_>>();
+            mark(&leave, CandidateStatus::Evacuated);
+        }
         mark(&usable, CandidateStatus::Passed);
         mark(&picked.chosen, CandidateStatus::Chosen);
         if let Some(wider) = &picked.wider {
@@ -127,6 +160,7 @@ impl<'a> Evaluation<'a> {
             stock,
             near: near.len(),
             usable: usable.len(),
+            leaving,
             chosen: picked.chosen.len(),
             wider: picked.wider.map(|it| (it.index, it.members.len(), it.share)),
             crowding: picked.crowding,
@@ -137,16 +171,11 @@ impl<'a> Evaluation<'a> {
     }
 
     /// The same with weights, under the rules that it was made with.
-    pub(super) fn weighed(
-        mut self,
-        weights: Option<&Weights<'a>>,
-        rules: &Rules<'a>,
-        here: Here<'a>,
-    ) -> Self {
-        let Some(weights) = weights.filter(|_| self.chosen > 0) else { return self };
+    pub(super) fn weighed(mut self, by: By<'_, 'a>, here: Here<'a>) -> Self {
+        let Some(weights) = by.weights.filter(|_| self.chosen > 0) else { return self };
         let chosen = self.of_status(|status| status == CandidateStatus::Chosen);
         let usable = self.usable();
-        self.parts = weights.divide(rules, here, &self.candidates, &usable, &chosen);
+        self.parts = weights.divide(by.rules, here, &self.candidates, &usable, &chosen);
         if self.parts.is_empty() {
             return self;
         }
@@ -191,7 +220,8 @@ impl Evaluation<'_> {
 
     /// Indices of the candidates that the policy can choose from.
     pub(super) fn usable(&self) -> Vec<usize> {
-        let unusable = [CandidateStatus::Unusable, CandidateStatus::Remote];
+        use CandidateStatus::{Evacuated, Remote, Unusable};
+        let unusable = [Unusable, Remote, Evacuated];
         self.of_status(|status| !unusable.contains(&status))
     }
 
@@ -219,6 +249,34 @@ struct Picked<'a> {
 impl<'a> Picked<'a> {
     const fn nothing(cause: Cause<'a>) -> Self {
         Self::only(cause, Vec::new())
+    }
+
+    /// What `allow-strict` of an evacuation allows, where the policy has an endpoint only without the evacuation.
+    /// The lists are indices of candidates: all, and those that can be used.
+    fn or_allowed(
+        self,
+        state: &State,
+        by: By<'_, 'a>,
+        here: Here<'a>,
+        candidates: &[Candidate<'a>],
+        [all, usable]: [&[usize]; 2],
+    ) -> Self {
+        let allowed = by.evacuations.iter().find_map(|it| it.allow_strict);
+        let Some(allowed) = allowed.filter(|_| self.chosen.is_empty() && !usable.is_empty()) else {
+            return self;
+        };
+        let (stock, before) = candidate::usable(candidates, all);
+        if choose(state, by.rules, false, here, candidates, &before, stock).chosen.is_empty() {
+            return self;
+        }
+        let own = match by.rules {
+            Rules::Keys(keys) => keys.keys.len(),
+            Rules::OpenYurt { .. } | Rules::None => 1,
+        };
+        match Keys::of(vec![allowed]).choose(state, here, candidates, usable) {
+            None => self,
+            Some(tier) => Self::only(cause_of(allowed, own, here), tier.members),
+        }
     }
 
     const fn only(cause: Cause<'a>, chosen: Vec<usize>) -> Self {
@@ -263,8 +321,11 @@ fn choose<'a>(
 
 /// The cause for the key at `index`, which is below [`MAX_KEYS`](super::validation::MAX_KEYS).
 fn key_cause<'a>(keys: &Keys<'a>, index: usize, here: Here<'a>) -> Cause<'a> {
+    cause_of(keys.keys[index], index, here)
+}
+
+fn cause_of<'a>(key: &'a str, index: usize, here: Here<'a>) -> Cause<'a> {
     let tier = u8::try_from(index).unwrap_or(u8::MAX);
-    let key = keys.keys[index];
     match here.label(key) {
         Some(value) if key != ANY => Cause::Key { tier, key, value },
         _ => Cause::Any { tier },

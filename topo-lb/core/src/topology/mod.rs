@@ -17,6 +17,7 @@
 //! | `spill`, `crowding` | which share of connections goes to the next wider tier |
 //! | `weights` | how new connections divide among endpoints |
 //! | `ejection`, `ejected` | which endpoints of a tier are ejected, because connects to them failed |
+//! | `evacuation` | which endpoints leave every choice for a while |
 //! | `decide`, `decision`, `cause` | all of it for a Service, with what explains it |
 //! | `route`, `verdict` | what of it the datapath does |
 //! | `direct` | what becomes of clients that dial an endpoint by its address |
@@ -39,6 +40,7 @@ pub mod direct;
 pub mod direct_return;
 pub mod ejected;
 pub mod ejection;
+pub mod evacuation;
 mod evaluation;
 pub mod exposed;
 mod faults;
@@ -76,7 +78,7 @@ pub use node_labels::{counts_nodes, reads_other_nodes, waits_for};
 pub use origin::Origin;
 pub use policy::{broken, bypass, decider};
 pub use policy_source::PolicySource;
-pub use reached::reached;
+pub use reached::{is_left, reached};
 pub use route::{Part, Route, headless_dials, port_name, returns_directly, routes};
 pub use rules::PolicyKind;
 pub use scope::{Bypass, Scope, has_direct};

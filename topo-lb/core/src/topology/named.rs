@@ -118,10 +118,9 @@ fn groups(
     family: Family,
 ) -> Option<Groups> {
     let decide = |port| {
-        let rules = &policy.rules;
         // `internalTrafficPolicy` is about ClusterIPs.
-        let done = Evaluation::of(state, here, service, port, rules, family, false);
-        (port, done.weighed(policy.weights.as_ref(), rules, here))
+        let by = policy.inside(false);
+        (port, Evaluation::of(state, here, (service, port), by, family).weighed(by, here))
     };
     let mut all = service.ports.iter().map(decide);
     let (port, done) = all.find(|(_, done)| !done.candidates.is_empty())?;

@@ -102,5 +102,11 @@ pub(super) fn reads<'a>(
         .as_ref()
         .and_then(Weights::label)
         .filter(|&label| !only_local && elsewhere(&|endpoint| endpoint.label(label).is_none()));
-    inside.into_iter().chain(policy.external).find_map(read).or(weighed)
+    let asked = policy.evacuating.all.iter().flat_map(|(_, it, _)| {
+        it.labels.iter().map(|(key, _)| *key).chain(it.allow_strict.filter(|key| *key != ANY))
+    });
+    // An endpoint on a Node of another name is at another host name.
+    let mut asked = asked.filter(|&key| key != HOSTNAME && !only_local);
+    let evacuated = asked.find(|key| elsewhere(&|endpoint| endpoint.label(key).is_none()));
+    inside.into_iter().chain(policy.external).find_map(read).or(weighed).or(evacuated)
 }

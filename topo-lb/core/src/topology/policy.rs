@@ -8,6 +8,8 @@ use crate::cluster::{Above, Annotation, Protocol, Service, State};
 
 use super::direct::Direct;
 use super::direct_return::Choice;
+use super::evacuation::{Evacuating, Evacuation};
+use super::evaluation::By;
 use super::field::Field;
 use super::keys::Keys;
 use super::min_endpoints::Least;
@@ -43,6 +45,8 @@ pub(super) struct Policy<'a> {
     pub(super) trials: Vec<Trial>,
     /// Annotation `topo-lb.io/ejection`.
     pub(super) ejection: Option<ejection::Setting>,
+    /// Annotation `topo-lb.io/evacuate` of all objects, until they hold on no node any more.
+    pub(super) evacuating: Evacuating<'a>,
     /// Annotation `topo-lb.io/refusal: intended`.
     pub(super) refusal_intended: bool,
     /// Annotation `topo-lb.io/direct`.
@@ -57,7 +61,8 @@ pub(super) struct Policy<'a> {
 
 pub(super) fn of<'a>(state: &'a State, seen: Seen<'_>, service: &'a Service) -> Policy<'a> {
     let has_tcp = service.ports.iter().any(|port| port.protocol == Protocol::Tcp);
-    of_layers(layers(state, service), seen, service.external_local, has_tcp, is_headless(service))
+    let of = (service.external_local, has_tcp, is_headless(service));
+    of_layers(layers(state, service), seen, state.now(), of)
 }
 
 /// The rules that an object breaks by itself, whatever the Services that it selects. What refines keys may
@@ -65,7 +70,7 @@ pub(super) fn of<'a>(state: &'a State, seen: Seen<'_>, service: &'a Service) -> 
 #[must_use]
 pub fn broken(origin: &Origin, policy: &PolicySources) -> Vec<Ignored> {
     let alone = vec![Layer { origin: origin.clone(), policy }];
-    let mut alone = of_layers(alone, Seen::InFull, false, true, false);
+    let mut alone = of_layers(alone, Seen::InFull, None, (false, true, false));
     alone.ignored.retain(|one| one.rule != Rule::WithoutKeys);
     // Without keys of its own, each could refine another object's, but not both.
     let spill = policy.spill.as_deref().and_then(|text| Spill::from_annotation(text).ok());
@@ -96,9 +101,8 @@ pub fn bypass(state: &State, scope: Scope, service: &Service) -> Option<Bypass<'
 fn of_layers<'a>(
     mut layers: Vec<Layer<'a>>,
     seen: Seen<'_>,
-    external_local: bool,
-    has_tcp: bool,
-    is_headless: bool,
+    now: Option<i64>,
+    (external_local, has_tcp, is_headless): (bool, bool, bool),
 ) -> Policy<'a> {
     let (mut trials, mut ignored) = (Vec::new(), Vec::new());
     // Of the Service, whether it is on trial or not.
@@ -155,6 +159,7 @@ fn of_layers<'a>(
         }
     });
     policy.ejection = ejection.flatten();
+    policy.evacuating = evacuating(layers, node, now, &mut ignored);
     let intended =
         read(layers, Field::Of(Annotation::Refusal), &mut ignored, |_, text| match text.trim() {
             INTENDED => Ok(()),
@@ -206,6 +211,24 @@ fn read<'a, T>(
     let parsed = kept(text).and_then(|text| parse(&layer.origin, text));
     let origin = || layer.origin.clone();
     parsed.map_err(|rule| ignored.push(Ignored { origin: origin(), what, rule })).ok()
+}
+
+/// What all layers evacuate. What breaks a rule is added to `ignored`.
+fn evacuating<'a>(
+    layers: &[Layer<'a>],
+    node: &str,
+    now: Option<i64>,
+    ignored: &mut Vec<Ignored>,
+) -> Evacuating<'a> {
+    let (what, mut all) = (Field::Of(Annotation::Evacuate), Evacuating::default());
+    for layer in layers {
+        let Some(text) = what.said(layer.policy) else { continue };
+        match kept(text).and_then(Evacuation::read) {
+            Ok(evacuation) => all.add(&layer.origin, evacuation, now, node),
+            Err(rule) => ignored.push(Ignored { origin: layer.origin.clone(), what, rule }),
+        }
+    }
+    all
 }
 
 /// What one object says about a Service.
@@ -296,6 +319,7 @@ impl<'a> Policy<'a> {
             ignored,
             trials: Vec::new(),
             ejection: None,
+            evacuating: Evacuating::default(),
             refusal_intended: false,
             direct: Direct::Allow,
             direct_return: true,
@@ -304,14 +328,18 @@ impl<'a> Policy<'a> {
         }
     }
 
-    /// What holds for clients outside: rules, weights, and whether only endpoints on this node count.
-    pub(super) const fn for_outside(
-        &self,
-        service: &Service,
-    ) -> (&Rules<'a>, Option<&Weights<'a>>, bool) {
+    /// What holds for clients of this node.
+    pub(super) fn inside(&self, only_local: bool) -> By<'_, 'a> {
+        let evacuations = &self.evacuating.here[..];
+        By { rules: &self.rules, weights: self.weights.as_ref(), evacuations, only_local }
+    }
+
+    /// What holds for clients outside.
+    pub(super) fn for_outside(&self, service: &Service) -> By<'_, 'a> {
+        let inside = self.inside(service.external_local);
         match &self.external {
-            Some(external) => (external, None, false),
-            None => (&self.rules, self.weights.as_ref(), service.external_local),
+            Some(rules) => By { rules, weights: None, only_local: false, ..inside },
+            None => inside,
         }
     }
 
@@ -322,7 +350,8 @@ impl<'a> Policy<'a> {
             Scope::All => true,
             Scope::OptIn => {
                 let has_own = self.source != PolicySource::None || self.weights.is_some();
-                has_own || service.policy.hints_asked || self.ejection.is_some()
+                let evacuates = !self.evacuating.all.is_empty();
+                has_own || service.policy.hints_asked || self.ejection.is_some() || evacuates
             }
         };
         match (self.handled, is_in_scope) {

@@ -9,7 +9,7 @@ use topo_lb_common::selection::SPILL_ONE;
 use super::candidate;
 use super::direct::{self, Direct, DirectDials};
 use super::direct_return::{self, Choice, DirectReturn};
-use super::evaluation::{CandidateStatus, Evaluation};
+use super::evaluation::{By, CandidateStatus, Evaluation};
 use super::exposed::{Apart, ByClients, Exposing, FrontendOfKind};
 use super::label::Here;
 use super::policy::{self, Policy};
@@ -134,12 +134,9 @@ pub fn routes(
     for (place, port) in service.ports.iter().enumerate() {
         let name = port_name(service, port);
         for &family in &families {
-            let evaluate = |by, only_local| {
-                Evaluation::whole(state, here, (service, port), by, family, only_local)
-            };
+            let evaluate = |by| Evaluation::whole(state, here, (service, port), by, family);
             let rules = &policy.rules;
-            let by = (rules, policy.weights.as_ref());
-            let done = evaluate(by, local);
+            let done = evaluate(policy.inside(local));
             let (mut own, ByClients { anywhere, outside, peers }) =
                 frontends(state, service, exposing, place, family, apart);
             let nodes = match peers.is_empty() {
@@ -161,7 +158,7 @@ pub fn routes(
             if !local {
                 own.extend(anywhere);
             } else if !anywhere.is_empty() {
-                routes.push(lead(anywhere, rules, &evaluate(by, false), false));
+                routes.push(lead(anywhere, rules, &evaluate(policy.inside(false)), false));
             }
             routes.extend((!own.is_empty()).then(|| lead(own, rules, &done, local)));
             if policy.direct != Direct::Allow && scope::local(state, service, family).is_none() {
@@ -174,9 +171,8 @@ pub fn routes(
                 });
             }
             if !outside.is_empty() {
-                let (rules, weights, only_local) = policy.for_outside(service);
-                let done = evaluate((rules, weights), only_local);
-                let mut route = lead(outside, rules, &done, only_local);
+                let by = policy.for_outside(service);
+                let mut route = lead(outside, by.rules, &evaluate(by), by.only_local);
                 let exposure = service.exposure.as_ref();
                 route.source_ranges = exposure.and_then(|it| it.limits(family)).cloned();
                 route.consistent = choice == Choice::Consistent;
@@ -184,7 +180,7 @@ pub fn routes(
             }
             // Also without an endpoint: that they are there says that the Service has direct return.
             if !peers.is_empty() {
-                let done = evaluate((&Rules::None, None), true);
+                let done = evaluate(By::ON_THIS_NODE);
                 routes.push(lead(peers, &Rules::None, &done, false));
             }
         }
@@ -211,8 +207,8 @@ pub fn headless_dials(
     }
     let ports = service.ports.iter().flat_map(|port| Family::BOTH.map(|family| (port, family)));
     let dials = |(port, family): (&Port, Family)| {
-        let (own, by) = ((service, port), (&policy.rules, policy.weights.as_ref()));
-        let done = Evaluation::whole(state, here, own, by, family, false);
+        let own = (service, port);
+        let done = Evaluation::whole(state, here, own, policy.inside(false), family);
         Some((family, DirectDials::of(policy.direct, state, own, &done, here)?))
     };
     ports.filter_map(dials).collect()

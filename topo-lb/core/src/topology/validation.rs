@@ -294,6 +294,37 @@ pub enum Rule {
         /// Why.
         why: String,
     },
+    /// Not a label and its value.
+    #[error(
+        "{text} is no label with a value; write such as `topology.kubernetes.io/zone=b`, and options after a `;`"
+    )]
+    EvacuateForm {
+        /// Quoted.
+        text: String,
+    },
+    /// Not an option of an evacuation.
+    #[error(
+        "{text} is no option; there are `until=2026-12-01T06:00:00Z`, `ramp=5m`, `allow-strict=KEY` and \
+         `force=true`, each after a `;`"
+    )]
+    EvacuateOption {
+        /// Quoted.
+        text: String,
+    },
+    /// Not a time by RFC 3339.
+    #[error("{text} is no time; write one such as `2026-12-01T06:00:00Z`")]
+    EvacuateUntil {
+        /// Quoted.
+        text: String,
+    },
+    /// Not a time of the ramp.
+    #[error(
+        "{text} is no time from 0s to 24h; write whole seconds, minutes or hours, such as `5m`"
+    )]
+    EvacuateRamp {
+        /// Quoted.
+        text: String,
+    },
     /// Not `intended`, the only valid value.
     #[error(
         "{text} is not `intended`, which is the only value; write it, or remove the annotation"

@@ -141,7 +141,11 @@ pub(super) fn of<'a>(
                 family: choice.family,
                 served: Served {
                     by,
-                    policy: explain::policy(decision),
+                    // What it does is in the loads: a Service without an endpoint there does not change.
+                    policy: explain::Policy {
+                        evacuations: Vec::new(),
+                        ..explain::policy(decision)
+                    },
                     refusal_intended: decision.policy.refusal_intended,
                 },
                 groups: BTreeMap::new(),

@@ -12,6 +12,7 @@
 //! | `figures` | what agents have counted of Service ports |
 //! | `moved` | how many of those bytes would leave their zone |
 //! | `since` | what has changed since a moment, as agents counted it |
+//! | `without` | the rehearsal of an evacuation |
 //! | `table` | the report as text |
 
 mod advice;
@@ -26,6 +27,7 @@ mod proxied;
 mod setting;
 mod since;
 mod table;
+mod without;
 
 use std::net::IpAddr;
 use std::ops::AddAssign;
@@ -46,6 +48,7 @@ pub use proxied::Proxied;
 pub use setting::{Setting, SettingError, apply};
 pub use since::{Distance, Followed, Measured, Outcome, Since, since, table as since_table};
 pub use table::table;
+pub use without::{Rehearsal, evacuate, rehearse, without_table};
 
 /// How clients are counted. Nothing in manifests says how many connections a node opens.
 pub const ASSUMPTION: &str = "each node counts as one client, and all clients open equally many \

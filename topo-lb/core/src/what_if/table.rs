@@ -25,7 +25,12 @@ pub fn table(report: &Report<'_>, colour: bool) -> String {
         text += &one(port, report.label, colour);
         text.push('\n');
     }
-    text += &total(&report.totals, report.label);
+    text + &foot(report)
+}
+
+/// The sums, and what is assumed.
+pub(super) fn foot(report: &Report<'_>) -> String {
+    let mut text = total(&report.totals, report.label);
     if let Some(cost) = &report.cost {
         text += &money(cost);
     }

@@ -7,10 +7,17 @@ macro_rules! label {
     };
 }
 
+/// The value of a label.
+macro_rules! own_value {
+    () => {
+        r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+    };
+}
+
 /// The value of a label, or `*`.
 macro_rules! value {
     () => {
-        r"(\*|[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)"
+        concat!(r"(\*|", own_value!(), r")")
     };
 }
 
@@ -47,6 +54,21 @@ pub(super) const WEIGHTS: &str = concat!(
     r") *: *([1-9][0-9]{0,2}|1000)( *, *(\*|",
     label!(),
     r") *: *([1-9][0-9]{0,2}|1000))*)$"
+);
+
+/// `LABEL=VALUE` up to 16 times, separated by commas; then options, each after a `;`.
+pub(super) const EVACUATE: &str = concat!(
+    r"^",
+    label!(),
+    r" *= *",
+    own_value!(),
+    r"( *, *",
+    label!(),
+    r" *= *",
+    own_value!(),
+    r"){0,15}( *; *(until *= *[-0-9]{10}[Tt ][0-9:.]{8,18}([Zz]|[-+][0-9]{2}:[0-9]{2})|ramp *= *[0-9]{1,5}[smh]|allow-strict *= *(\*|",
+    label!(),
+    r")|force *= *(true|false)))* *;?$"
 );
 
 /// Failures in a row (1–15), a time of 1 s to 10 min, and a percentage; the last two may be absent.

@@ -9,7 +9,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::patterns::{EJECTION, KEY, NUMBERS, SHARE, SPILL, WEIGHTS};
+use super::patterns::{EJECTION, EVACUATE, KEY, NUMBERS, SHARE, SPILL, WEIGHTS};
 use super::rules::{
     each_key_has_a_weight, numbers_fit, prefixes_fit, prefixes_of_weights_fit, says_something,
     star_is_last, weights_count, weights_or_spill,
@@ -32,6 +32,7 @@ use topo_lb_core::cluster::service::PolicySources;
     category = "topo-lb",
     status = "PolicyStatus",
     printcolumn(name = "Keys", type_ = "string", json_path = ".spec.topologyKeys"),
+    printcolumn(name = "Evacuates", type_ = "string", json_path = ".spec.evacuate"),
     printcolumn(name = "Mode", type_ = "string", json_path = ".spec.mode"),
     printcolumn(name = "Ramp", type_ = "string", json_path = ".spec.ramp"),
     printcolumn(name = "Services", type_ = "integer", json_path = ".status.services"),
@@ -76,6 +77,7 @@ pub struct TopologyPolicySpec {
     category = "topo-lb",
     status = "PolicyStatus",
     printcolumn(name = "Keys", type_ = "string", json_path = ".spec.topologyKeys"),
+    printcolumn(name = "Evacuates", type_ = "string", json_path = ".spec.evacuate"),
     printcolumn(name = "Mode", type_ = "string", json_path = ".spec.mode"),
     printcolumn(name = "Ramp", type_ = "string", json_path = ".spec.ramp"),
     printcolumn(name = "Services", type_ = "integer", json_path = ".status.services"),
@@ -143,6 +145,10 @@ pub struct Rules {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 64), regex(pattern = EJECTION))]
     pub ejection: Option<String>,
+    /// Endpoints at this value of a label leave every choice: `topology.kubernetes.io/zone=b; until=2026-12-01T06:00:00Z`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(max = 8192), regex(pattern = EVACUATE))]
+    pub evacuate: Option<String>,
     /// `intended`: nodes without an endpoint are no cause for a Warning.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 16), regex(pattern = "^intended$"))]
@@ -176,6 +182,7 @@ impl From<Rules> for PolicySources {
             spill: rules.spill.map(Into::into),
             weights: rules.weights.map(Into::into),
             ejection: rules.ejection.map(Into::into),
+            evacuate: rules.evacuate.map(Into::into),
             refusal: rules.refusal.map(Into::into),
             direct: rules.direct.map(Into::into),
             handle: rules.handle.map(|handle| handle.to_string().into()),

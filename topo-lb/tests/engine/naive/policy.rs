@@ -8,7 +8,16 @@ use topo_lb_core::cluster::{Protocol, Service, TopologyPolicy};
 
 use crate::made::Cluster;
 
+/// Labels with their values, the key that strict policies take instead, and whether all may leave.
+#[derive(Clone)]
+pub(crate) struct Evacuation {
+    pub(crate) labels: Vec<(String, String)>,
+    pub(crate) instead: Option<String>,
+    pub(crate) force: bool,
+}
+
 /// What holds for a Service on a node.
+#[derive(Clone)]
 pub(crate) struct Said {
     pub(crate) source: &'static str,
     /// Without any: no policy, unless `source` is one.
@@ -24,6 +33,8 @@ pub(crate) struct Said {
     /// After how many failures an endpoint is ejected; 0: never.
     pub(crate) failures: u8,
     pub(crate) intended: bool,
+    /// What is evacuated on this node, the strongest first.
+    pub(crate) evacuations: Vec<Evacuation>,
     /// What becomes of clients that dial endpoints which the policy passes over: `allow`, `refuse` or `steer`.
     pub(crate) direct: &'static str,
     pub(crate) direct_return: bool,
@@ -129,6 +140,19 @@ pub(crate) fn said(cluster: &Cluster, me: &str, service: &Service, only_opted_in
         intended = text.trim() == "intended";
         errors += usize::from(!intended);
     }
+    let (mut evacuations, mut evacuates) = (vec![], false);
+    for (_, said) in &all {
+        match said.evacuate.as_deref().map(|text| evacuation(text, cluster.now)) {
+            None => {}
+            Some(None) => errors += 1,
+            Some(Some((evacuation, share))) => {
+                evacuates |= share > 0.0;
+                if f64::from(place(me)) < share {
+                    evacuations.push(evacuation);
+                }
+            }
+        }
+    }
     let mut direct = "allow";
     if let Some((who, text)) = first(|said| said.direct.as_deref()) {
         let strict = source != "none" && keys.last().is_none_or(|last| last != "*");
@@ -158,7 +182,7 @@ pub(crate) fn said(cluster: &Cluster, me: &str, service: &Service, only_opted_in
         alone = text.trim() == "false";
         errors += usize::from(!["true", "false"].contains(&text.trim()));
     }
-    let has_own = source != "none" || weights.is_some() || failures > 0;
+    let has_own = source != "none" || weights.is_some() || failures > 0 || evacuates;
     Said {
         source,
         keys,
@@ -169,6 +193,7 @@ pub(crate) fn said(cluster: &Cluster, me: &str, service: &Service, only_opted_in
         outside,
         failures,
         intended,
+        evacuations,
         direct,
         direct_return,
         choice,
@@ -204,6 +229,11 @@ fn on_trial(said: &PolicySources, node: &str) -> Option<bool> {
         return None;
     }
     let ramp = said.ramp.as_deref().map_or(Some(10_000), share)?;
+    Some(mode == "enforce" && place(node) < u32::from(ramp))
+}
+
+/// The place of a node among all, below 10,000.
+fn place(node: &str) -> u32 {
     // CRC-32, bit by bit.
     let mut crc = !0_u32;
     for byte in node.bytes() {
@@ -212,7 +242,44 @@ fn on_trial(said: &PolicySources, node: &str) -> Option<bool> {
             crc = if crc % 2 == 1 { (crc / 2) ^ 0xedb8_8320 } else { crc / 2 };
         }
     }
-    Some(mode == "enforce" && !crc % 10_000 < u32::from(ramp))
+    !crc % 10_000
+}
+
+/// What is evacuated, and on how many of 10,000 places of nodes.
+fn evacuation(text: &str, now: Option<i64>) -> Option<(Evacuation, f64)> {
+    let parts: Vec<&str> = text.split(';').map(str::trim).collect();
+    let mut labels = vec![];
+    for one in parts[0].split(',') {
+        let two: Vec<&str> = one.split('=').map(str::trim).collect();
+        if two.len() != 2 || !qualified(two[0]) || !qualified(two[1]) || two[1].contains('/') {
+            return None;
+        }
+        labels.push((two[0].to_owned(), two[1].to_owned()));
+    }
+    let mut all = Evacuation { labels, instead: None, force: false };
+    let (mut until, mut ramp) = (None, 0.0);
+    for option in parts[1..].iter().filter(|option| !option.is_empty()) {
+        let (name, value) = option.split_once('=')?;
+        match (name.trim(), value.trim()) {
+            ("force", "true") => all.force = true,
+            ("allow-strict", key) if key == "*" || qualified(key) => {
+                all.instead = Some(key.to_owned())
+            }
+            ("until", "1970-01-01T00:16:41Z") => until = Some(1_001),
+            ("until", "1970-01-01T00:16:40Z") => until = Some(1_000),
+            ("until", "1970-01-01T00:15:50Z") => until = Some(950),
+            ("ramp", "100s") => ramp = 100.0,
+            _ => return None,
+        }
+    }
+    let share = match (until, now) {
+        (Some(until), Some(now)) if now >= until => {
+            let left: f64 = ramp - (now - until) as f64;
+            if left > 0.0 { (left / ramp * 1e4).round() } else { 0.0 }
+        }
+        _ => 1e4,
+    };
+    Some((all, share))
 }
 
 /// Who says something about a Service, the strongest first, and what.

@@ -25,6 +25,13 @@ pub enum Status<'a> {
     },
     /// Ejected, because connects of this node to it failed.
     Ejected(&'a Ejection),
+    /// It leaves every choice, as it is at this value of a label.
+    Evacuated {
+        /// The label.
+        key: &'a str,
+        /// Its value.
+        value: &'a str,
+    },
     /// Bypass: topo-lb does not translate the Service.
     LeftAlone,
     /// The Service has no ClusterIP of this family.
@@ -98,8 +105,8 @@ pub(super) fn endpoint_status<'a>(
             Rules::OpenYurt { .. } | Rules::None => Vec::new(),
         }),
         (CandidateStatus::Passed, Cause::Node | Cause::NodeForLackOfPool)
-        // `ejected` has told.
-        | (CandidateStatus::Ejected, _)
+        // The caller has told.
+        | (CandidateStatus::Ejected | CandidateStatus::Evacuated, _)
         // These causes choose every usable endpoint, or there is none.
         | (
             CandidateStatus::Passed,

@@ -1,0 +1,194 @@
+//! `topo-lb evacuate` and `topo-lb restore`: writes and deletes evacuations of the whole cluster.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+use anyhow::{Context as _, bail};
+use k8s_openapi::jiff::{self, Timestamp};
+use serde_json::json;
+use topo_lb::cli::{EvacuateArgs, Output, RestoreArgs, WriteArgs, kube_target, name};
+use topo_lb_core::cluster::State;
+use topo_lb_core::explain::{empty, some};
+use topo_lb_core::topology::evacuation::{Evacuation, object_name};
+use topo_lb_core::topology::label::ZONE;
+use topo_lb_core::what_if::{self, Proxied};
+use topo_lb_kube::evacuation;
+use topo_lb_kube::source::kube::{Server, connect, in_words};
+
+use crate::block_on;
+use crate::planning::rehearse;
+use crate::printing::{colours, print, write};
+use crate::reading::{cluster, known_scope, read_api_server};
+
+pub(crate) fn run_evacuate(args: &EvacuateArgs) -> anyhow::Result<ExitCode> {
+    let target = || kube_target(args.target.kubeconfig.as_deref(), &args.target.api_server);
+    if args.labels.is_empty() {
+        return list(args);
+    }
+    let mut options = String::new();
+    if let Some(duration) = &args.duration {
+        options += &format!("; until={}", after(duration)?);
+    }
+    for (option, value) in [("ramp", &args.ramp), ("allow-strict", &args.allow_strict)] {
+        options.extend(value.iter().map(|value| format!("; {option}={value}")));
+    }
+    if args.force {
+        options += "; force=true";
+    }
+    let text = |labels: &str| format!("{labels}{options}");
+    Evacuation::read(&text(&args.labels[0]))?;
+
+    let state = cluster(read_api_server(&target(), false)?.updates, "");
+    for label in args.labels.iter().filter(|_| !args.force) {
+        if let Some(why) = unknown(label, &state) {
+            bail!("{why}; nothing is written. --force writes it all the same");
+        }
+    }
+    let scope = known_scope(&args.scope, Some(target())).unwrap_or_default();
+    if args.dry_run {
+        for label in &args.labels {
+            let object = evacuation::manifest(&named(label), &text(label));
+            eprintln!("{}", serde_json::to_string(&object)?);
+        }
+    } else {
+        block_on(async {
+            let server = connect(&target()).await?;
+            for label in &args.labels {
+                let name = named(label);
+                let written = evacuation::write(&server, &name, &text(label)).await;
+                written.map_err(|error| refused(&error))?;
+                eprintln!("{}: ClusterTopologyPolicy {name} is written", name::called());
+            }
+            anyhow::Ok(())
+        })??;
+    }
+    let all = text(&args.labels.join(","));
+    let mut after = state.clone();
+    what_if::evacuate(&mut after, &all);
+    let (before, after) = (Proxied::of(state, scope), Proxied::of(after, scope));
+    let report = what_if::compare(&before, &after, ZONE, &BTreeSet::new(), None);
+    let code = rehearse(args.output, [&before, &after], &all, report, &BTreeSet::new())?;
+    // What is written is done: only a rehearsal fails for what it would refuse.
+    Ok(if args.dry_run { code } else { ExitCode::SUCCESS })
+}
+
+pub(crate) fn run_restore(args: &RestoreArgs) -> anyhow::Result<ExitCode> {
+    let mut missing = Vec::new();
+    let there = block_on(async {
+        let server = of(&args.target).await?;
+        let there = evacuation::list(&server).await.map_err(|error| refused(&error))?;
+        for label in &args.labels {
+            let name = named(label);
+            let Some((_, text)) = there.iter().find(|(own, _)| *own == name) else {
+                missing.push(label.clone());
+                continue;
+            };
+            match &args.ramp {
+                Some(ramp) => {
+                    let text = returning(text, ramp)?;
+                    let written = evacuation::write(&server, &name, &text).await;
+                    written.map_err(|error| refused(&error))?;
+                    eprintln!("{}: {label} comes back within {ramp}", name::called());
+                }
+                None => {
+                    let deleted = evacuation::delete(&server, &name).await;
+                    deleted.map_err(|error| refused(&error))?;
+                    eprintln!("{}: ClusterTopologyPolicy {name} is deleted", name::called());
+                }
+            }
+        }
+        anyhow::Ok(there)
+    })??;
+    if missing.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let there: Vec<&str> = there.iter().map(|(_, text)| text.as_str()).collect();
+    let known = match &there[..] {
+        [] => "nothing is".to_owned(),
+        some_of_it => some(some_of_it.iter().copied(), 5),
+    };
+    bail!("{} is not evacuated by this command; what is: {known}", missing.join(", "))
+}
+
+/// What is evacuated now.
+fn list(args: &EvacuateArgs) -> anyhow::Result<ExitCode> {
+    let found = block_on(async {
+        let server = of(&args.target).await?;
+        evacuation::list(&server).await.map_err(|error| refused(&error))
+    })??;
+    let rows: Vec<_> =
+        found.iter().map(|(name, text)| json!({"name": name, "evacuate": text})).collect();
+    if found.is_empty() && args.output == Output::Table {
+        write("nothing is evacuated")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    print(args.output, &rows, || {
+        let mut table = empty(colours());
+        table.set_header(["POLICY", "EVACUATES"]);
+        table.add_rows(found.iter().map(|(name, text)| [name, text]));
+        table.to_string()
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn of(target: &WriteArgs) -> anyhow::Result<Server> {
+    Ok(connect(&kube_target(target.kubeconfig.as_deref(), &target.api_server)).await?)
+}
+
+/// Why the API server did not do it.
+fn refused(error: &kube::Error) -> anyhow::Error {
+    let words = in_words(error);
+    match error {
+        kube::Error::Api(status) if status.code == 404 => anyhow::anyhow!(
+            "{words}; the cluster has no ClusterTopologyPolicy: `{} crds | kubectl apply -f -`",
+            name::called()
+        ),
+        _ => anyhow::anyhow!("{words}"),
+    }
+}
+
+/// The moment that is so much later than now.
+fn after(duration: &str) -> anyhow::Result<Timestamp> {
+    let ramp = format!("a=b; ramp={duration}");
+    let later = SystemTime::now() + Evacuation::read(&ramp)?.ramp;
+    Ok(Timestamp::try_from(later)?.round(jiff::Unit::Second)?)
+}
+
+/// The text of an evacuation that ends now, and returns within `ramp`.
+fn returning(text: &str, ramp: &str) -> anyhow::Result<String> {
+    let kept = text.split(';').map(str::trim);
+    let is_replaced =
+        |one: &str| ["until", "ramp"].contains(&one.split('=').next().unwrap_or("").trim());
+    let kept: Vec<&str> = kept.filter(|one| !one.is_empty() && !is_replaced(one)).collect();
+    let now = Timestamp::now().round(jiff::Unit::Second).context("the clock of this machine")?;
+    Ok(format!("{}; until={now}; ramp={ramp}", kept.join("; ")))
+}
+
+/// The name of the policy for `LABEL=VALUE`.
+fn named(label: &str) -> String {
+    let (key, value) = label.split_once('=').unwrap_or((label, ""));
+    object_name(key.trim(), value.trim())
+}
+
+/// That no Node has a label with this value, and which values there are.
+fn unknown(label: &str, state: &State) -> Option<String> {
+    let (key, value) = label.split_once('=')?;
+    let (key, value) = (key.trim(), value.trim());
+    let mut values: BTreeMap<&str, usize> = BTreeMap::new();
+    for (_, labels) in state.nodes() {
+        if let Some(own) = labels.get(key) {
+            *values.entry(own).or_default() += 1;
+        }
+    }
+    if values.contains_key(value) {
+        return None;
+    }
+    let values: Vec<&str> = values.into_keys().collect();
+    Some(match &values[..] {
+        [] => format!("no Node has the label {key}"),
+        values => {
+            format!("no Node has {key}={value}; there are {}", some(values.iter().copied(), 8))
+        }
+    })
+}
