@@ -69,9 +69,10 @@ impl Stage<'_> {
                 let address = (node4(number), HEALTH).into();
                 Ok(http::get(self.cluster.fabric(), address, "/healthz")?.status)
             };
-            [1, 2, 3].into_iter().map(of).collect::<Result<Vec<u16>>>()
+            let said = [1, 2, 3].into_iter().map(of).collect::<Result<Vec<u16>>>()?;
+            Ok(format!("{said:?}"))
         };
-        until_is("health of the nodes", SOON, look, |said| *said == wanted).map(drop)
+        until_is("health of the nodes", SOON, look, |said| *said == format!("{wanted:?}")).map(drop)
     }
 }
 

@@ -82,6 +82,7 @@ fn a_quick_run_finds_every_figure_and_its_report_alone_makes_the_page() -> Resul
         "program_seconds",
         "event_to_map_p99_ms",
         "policy_seconds",
+        "evacuation_seconds",
         "policy_failures",
         "services_added_cpu_seconds",
         "services_deleted_cpu_seconds",

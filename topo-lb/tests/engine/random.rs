@@ -273,8 +273,12 @@ fn apart(tape: &mut Tape<'_>, policy: &mut PolicySources, percent: usize) {
         let own = own.map(str::trim).filter(|own| KEYS.contains(own)).unwrap_or(KEYS[1]).to_owned();
         let labels =
             [&own, &own, "rack", KEYS[0]].map(|key| format!("{key}={}", tape.one(&VALUES)));
-        let first = labels[tape.below(4)].clone();
-        let more = if tape.chance(20) { format!(" , {}", labels[0]) } else { String::new() };
+        let first = &labels[[0, 1, 0, 1, 2, 3][tape.below(6)]];
+        let more = match tape.below(4) {
+            0 => format!(" , {}", labels[1]),
+            1 => format!(",{own}=a, {own}=b"),
+            _ => String::new(),
+        };
         // The clusters' time is 1,000 s.
         let options = [
             "",
