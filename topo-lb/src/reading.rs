@@ -8,6 +8,7 @@ use topo_lb::cli::{ScopeArgs, SourceArgs, name};
 use topo_lb::commands::top;
 use topo_lb_core::cluster::{ServiceId, State, Update};
 use topo_lb_core::topology::Scope;
+use topo_lb_kube::source::clock::now;
 use topo_lb_kube::source::kube::KubeTarget;
 use topo_lb_kube::source::{self, Listing};
 
@@ -63,7 +64,8 @@ pub(crate) fn known_scope(args: &ScopeArgs, target: Option<KubeTarget>) -> Optio
 /// The state of a whole cluster, as `node` sees it.
 pub(crate) fn cluster(updates: Vec<Update>, node: &str) -> State {
     let mut state = State::default();
-    for update in updates {
+    let time = Update::Time { now: now(), ends: true };
+    for update in updates.into_iter().chain([time]) {
         // The state was empty: everything has changed.
         let _ = state.apply(update, node);
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use tracing::{debug, info, warn};
 
@@ -22,6 +22,7 @@ use super::quarantine::Quarantine;
 use topo_lb_core::once::Once;
 use topo_lb_core::rate::Rate;
 use topo_lb_core::reconcile::Reconciler;
+use topo_lb_kube::source::clock::now;
 
 /// Rate limit for logging which Services lack room: a burst, then one per interval. A Service that
 /// changes a hundred times a second must not fill the log.
@@ -72,11 +73,6 @@ impl LackLog {
         self.logged.clone_from(unprogrammed);
         true
     }
-}
-
-/// Seconds since 1970, UTC, by this host's clock.
-pub(super) fn now() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |it| it.as_secs().cast_signed())
 }
 
 impl Kernel {

@@ -14,7 +14,7 @@ use super::devices::Devices;
 use super::ejector::Ejector;
 use super::gather::gather;
 use super::guard::{Finding, Guard};
-use super::kernel::{Kernel, now};
+use super::kernel::Kernel;
 use super::observer::Observer;
 use super::peers::Peers;
 use super::prove::prove;
@@ -30,6 +30,7 @@ use topo_lb_kernel::datapath::Datapath;
 use topo_lb_kernel::datapath::maps::{share, usage};
 use topo_lb_kernel::socket::terminator::SocketTerminator;
 use topo_lb_kube::heap;
+use topo_lb_kube::source::clock::now;
 
 /// Interval at which the agent checks its pins and links.
 pub(super) const INSPECTION: Duration = Duration::from_secs(1);

@@ -3,12 +3,13 @@
 use std::collections::HashSet;
 use std::net::IpAddr;
 
+use super::evacuation::Evacuation;
 use super::evaluation::{CandidateStatus, Evaluation};
 use super::label::Here;
 use super::origin::Origin;
 use super::policy::Policy;
 use super::scope::Scope;
-use super::trial::Seen;
+use super::trial::{self, Seen};
 use super::{candidate, policy};
 use crate::cluster::{Service, State, TopologyPolicy};
 
@@ -46,13 +47,18 @@ pub fn reached(state: &State, this_node: &str, service: &Service) -> Option<usiz
 /// some Service has endpoints elsewhere.
 #[must_use]
 pub fn is_left(state: &State, this_node: &str) -> bool {
-    let here = Here::of(state, this_node);
-    let is_of_all = |policy: &TopologyPolicy| {
-        let selects_all = policy.namespaces.0.is_empty() && policy.services.0.is_empty();
-        policy.id.is_of_cluster() && policy.policy.evacuate.is_some() && selects_all
+    let (here, place) = (Here::of(state, this_node), trial::place(this_node));
+    let is_here = |text: &str| {
+        let holds = |it: Evacuation<'_>| it.is_of(here) && it.holds(state.now(), place);
+        Evacuation::read(text).is_ok_and(holds)
     };
-    let origins: Vec<_> = state.policies().filter(|it| is_of_all(it)).collect();
-    let origins: Vec<_> = origins.into_iter().map(|it| Origin::Policy(it.id.clone())).collect();
+    let is_of_all = |policy: &&TopologyPolicy| {
+        let selects_all = policy.namespaces.0.is_empty() && policy.services.0.is_empty();
+        let says = policy.policy.evacuate.as_deref().is_some_and(is_here);
+        policy.id.is_of_cluster() && selects_all && says
+    };
+    let all = state.policies().filter(is_of_all);
+    let origins: Vec<_> = all.map(|it| Origin::Policy(it.id.clone())).collect();
     let leaves = |service: &Service| {
         let policy = policy::of(state, Seen::From(this_node), service);
         let is_of_all = policy

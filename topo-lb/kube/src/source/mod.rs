@@ -9,6 +9,7 @@
 //! | `beside` | nothing: it reads a source in a task of its own |
 
 mod beside;
+pub mod clock;
 pub mod file;
 pub mod kube;
 pub mod object;

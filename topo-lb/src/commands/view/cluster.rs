@@ -11,7 +11,8 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
 use topo_lb_core::cluster::Freshness;
-use topo_lb_core::cluster::{ServiceId, State};
+use topo_lb_core::cluster::{ServiceId, State, Update};
+use topo_lb_kube::source::clock::now;
 use topo_lb_kube::source::kube::{KubeTarget, connect_to_show, follow_all};
 use topo_lb_kube::source::{Event, file};
 
@@ -114,6 +115,7 @@ async fn publish(
         while let Ok(Some(event)) = timeout_at(pause_ends, events.next()).await {
             cluster.take(event);
         }
+        let _ = cluster.state.apply(Update::Time { now: now(), ends: true }, "");
         cluster.revision += 1;
         sender.send_replace(Arc::new(cluster.clone()));
         pause_ends = Instant::now() + PAUSE;

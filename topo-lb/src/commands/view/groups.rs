@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use topo_lb_core::cluster::State;
+use topo_lb_core::topology::is_left;
 use topo_lb_core::topology::label::{HOSTNAME, ZONE};
 
 /// A label with more values than this groups nothing.
@@ -18,6 +19,8 @@ pub(super) struct Group {
     pub(super) value: Option<Arc<str>>,
     /// By name.
     pub(super) nodes: Vec<Arc<str>>,
+    /// All of its nodes are evacuated (`topo-lb.io/evacuate`).
+    pub(super) evacuated: bool,
 }
 
 /// All groups.
@@ -51,7 +54,11 @@ impl Groups {
         let all: Vec<_> = by_value
             .into_iter()
             .chain(without)
-            .map(|(value, nodes)| Group { value, nodes: nodes.into_iter().collect() })
+            .map(|(value, nodes)| Group {
+                value,
+                evacuated: nodes.iter().all(|node| is_left(state, node)),
+                nodes: nodes.into_iter().collect(),
+            })
             .collect();
         let mut groups = Self::default();
         for (place, group) in all.iter().enumerate() {
@@ -131,7 +138,11 @@ pub(super) fn labels(state: &State) -> Vec<Label> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use topo_lb_core::cluster::{Change, Node, Update};
+    use topo_lb_core::cluster::{
+        Change, Endpoint, Node, Placement, Port, Protocol, Service, ServiceId, Slice, SliceId,
+        Update,
+    };
+    use topo_lb_core::what_if;
 
     fn state(nodes: &[(&str, &[(&str, &str)])]) -> State {
         let nodes = nodes.iter().map(|(name, labels)| Node {
@@ -162,6 +173,42 @@ mod tests {
             [Some(0), Some(1), Some(3)]
         );
         assert_eq!((groups.place("n9"), groups.with(Some("c"))), (None, None));
+    }
+
+    #[test]
+    fn a_zone_is_shown_as_evacuated_while_it_is() {
+        let mut state =
+            state(&[("n1", &[(ZONE, "a")]), ("n2", &[(ZONE, "b")]), ("n3", &[(ZONE, "b")])]);
+        let id = ServiceId { namespace: "default".into(), name: "web".into() };
+        let port = Port { name: "".into(), port: 80, protocol: Protocol::Tcp };
+        let service = Service {
+            id: id.clone(),
+            cluster_ips: vec!["10.96.0.1".parse().unwrap()],
+            ports: vec![port.clone()],
+            ..Service::default()
+        };
+        let on = |address: &str, node: &str| {
+            let place = Placement { node: Some(node.into()), ..Placement::default() };
+            Endpoint { ready: true, ..Endpoint::new(address.parse().unwrap(), place) }
+        };
+        let slice = Slice {
+            id: SliceId { namespace: "default".into(), name: "web-1".into() },
+            service: Some(id),
+            ports: vec![port],
+            endpoints: vec![on("10.0.0.1", "n1"), on("10.0.0.2", "n2")],
+            ..Slice::default()
+        };
+        let _ = state.apply(Update::Service(Change::Applied(service)), "");
+        let _ = state.apply(Update::Slice(Change::Applied(slice)), "");
+        let evacuated = |state: &State| -> Vec<bool> {
+            Groups::of(state, ZONE, [].iter()).all.iter().map(|it| it.evacuated).collect()
+        };
+        assert_eq!(evacuated(&state), [false, false]);
+        what_if::evacuate(&mut state, "topology.kubernetes.io/zone=b; until=1970-01-01T00:16:40Z");
+        for (now, wanted) in [(999, [false, true]), (1_000, [false, false])] {
+            let _ = state.apply(Update::Time { now, ends: true }, "");
+            assert_eq!(evacuated(&state), wanted, "{now}");
+        }
     }
 
     #[test]

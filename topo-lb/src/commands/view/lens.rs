@@ -81,6 +81,11 @@ impl Lens {
             self.regions = Regions::of(new);
             self.leads.clear();
         }
+        // Evacuations come and end while the nodes stay.
+        let evacuates = new.evacuations().next().is_some();
+        if evacuates || self.groups.all.iter().any(|group| group.evacuated) {
+            self.groups = Arc::new(Groups::of(new, &self.label, agents.iter()));
+        }
         self.scope = scope;
         self.cluster = Arc::clone(cluster);
     }

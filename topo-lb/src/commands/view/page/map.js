@@ -139,7 +139,8 @@ function drawGroup(view, group, place) {
   const box = shape.boxes[place];
   const near = all > 0 ? percent(1 - far(values) / all) : "";
   share.textContent = near;
-  sub.textContent = `${count(group.nodes.length)} ${group.nodes.length === 1 ? "node" : "nodes"} · ${rate(all, measure)}`;
+  card.classList.toggle("evacuated", group.evacuated);
+  sub.textContent = `${group.evacuated ? "evacuated · " : ""}${count(group.nodes.length)} ${group.nodes.length === 1 ? "node" : "nodes"} · ${rate(all, measure)}`;
   card.setAttribute("aria-label", `${group.value ?? "without the label"}: ${sub.textContent}${near ? `, ${near} stays in its zone` : ""}`);
   card.classList.toggle("bad", rates.refused + rates.failed > 0);
   const width = box.width - 20;
