@@ -35,6 +35,8 @@ const PLAIN: &str = "10.96.3.1";
 const SOFT: &str = "10.96.3.2";
 const STRICT: &str = "10.96.3.3";
 const ONLY: &str = "10.96.3.4";
+/// Of the own zone if it can be, with session affinity.
+const STICKY: &str = "10.96.3.5";
 /// Within this time a word of the API server is in all maps.
 const SOON: Duration = Duration::from_secs(20);
 /// Where a node answers load balancers.
@@ -60,6 +62,13 @@ impl Stage<'_> {
             client.wait_for(Via::Http, at(address)?, wanted, SOON)?;
         }
         Ok(())
+    }
+
+    /// Where the client of zone b sticks.
+    fn stuck(&mut self) -> Result<Vec<String>> {
+        let tally = self.clients[1].call(Via::Http, at(STICKY)?, 20)?;
+        ensure!(tally.answered() == 20, "{tally}");
+        Ok(tally.replies.into_keys().collect())
     }
 
     /// Waits until the nodes answer load balancers so.
@@ -102,12 +111,14 @@ fn within_zones(body: impl FnOnce(&mut Stage<'_>) -> Result<()>) -> Result<()> {
             ("soft", SOFT, Some(&*soft), &all),
             ("strict", STRICT, Some(ZONE), &all),
             ("only", ONLY, None, &all[2..4]),
+            ("sticky", STICKY, Some(&*soft), &all),
         ] {
             let annotations: Vec<_> = keys.map(|keys| (KEYS, keys)).into_iter().collect();
-            plane.create([
-                service(name, &[address], &ports, &annotations),
-                slice(name, "IPv4", &targets, endpoints),
-            ])?;
+            let mut service = service(name, &[address], &ports, &annotations);
+            if name == "sticky" {
+                service["spec"]["sessionAffinity"] = "ClientIP".into();
+            }
+            plane.create([service, slice(name, "IPv4", &targets, endpoints)])?;
         }
         let mut agents = Vec::new();
         for (name, ..) in ZONES {
@@ -149,7 +160,7 @@ fn a_zone_is_emptied_and_comes_back_as_the_page_says() -> Result<()> {
         before(stage)?;
         let said = stage.types(rehearsal)?;
         for what in [
-            "6 endpoints of 3 Services on 1 node",
+            "8 endpoints of 4 Services on 1 node",
             "REFUSE",
             "default/strict",
             "STAY",
@@ -159,6 +170,8 @@ fn a_zone_is_emptied_and_comes_back_as_the_page_says() -> Result<()> {
         }
         ensure!(stage.types(list)?.contains("nothing is evacuated"), "plan changes nothing");
 
+        let stuck = stage.stuck()?;
+        ensure!(stuck.len() == 1 && stuck[0].starts_with('b'), "{stuck:?}");
         // Clients go on meanwhile, in the zone itself and outside, and no connection fails.
         let mut busy = stage.clients.remove(1);
         let began = Instant::now();
@@ -177,6 +190,8 @@ fn a_zone_is_emptied_and_comes_back_as_the_page_says() -> Result<()> {
         stage.answered_by(SOFT, [a, others, c])?;
         stage.answered_by(STRICT, [a, &[], c])?;
         stage.answered_by(ONLY, [b; 3])?;
+        let moved = stage.stuck()?;
+        ensure!(moved.len() == 1 && !moved[0].starts_with('b'), "{moved:?}");
         let listed = stage.types(list)?;
         ensure!(listed.contains("topology.kubernetes.io/zone=b; until=20"), "{listed}");
         let explained = stage.types("topo-lb explain --node node-b default/strict")?;

@@ -166,6 +166,12 @@ impl Reconciler {
         self.observe(Update::Time { now, ends })
     }
 
+    /// How many objects evacuate something on this node now.
+    pub fn evacuations(&self) -> usize {
+        let holds = |text: &&str| topology::evacuation::holds(text, &self.node, self.state.now());
+        self.state.evacuations().filter(holds).count()
+    }
+
     /// Has the cluster DNS Service lead to the resolver of this node; without an address, to its own
     /// endpoints. Returns whether this is a change.
     pub fn lead_dns_to(&mut self, resolver: Listeners) -> bool {

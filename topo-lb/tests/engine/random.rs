@@ -267,12 +267,14 @@ fn apart(tape: &mut Tape<'_>, policy: &mut PolicySources, percent: usize) {
         policy.ejection = Some(choose(tape, &texts, &wrong));
     }
     if tape.chance(2 * percent) {
-        // Often by a key of the policy, whose tiers then run empty.
+        // Often by a key of the policy, whose tiers then run empty. Not by host names, which are assumed to be those
+        // of Nodes.
         let field = policy.spec_topology_keys.join(",");
         let own = policy.topology_keys.as_deref().unwrap_or(&field).split(',').next();
-        let own = own.map(str::trim).filter(|own| KEYS.contains(own)).unwrap_or(KEYS[1]).to_owned();
+        let own =
+            own.map(str::trim).filter(|own| KEYS[1..].contains(own)).unwrap_or(KEYS[1]).to_owned();
         let labels =
-            [&own, &own, "rack", KEYS[0]].map(|key| format!("{key}={}", tape.one(&VALUES)));
+            [&own, &own, "rack", KEYS[4]].map(|key| format!("{key}={}", tape.one(&VALUES)));
         let first = &labels[[0, 1, 0, 1, 2, 3][tape.below(6)]];
         let more = match tape.below(4) {
             0 => format!(" , {}", labels[1]),

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use tracing::{debug, info, warn};
@@ -103,6 +104,8 @@ impl Kernel {
         }
         let reconciler = &mut agent.reconciler;
         reconciler.pass(now());
+        let figures = &agent.telemetry.figures;
+        figures.evacuations.store(reconciler.evacuations() as u64, Relaxed);
         let mut steps = 0;
         let mut is_more = !reconciler.settled() || self.settled_ranges.is_none();
         while is_more {

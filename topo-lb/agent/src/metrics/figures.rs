@@ -119,6 +119,8 @@ pub struct Figures {
     pub in_front: AtomicU64,
     /// Known cgroups that the last look did not query.
     pub unasked_cgroups: AtomicU64,
+    /// Objects that evacuate endpoints and hold on this node.
+    pub evacuations: AtomicU64,
     /// Health checks of load balancers without a listener: of Services, of the node.
     pub unanswered_health_checks: [AtomicU64; 2],
     /// Of ended sockets.

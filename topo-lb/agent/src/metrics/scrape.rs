@@ -195,6 +195,8 @@ impl Collector for Scrape {
         zones::encode(&self.matrix, families)?;
         self.untranslated(families)?;
         self.maps(families)?;
+        let evacuations = self.figures.evacuations.load(Relaxed);
+        families.one(&declared::EVACUATIONS, evacuations)?;
         let of = ["service", "node"].into_iter().zip(&self.figures.unanswered_health_checks);
         families.by(&declared::UNANSWERED_HEALTH_CHECKS, of)?;
         peers::encode(&self.figures.peers, families)?;

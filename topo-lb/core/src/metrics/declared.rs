@@ -242,6 +242,8 @@ metrics! {
         "Kubernetes Events by what became of them",
         "`sent`, `repeated` (another node has sent the same), `failed` (attempts that the API server did not take), \
          `dropped` (too many, or the Service was gone)";
+    EVACUATIONS: Gauge "topo_lb_evacuations" []
+        "Objects that evacuate endpoints and hold on this node", "[Bad days](bad-days.md#empty-a-zone-a-rack-a-node)";
     UNANSWERED_HEALTH_CHECKS: Gauge "topo_lb_unanswered_health_checks" [of]
         "Health checks of load balancers that the agent should answer and cannot, as their port is taken: of Services, \
          or of the node",

@@ -244,6 +244,12 @@ pub fn object_name(key: &str, value: &str) -> String {
     format!("evacuate-{}-{digest:08x}", shown.trim_matches('-'))
 }
 
+/// Whether what a text says holds on a node at a time.
+#[must_use]
+pub fn holds(text: &str, node: &str, now: Option<i64>) -> bool {
+    Evacuation::read(text).is_ok_and(|it| it.holds(now, place(node)))
+}
+
 /// Whether what a text says ends on a node between two times, or holds again as the clock was set back.
 #[must_use]
 pub fn turns(text: &str, node: &str, before: Option<i64>, now: i64) -> bool {

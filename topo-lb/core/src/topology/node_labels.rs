@@ -105,8 +105,9 @@ pub(super) fn reads<'a>(
     let asked = policy.evacuating.all.iter().flat_map(|(_, it, _)| {
         it.labels.iter().map(|(key, _)| *key).chain(it.allow_strict.filter(|key| *key != ANY))
     });
-    // An endpoint on a Node of another name is at another host name.
-    let mut asked = asked.filter(|&key| key != HOSTNAME && !only_local);
+    // Host names are assumed to equal Node names, as above.
+    let are_names = here.label(HOSTNAME) == Some(here.name);
+    let mut asked = asked.filter(|&key| !(key == HOSTNAME && are_names) && !only_local);
     let evacuated = asked.find(|key| elsewhere(&|endpoint| endpoint.label(key).is_none()));
     inside.into_iter().chain(policy.external).find_map(read).or(weighed).or(evacuated)
 }
