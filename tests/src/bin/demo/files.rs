@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use topo_lb_tests::cluster::Cluster;
 use topo_lb_tests::kind::{CONTROL_PLANE, NEIGHBOUR, SVC_UD1, SVC_UD1_WITHOUT_TOPOLOGY};
 use topo_lb_tests::manifest::{KUBERNETES_1_36, Manifests, endpoint, slice};
-use topo_lb_tests::scene::KEYS;
 
 use crate::stage::FOLLOWS;
 use crate::story::SVC_UD1_IPV6;
@@ -104,8 +103,8 @@ impl World for Files {
         self.0.write()
     }
 
-    fn set_default(&mut self, keys: Option<&str>) -> Result<()> {
-        let annotations = keys.map(|keys| json!({KEYS: keys}));
+    fn annotate_namespace(&mut self, key: &str, value: Option<&str>) -> Result<()> {
+        let annotations = value.map(|value| json!({key: value}));
         self.0.put(json!({
             "apiVersion": "v1", "kind": "Namespace",
             "metadata": {"name": "default", "annotations": annotations},

@@ -15,7 +15,6 @@ use topo_lb_tests::cluster::Cluster;
 use topo_lb_tests::control_plane::{AGENT, ControlPlane};
 use topo_lb_tests::kind::{NEIGHBOUR, SERVERS, SVC_RACK, SVC_UD1, SVC_UD1_WITHOUT_TOPOLOGY};
 use topo_lb_tests::manifest::KUBERNETES_1_36;
-use topo_lb_tests::scene::KEYS;
 
 use crate::story::SVC_UD1_IPV6;
 use crate::world::World;
@@ -137,8 +136,8 @@ impl World for Server<'_> {
         self.plane.change("Node", node, &json!({"metadata": {"labels": labels}}))
     }
 
-    fn set_default(&mut self, keys: Option<&str>) -> Result<()> {
-        let annotations = json!({"metadata": {"annotations": {KEYS: keys}}});
+    fn annotate_namespace(&mut self, key: &str, value: Option<&str>) -> Result<()> {
+        let annotations = json!({"metadata": {"annotations": {key: value}}});
         self.plane.change("Namespace", "default", &annotations)
     }
 }

@@ -8,6 +8,7 @@ use topo_lb_tests::kind::{
     SERVERS, SHANGHAI, SHANGHAI_CLIENT, SVC_RACK, SVC_UD1, SVC_UD1_WITHOUT_TOPOLOGY, WORKER,
     WORKER2,
 };
+use topo_lb_tests::scene::KEYS;
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::patient;
 use topo_lb_tests::wiring::node4;
@@ -15,6 +16,7 @@ use topo_lb_tests::wiring::node4;
 use crate::check::Question;
 use crate::download::Download;
 use crate::stage::{FOLLOWS, MACHINE, OUTSIDE, Stage};
+use crate::world::World;
 
 /// The IPv6 address that `svc-ud1` gets.
 pub(crate) const SVC_UD1_IPV6: &str = "fd00:96::ad1";
@@ -29,6 +31,7 @@ pub(crate) fn tell(stage: &mut Stage<'_>) -> Result<()> {
     outside(stage)?;
     waterfall(stage)?;
     default(stage)?;
+    evacuation(stage)?;
     strictness(stage)?;
     relabelling(stage)?;
     unplugging(stage)
@@ -152,7 +155,7 @@ fn default(stage: &mut Stage<'_>) -> Result<()> {
             let twin = SVC_UD1_WITHOUT_TOPOLOGY;
             let before = question("the twin, before", HANGZHOU_CLIENT, twin, &SERVERS)?;
             stage.ask_when_programmed(&before)?;
-            stage.change(|world| world.set_default(Some(&format!("{POOL},*"))))?;
+            stage.change(|world| world.annotate_namespace(KEYS, Some(&format!("{POOL},*"))))?;
             for (name, from, service, pods) in [
                 ("the twin stays in hangzhou", HANGZHOU_CLIENT, twin, &HANGZHOU[..]),
                 ("the twin stays in shanghai", SHANGHAI_CLIENT, twin, &SHANGHAI),
@@ -161,10 +164,36 @@ fn default(stage: &mut Stage<'_>) -> Result<()> {
             ] {
                 stage.ask_when_programmed(&question(name, from, service, pods)?)?;
             }
-            stage.change(|world| world.set_default(None))?;
+            stage.change(|world| world.annotate_namespace(KEYS, None))?;
             let after = question("the twin, afterwards", HANGZHOU_CLIENT, twin, &SERVERS)?;
             stage.ask_when_programmed(&after)?;
             Ok("The same for Services chosen by labels: TopologyPolicy, ClusterTopologyPolicy.".into())
+        },
+    )
+}
+
+fn evacuation(stage: &mut Stage<'_>) -> Result<()> {
+    stage.chapter(
+        "A pool is emptied, and comes back",
+        "Hangzhou leaves every choice, while its pods are ready. Who would be refused may go anywhere.",
+        |stage| {
+            let say = |world: &mut dyn World, value: Option<&str>| {
+                world.annotate_namespace("topo-lb.io/evacuate", value)
+            };
+            let empty = format!("{POOL}=hangzhou; allow-strict=*");
+            let (twin, from) = (SVC_UD1_WITHOUT_TOPOLOGY, HANGZHOU_CLIENT);
+            let emptied = question("the twin leaves hangzhou", from, twin, &SHANGHAI)?;
+            let took = stage.change_until(|world| say(world, Some(&empty)), &emptied)?;
+            stage.ask(&emptied)?;
+            let strict = question("so does svc-ud1, which is strict", from, SVC_UD1, &SHANGHAI)?;
+            stage.ask_when_programmed(&strict)?;
+            let there = question("shanghai stays where it is", SHANGHAI_CLIENT, SVC_UD1, &SHANGHAI)?;
+            stage.ask_when_programmed(&there)?;
+            let back = question("hangzhou is back", from, SVC_UD1, &HANGZHOU)?;
+            stage.change_until(|world| say(world, None), &back)?;
+            stage.ask(&back)?;
+            let took = took.as_millis();
+            Ok(format!("New connections followed after {took} ms. `topo-lb evacuate` does it for a whole cluster."))
         },
     )
 }

@@ -31,6 +31,6 @@ pub(crate) trait World {
     /// Sets labels of a node.
     fn relabel(&mut self, node: &str, labels: &[(&str, &str)]) -> Result<()>;
 
-    /// Gives all Services of the namespace these keys, or takes them away.
-    fn set_default(&mut self, keys: Option<&str>) -> Result<()>;
+    /// Gives the namespace this annotation, which holds for all of its Services, or takes it away.
+    fn annotate_namespace(&mut self, key: &str, value: Option<&str>) -> Result<()>;
 }

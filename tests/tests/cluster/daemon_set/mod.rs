@@ -39,8 +39,8 @@ use deployments::{
 use load::{Load, Stage};
 use names::a_headless_name_has_the_own_pool_alone;
 use policies::{
-    a_namespace_has_a_default, a_ramp_holds_on_one_node_and_then_on_all,
-    an_endpoint_that_refuses_is_left_out,
+    a_namespace_has_a_default, a_pool_is_emptied_and_comes_back,
+    a_ramp_holds_on_one_node_and_then_on_all, an_endpoint_that_refuses_is_left_out,
 };
 use watching::the_page_and_top_show_what_pods_do;
 
@@ -68,6 +68,7 @@ fn connections_of_real_pods_stay_in_their_pool_through_changes() -> Result<()> {
             ("nothing and back", a_pool_without_pods_is_refused),
             ("a default of a namespace", a_namespace_has_a_default),
             ("ramp", a_ramp_holds_on_one_node_and_then_on_all),
+            ("evacuation", a_pool_is_emptied_and_comes_back),
             ("ejection", an_endpoint_that_refuses_is_left_out),
             ("pods killed", killed_pods_are_replaced_without_wrong_answers),
             ("rolling update to all components", each_component_runs_on_a_kubelet),

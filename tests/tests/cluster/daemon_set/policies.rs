@@ -8,7 +8,7 @@ use topo_lb_tests::wait::until;
 
 use super::SOON;
 use super::answers::{
-    ANYWHERE, Answers, FAILED, POOLS, answers, client_of, is_from_anywhere, is_of_servers,
+    ANYWHERE, Answers, FAILED, POOLS, SERVICE, answers, client_of, is_from_anywhere, is_of_servers,
     only_from,
 };
 use super::load::Stage;
@@ -64,6 +64,23 @@ pub(crate) fn a_ramp_holds_on_one_node_and_then_on_all(stage: &mut Stage<'_>) ->
     })?;
     annotate(&["topo-lb.io/topology-keys-", "topo-lb.io/ramp-"])?;
     wait_for(kubernetes, "answers of both pools", |_, answers| is_from_anywhere(answers))?;
+    stage.nothing_failed()
+}
+
+/// Strict policies may take any endpoint while the first pool is empty.
+pub(crate) fn a_pool_is_emptied_and_comes_back(stage: &mut Stage<'_>) -> Result<()> {
+    let kubernetes = &stage.kubernetes;
+    let [(emptied, _), (other, _)] = POOLS;
+    let annotate = |what: &str| kubernetes.kubectl(&["annotate", "namespace", "default", what]);
+    let evacuate = "topo-lb.io/evacuate=apps.openyurt.io/nodepool";
+    annotate(&format!("{evacuate}={emptied}; allow-strict=*"))?;
+    wait_for(kubernetes, "answers of the other pool alone", |_, answers| {
+        only_from(other, answers).is_ok()
+    })?;
+    only_from(other, &answers(kubernetes, &client_of(emptied), SERVICE)?)?;
+    annotate("topo-lb.io/evacuate-")?;
+    wait_for(kubernetes, "answers of both pools", |_, answers| is_from_anywhere(answers))?;
+    only_from(emptied, &answers(kubernetes, &client_of(emptied), SERVICE)?)?;
     stage.nothing_failed()
 }
 
