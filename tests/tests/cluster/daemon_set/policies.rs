@@ -81,7 +81,7 @@ pub(crate) fn a_pool_is_emptied_and_comes_back(stage: &mut Stage<'_>) -> Result<
     annotate("topo-lb.io/evacuate-")?;
     wait_for(kubernetes, "answers of both pools", |_, answers| is_from_anywhere(answers))?;
     only_from(emptied, &answers(kubernetes, &client_of(emptied), SERVICE)?)?;
-    stage.nothing_failed()
+    stage.none_failed()
 }
 
 /// The address of a pod of this application in the first pool.
