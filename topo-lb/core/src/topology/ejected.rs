@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::net::SocketAddr;
 
-use super::candidate;
 use super::ejection::Setting;
 use super::evaluation::{CandidateStatus, Evaluation};
 use super::field::Field;
@@ -13,6 +12,7 @@ use super::policy::{self, Policy};
 use super::scope::has_frontends;
 use super::trial::Seen;
 use super::validation::{Ignored, Rule};
+use super::{candidate, dead};
 use crate::cluster::ejection::most_ejected;
 use crate::cluster::{Annotation, Family, Protocol, ServiceId, State};
 
@@ -29,7 +29,8 @@ pub(super) fn unseen(state: &State, policy: &Policy<'_>) -> Option<Ignored> {
 pub fn setting(state: &State, this_node: &str, id: &ServiceId) -> Option<Setting> {
     let service = state.service(id).filter(|service| has_frontends(service))?;
     let policy = policy::of(state, Seen::From(this_node), service);
-    policy.ejection.filter(|_| policy.handled && state.ejections().unseen.is_none())
+    let setting = dead::ejection(state, service, &policy);
+    setting.filter(|_| policy.handled && state.ejections().unseen.is_none())
 }
 
 /// The setting, if new connections of this node go to this endpoint, and one more endpoint of its tier

@@ -12,7 +12,7 @@ use super::rules::Rules;
 use super::spill::Share;
 use super::validation::ANY;
 use super::weights::{Part, Weights};
-use super::{hints, openyurt};
+use super::{dead, hints, openyurt};
 use crate::cluster::Family;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub(super) enum CandidateStatus {
     Weightless,
     /// Of one of these tiers, but ejected.
     Ejected,
+    /// Ready, but this node has found that it does not answer, while it hears nothing from the API server.
+    Dead,
     /// Usable, but not chosen by the policy.
     Passed,
     /// Not ready, and not a draining endpoint that stands in.
@@ -98,6 +100,7 @@ impl<'a> Evaluation<'a> {
             .filter(|&index| !only_local || candidates[index].site.is_on(here.name))
             .collect();
         let (stock, usable) = candidate::usable(&candidates, &near);
+        let (usable, dead) = dead::divide(state, (service, port), &candidates, usable);
         let hinted =
             *rules == Rules::None && !only_local && candidates.iter().any(Candidate::is_hinted);
         let picked = if candidates.is_empty() {
@@ -115,6 +118,7 @@ impl<'a> Evaluation<'a> {
             indices.iter().for_each(|&index| statuses[index] = status);
         };
         mark(&near, CandidateStatus::Unusable);
+        mark(&dead, CandidateStatus::Dead);
         mark(&usable, CandidateStatus::Passed);
         mark(&picked.chosen, CandidateStatus::Chosen);
         if let Some(wider) = &picked.wider {
@@ -191,7 +195,7 @@ impl Evaluation<'_> {
 
     /// Indices of the candidates that the policy can choose from.
     pub(super) fn usable(&self) -> Vec<usize> {
-        let unusable = [CandidateStatus::Unusable, CandidateStatus::Remote];
+        let unusable = [CandidateStatus::Unusable, CandidateStatus::Dead, CandidateStatus::Remote];
         self.of_status(|status| !unusable.contains(&status))
     }
 

@@ -17,6 +17,7 @@
 //! | `spill`, `crowding` | which share of connections goes to the next wider tier |
 //! | `weights` | how new connections divide among endpoints |
 //! | `ejection`, `ejected` | which endpoints of a tier are ejected, because connects to them failed |
+//! | `dead`, `watched` | which endpoints do not answer an island, and which it is to watch |
 //! | `decide`, `decision`, `cause` | all of it for a Service, with what explains it |
 //! | `route`, `verdict` | what of it the datapath does |
 //! | `direct` | what becomes of clients that dial an endpoint by its address |
@@ -33,6 +34,7 @@ pub mod candidate;
 pub mod cause;
 pub mod claim;
 pub mod crowding;
+mod dead;
 mod decide;
 pub mod decision;
 pub mod direct;
@@ -64,6 +66,7 @@ pub mod spill;
 pub mod trial;
 pub mod validation;
 mod verdict;
+pub mod watched;
 pub mod weights;
 pub mod zone;
 

@@ -1,6 +1,7 @@
 //! Which rule selected or excluded an endpoint.
 
 use std::net::SocketAddr;
+use std::time::Instant;
 
 use super::wider;
 use crate::cluster::{Ejection, Family, Service, State};
@@ -25,6 +26,8 @@ pub enum Status<'a> {
     },
     /// Ejected, because connects of this node to it failed.
     Ejected(&'a Ejection),
+    /// It does not answer this node, which has not heard of the API server since then.
+    Dead(Instant),
     /// Bypass: topo-lb does not translate the Service.
     LeftAlone,
     /// The Service has no ClusterIP of this family.
@@ -65,6 +68,11 @@ pub(super) fn ejected<'a>(state: &'a State, service: &Service, endpoint: SocketA
     found.map_or(Status::OtherNode, Status::Ejected)
 }
 
+/// That `endpoint` does not answer this node, which is an island.
+pub(super) fn dead<'a>(state: &State) -> Status<'a> {
+    state.ejections().island.as_ref().map_or(Status::OtherNode, |island| Status::Dead(island.since))
+}
+
 /// The rule behind the status of a candidate at `site`.
 pub(super) fn endpoint_status<'a>(
     site: Site<'a>,
@@ -98,8 +106,8 @@ pub(super) fn endpoint_status<'a>(
             Rules::OpenYurt { .. } | Rules::None => Vec::new(),
         }),
         (CandidateStatus::Passed, Cause::Node | Cause::NodeForLackOfPool)
-        // `ejected` has told.
-        | (CandidateStatus::Ejected, _)
+        // `ejected` and `dead` have told.
+        | (CandidateStatus::Ejected | CandidateStatus::Dead, _)
         // These causes choose every usable endpoint, or there is none.
         | (
             CandidateStatus::Passed,
