@@ -11,6 +11,7 @@ mod dns;
 mod ejection;
 mod hints;
 mod hostile;
+mod island;
 mod keys;
 mod lint;
 mod made;

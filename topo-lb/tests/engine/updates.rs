@@ -34,7 +34,8 @@ impl Last {
             | Update::KnownNodes(_)
             | Update::ZoneRegion(_)
             | Update::Ejections(_)
-            | Update::ServiceEjections(..) => {}
+            | Update::ServiceEjections(..)
+            | Update::Island(_) => {}
         }
     }
 }

@@ -151,7 +151,8 @@ impl Island {
             waiting: Turns::default(),
             in_doubt: Turns::default(),
             rates: [Rate::new(BURST, PAUSE, now); 2],
-            rounds: 0,
+            // What comes of probes of an earlier island counts no more.
+            rounds: seed >> 1,
             random: seed | 1,
         }
     }
