@@ -146,8 +146,8 @@ impl Lookout {
             let services = new.len();
             let silent = in_words(now.saturating_duration_since(watch.since));
             warn!(
-                "this node is an island: the API server has not been heard of for {silent}. The endpoints of \
-                 {services} Services that are used are probed, and those that do not answer get no new connections"
+                "this node is an island: the API server has not been heard of for {silent}. Endpoints of the Services \
+                 that are used ({services}) are probed, and those that do not answer get no new connections"
             );
             state.telemetry.island(0);
         }

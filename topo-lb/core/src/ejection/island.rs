@@ -1,7 +1,7 @@
 //! Which endpoints a node probes while it hears nothing from its API server, and which of them are dead.
 //! Pure: callers pass the time, and make the probes.
 //!
-//! An endpoint rests for about two seconds between two probes. If one is not answered soon, more follow at
+//! An endpoint rests for about 1.5 s between two probes; with more than 75 of them, for longer. If one is not answered soon, more follow at
 //! once, each with a connection of its own, until any is answered or [`ENOUGH`] are not. So a network that
 //! loses packets makes more probes, and nobody dead; see [`ENOUGH`] for how improbable that is.
 
@@ -30,7 +30,7 @@ pub const ENOUGH: u8 = 15;
 const SILENT: u8 = 1;
 const REFUSED: u8 = 8;
 /// Shortest and longest rest between two probes of an endpoint.
-const REST: [Duration; 2] = [Duration::from_millis(1_800), Duration::from_millis(2_200)];
+const REST: [Duration; 2] = [Duration::from_millis(1_400), Duration::from_millis(1_600)];
 /// How long the first probes may take to begin, so that the nodes of a site do not begin at once.
 const BEGIN: Duration = Duration::from_secs(1);
 /// Without an answer for so long, more probes follow. Longer for an endpoint that has answered late.
