@@ -11,7 +11,7 @@ use topo_lb_tests::manifest::{endpoint, node, service, slice};
 use topo_lb_tests::process::Running;
 use topo_lb_tests::scene::{FOLLOWS, HERE, KEYS, REGION, Scene, WEB4, ZONE, at, prepared};
 use topo_lb_tests::traffic::Via;
-use topo_lb_tests::wait::{patient, until_is};
+use topo_lb_tests::wait::{patient, until, until_is};
 
 /// The port of servers that a test can end.
 const PORT: u16 = 9_400;
@@ -270,8 +270,11 @@ fn a_node_that_hears_its_api_server_probes_nobody_and_one_that_is_to_be_no_islan
         site.cut()?;
         site.wait("topo_lb_dead_endpoints", 1.0, FOUND)?;
         ensure!(site.probes()? > 0.0);
-        let after = accepted(site);
-        ensure!(after[0] > a && after[1] > b && after[2] > c, "{after:?}");
+        until("a probe of each that accepts", FOUND, || {
+            let now = accepted(site);
+            let are_probed = now[0] > a && now[1] > b && now[2] > c;
+            Ok(if are_probed { Ok(()) } else { Err(format!("{now:?}")) })
+        })?;
         site.mend()?;
         // Those on their way.
         std::thread::sleep(Duration::from_secs(3));
