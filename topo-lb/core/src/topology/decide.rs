@@ -6,7 +6,7 @@ use super::decision::Decision;
 use super::label::Here;
 use super::scope::{Bypass, Scope, has_frontends};
 use super::trial::Seen;
-use super::{dead, ejected, node_labels, policy};
+use super::{ejected, node_labels, policy};
 
 /// Decides for every port of a Service, with explanations, for clients of this node at ClusterIPs. Empty
 /// without a ClusterIP to translate.
@@ -93,7 +93,7 @@ fn decide_as<'a>(
     let is_seen = policy.handled && state.ejections().unseen.is_none();
     policy.ejection = policy.ejection.filter(|_| is_seen);
     let bypass = policy.bypass(scope, service);
-    policy.ejection = dead::ejection(state, service, &policy).filter(|_| is_seen);
+    policy.ejection = ejected::in_force(state, service, &policy).filter(|_| is_seen);
     let decision = |port| Decision::of(state, here, service, port, &policy, clients, bypass);
     service.ports.iter().take(most).map(decision).collect()
 }

@@ -17,7 +17,7 @@ use super::scope::{self, Scope, is_headless, is_served};
 use super::trial::Seen;
 use super::verdict::{Chosen, Verdict};
 use super::weights;
-use super::{candidate, dead};
+use super::{candidate, ejected};
 use crate::cluster::service::Protocol;
 use crate::cluster::{
     Clients, Created, Family, Frontend, FrontendKind, Port, Service, ServiceId, State,
@@ -150,7 +150,7 @@ pub fn routes(
                 let name = Arc::clone(&name);
                 let route = route(service, (place, port), frontends, name, rules, done, here);
                 let is_seen = state.ejections().unseen.is_none() && port.protocol == Protocol::Tcp;
-                let ejection = dead::ejection(state, service, &policy)
+                let ejection = ejected::in_force(state, service, &policy)
                     .filter(|_| is_seen && !is_headless(service));
                 let failures = ejection.map_or(0, |it| it.failures);
                 let (strict, nodes) = (only_local || route.strict, Arc::clone(&nodes));
