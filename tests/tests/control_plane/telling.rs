@@ -118,6 +118,25 @@ fn wait_for(
 }
 
 #[test]
+fn a_node_tells_afterwards_that_it_was_an_island() -> Result<()> {
+    idle(&installed(), &CLIENT, |_, plane, agent| {
+        agent.set("--island-after", "2s");
+        agent.resume()?;
+        plane.kill_api_server();
+        agent.wait_for_log("this node is an island: the API server has not been heard of", SOON)?;
+        plane.start_api_server()?;
+        plane.wait_until_ready()?;
+        let event = wait_for(plane, HERE, "NodeWasIsland", SOON * 3)?;
+        ensure!(event["type"] == "Warning" && event["regarding"]["kind"] == "Node", "{event}");
+        let note = event["note"].as_str().unwrap_or_default();
+        let (begin, end) =
+            ("this node was an island for ", "; every endpoint answered that it probed");
+        ensure!(note.starts_with(begin) && note.ends_with(end), "{note}");
+        Ok(())
+    })
+}
+
+#[test]
 fn a_node_shows_that_others_decide_before_topo_lb() -> Result<()> {
     play(&installed(), |cluster, plane, agent| {
         let node = cluster.node(HERE)?.cgroup_path();

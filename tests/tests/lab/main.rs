@@ -16,6 +16,7 @@ mod external;
 mod follow;
 mod frontends;
 mod health;
+mod island;
 mod keepalived;
 mod lifetime;
 mod many_services;

@@ -1,12 +1,14 @@
 //! What the agent knows of the cluster.
 
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Instant, SystemTime};
 
 use tracing::warn;
 
 use crate::metrics::count;
 use crate::telemetry::{Arrival, Telemetry};
 use topo_lb_core::cluster::{Change, Update};
+use topo_lb_core::ejection::Silence;
 use topo_lb_core::reconcile::Reconciler;
 use topo_lb_core::stale_write_gate::StaleWriteGate;
 use topo_lb_kube::source::Event;
@@ -19,6 +21,8 @@ pub struct AgentState {
     pub reconciler: Reconciler,
     /// Tracks freshness and holds back writes from an old state.
     pub write_gate: StaleWriteGate,
+    /// Whether the API server has been silent for too long.
+    pub silence: Silence,
     /// Saves the state for the next start.
     pub saver: Saver,
     /// Logs, metrics and other reports.
@@ -34,7 +38,8 @@ impl AgentState {
     /// An empty state.
     #[must_use]
     pub fn new(reconciler: Reconciler, saver: Saver, telemetry: Telemetry) -> Self {
-        Self { reconciler, write_gate: StaleWriteGate::default(), saver, telemetry }
+        let silence = Silence::new(None, Instant::now());
+        Self { reconciler, write_gate: StaleWriteGate::default(), silence, saver, telemetry }
     }
 
     /// Applies an event. Returns whether it was a listing of a whole kind, which takes much memory.
@@ -47,6 +52,9 @@ impl AgentState {
                         | Update::Slice(Change::Listed(..))
                         | Update::Service(Change::Listed(..))
                 );
+                if matches!(update, Update::Node(_) | Update::Slice(_) | Update::Service(_)) {
+                    self.silence.hear(Instant::now());
+                }
                 self.telemetry.listed(&update);
                 let arrival = Arrival::of(&update);
                 let is_change = self.reconciler.observe(update);
@@ -56,6 +64,7 @@ impl AgentState {
             }
             Event::Freshness(freshness) => {
                 self.write_gate.observe(freshness);
+                self.silence.observe(freshness, Instant::now(), SystemTime::now());
                 self.saver.observe(freshness);
                 self.telemetry.fresh(freshness);
                 false

@@ -44,6 +44,10 @@ pub struct Readiness {
     pub stuck: Option<String>,
     /// How fresh the state is.
     pub freshness: Freshness,
+    /// How many endpoints do not answer this node; `None`: it is no island.
+    pub island: Option<usize>,
+    /// That this node was an island and what it found, until it is one again.
+    pub was_island: Option<String>,
     /// The programs translate nothing, as they are asked to.
     pub observes: bool,
 }
@@ -96,6 +100,16 @@ impl Readiness {
         // An edge node without its API server must serve; the sentence warns people.
         let old = self.age(now).map(|age| format!("serving the state of {} ago", in_words(age)));
         let fresh = Ok(old.as_deref().unwrap_or("changes are heard of as they happen"));
+        let island = self.island.map(|dead| match dead {
+            0 => "an island, on which all endpoints answer that are probed".to_owned(),
+            1 => "an island, on which 1 endpoint does not answer, and gets no new connections"
+                .to_owned(),
+            _ => format!(
+                "an island, on which {dead} endpoints do not answer, and get no new connections"
+            ),
+        });
+        // It serves, and better than a node that others would send clients to.
+        let island = island.as_deref().map(|sentence| ("island", Ok(sentence)));
         let observes = format!("topo-lb only observes, and translates nothing ({OBSERVE})");
         let mode = self.observes.then_some(("mode", Ok(&*observes)));
         // A VPN of the node's administrators must not hold up a rollout; the sentence warns people.
@@ -110,6 +124,7 @@ impl Readiness {
             ("fresh", fresh),
         ]
         .into_iter()
+        .chain(island)
         .chain(devices)
         .chain(mode)
         .map(|(name, result)| {
@@ -159,7 +174,7 @@ impl Condition {
     /// Whether it is met but its sentence should still be shown.
     fn is_told(&self) -> bool {
         match self.name {
-            "devices" | "mode" => true,
+            "devices" | "island" | "mode" => true,
             "fresh" => self.sentence.starts_with("serving"),
             "connections" => self.sentence != ROOM,
             _ => false,
@@ -241,6 +256,14 @@ mod tests {
                 true,
                 "ready: serving the state of 2 h 5 min ago\n",
             ),
+            (
+                Readiness { freshness: as_of(now - 120), island: Some(1), ..ready() },
+                true,
+                "ready: serving the state of 2 min 0 s ago; an island, on which 1 endpoint does not \
+                 answer, and gets no new connections\n",
+            ),
+            // It is over.
+            (Readiness { was_island: Some("was".to_owned()), ..ready() }, true, "ready\n"),
             // The clock was set back.
             (
                 Readiness { freshness: as_of(2 * now), ..ready() },

@@ -201,6 +201,24 @@ impl Telemetry {
         self.change(|readiness| readiness.freshness = freshness);
     }
 
+    /// Records how many endpoints do not answer this node, which is an island.
+    pub fn island(&self, dead: usize) {
+        let (figures, count) = (&self.figures.island, dead as u64);
+        figures.is_island.store(1, Relaxed);
+        figures.dead.store(count, Relaxed);
+        self.change(|readiness| (readiness.island, readiness.was_island) = (Some(dead), None));
+    }
+
+    /// Records that this node is no island any more, and what it was.
+    pub fn no_island(&self, sentence: String) {
+        let figures = &self.figures.island;
+        figures.is_island.store(0, Relaxed);
+        figures.dead.store(0, Relaxed);
+        self.change(|readiness| {
+            (readiness.island, readiness.was_island) = (None, Some(sentence));
+        });
+    }
+
     /// Records that everything was listed.
     pub fn complete(&self) {
         self.change(|readiness| readiness.listed = true);

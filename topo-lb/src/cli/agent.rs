@@ -1,6 +1,7 @@
 //! `topo-lb agent`: its flags, and what the agent does as they say.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
@@ -55,6 +56,12 @@ pub struct AgentArgs {
     /// answers. Default: none
     #[arg(long, value_name = "PATH", env = "TOPO_LB_STATE_DIR")]
     pub state_dir: Option<PathBuf>,
+    /// Without a word from the API server for so long, the node is an island: it probes the endpoints that its
+    /// connections get, and those that are dead get no new ones until the API server is back. Seconds, or a number
+    /// with s, m or h. 0: never
+    #[arg(long, value_name = "DURATION", env = "TOPO_LB_ISLAND_AFTER", default_value = "60s",
+          value_parser = duration)]
+    pub island_after: Duration,
     /// Exclude all Pods of these namespaces: their connections are not translated, as a service mesh
     /// needs it. Separated by commas
     #[arg(
@@ -199,6 +206,8 @@ impl AgentArgs {
             node: node_name(self.node_name, "--node-name")?.into(),
             source: self.source.of_agent(),
             state_dir: self.state_dir,
+            // Where nothing is translated, nothing is to be mended.
+            island_after: Some(self.island_after).filter(|it| !it.is_zero() && !self.observe),
             scope: self.scope,
             pod_ranges: self.pod_ranges,
             when_full: self.when_full,
@@ -258,6 +267,23 @@ impl SourceArgs {
         let target = self.target();
         self.manifests.map_or(Source::Kube(target), Source::Manifests)
     }
+}
+
+/// A time in whole seconds (`60`, `60s`), minutes (`m`) or hours (`h`), up to a week.
+fn duration(text: &str) -> Result<Duration, String> {
+    const MOST: u64 = 7 * 24 * 3_600;
+    let unit = text.bytes().last().and_then(|unit| match unit {
+        b'h' => Some(3_600),
+        b'm' => Some(60),
+        b's' => Some(1),
+        _ => None,
+    });
+    let number = if unit.is_some() { &text[..text.len() - 1] } else { text };
+    // `parse` takes a sign, too.
+    let digits = Some(number).filter(|it| it.bytes().all(|byte| byte.is_ascii_digit()));
+    let seconds = digits.and_then(|it| it.parse::<u64>().ok()?.checked_mul(unit.unwrap_or(1)));
+    let seconds = seconds.filter(|seconds| *seconds <= MOST).map(Duration::from_secs);
+    seconds.ok_or_else(|| "it is no time such as 60, 60s, 5m or 1h, up to a week".to_owned())
 }
 
 /// The node that `flag`, here `given`, names, or else NODE_NAME.

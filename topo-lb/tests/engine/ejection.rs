@@ -21,7 +21,7 @@ pub(crate) fn ejections(most: u8, endpoints: &[SocketAddr]) -> Ejections {
     let until = Instant::now() + Duration::from_secs(1_000);
     let out = |&endpoint| Ejection { endpoint, until, failures: 3, why: Failure::Timeout };
     let of = ServiceEjections { most, endpoints: endpoints.iter().map(out).collect() };
-    Ejections { unseen: None, services: [(id("svc"), of)].into() }
+    Ejections { services: [(id("svc"), of)].into(), ..Ejections::default() }
 }
 
 fn at(hosts: &[u8]) -> Vec<SocketAddr> {
@@ -202,7 +202,7 @@ fn only_what_differs_is_decided_anew() {
     }
     assert_eq!(*state.ejections(), Ejections::default());
     let stranger = ServiceEjections { most: 50, endpoints: Arc::default() };
-    let unknown = Ejections { unseen: None, services: [(id("other"), stranger)].into() };
+    let unknown = Ejections { services: [(id("other"), stranger)].into(), ..Ejections::default() };
     assert!(state.apply(Update::Ejections(unknown), "n1").services.is_empty());
 }
 

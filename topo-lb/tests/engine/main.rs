@@ -12,6 +12,7 @@ mod ejection;
 mod evacuation;
 mod hints;
 mod hostile;
+mod island;
 mod keys;
 mod lint;
 mod made;

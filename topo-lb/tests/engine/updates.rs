@@ -35,7 +35,8 @@ impl Last {
             | Update::ZoneRegion(_)
             | Update::Time { .. }
             | Update::Ejections(_)
-            | Update::ServiceEjections(..) => {}
+            | Update::ServiceEjections(..)
+            | Update::Island(_) => {}
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use ipnet::IpNet;
@@ -58,6 +59,8 @@ pub struct Config {
     pub node: Arc<str>,
     /// Where the state is saved. The agent starts from it if the source does not answer.
     pub state_dir: Option<PathBuf>,
+    /// How long the API server may be silent before the node is an island; `None`: for ever.
+    pub island_after: Option<Duration>,
     /// Which Services are handled.
     pub scope: Scope,
     /// Ranges of the Pods' addresses, if somebody says them.

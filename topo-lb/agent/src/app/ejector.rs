@@ -44,6 +44,16 @@ pub(super) enum Heard {
     Broken(io::Error),
 }
 
+impl Heard {
+    /// Endpoints to which connects failed.
+    pub(super) fn failing(&self) -> &[FailingEndpoint] {
+        match self {
+            Self::Failing(all) => all,
+            Self::Probed(_) | Self::Broken(_) => &[],
+        }
+    }
+}
+
 /// A probe and its result.
 pub(super) type Answer = (Due, Probed);
 
@@ -241,7 +251,8 @@ impl Ejector {
         (self.schedule, self.failing) = Default::default();
         self.figures.ejections.ejected.store(0, Relaxed);
         let unseen = self.unseen.clone();
-        let all = Ejections { unseen, ..Ejections::default() };
+        let island = state.reconciler.state().ejections().island.clone();
+        let all = Ejections { unseen, island, ..Ejections::default() };
         state.reconciler.observe(Update::Ejections(all));
     }
 }
@@ -263,7 +274,7 @@ async fn read(
 }
 
 /// The Service in `namespace/name:port`.
-fn service_of(name: &str) -> Option<ServiceId> {
+pub(super) fn service_of(name: &str) -> Option<ServiceId> {
     let (namespace, rest) = name.split_once('/')?;
     let (name, _) = rest.rsplit_once(':')?;
     Some(ServiceId { namespace: namespace.into(), name: name.into() })

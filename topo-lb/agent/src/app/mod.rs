@@ -12,6 +12,7 @@
 //! | `guard`, `precedence`, `prove` | whether our programs are in place, run first, and translate |
 //! | `devices` | on which devices packets are translated |
 //! | `ejector` | which endpoints are ejected for failing connects, and when they come back |
+//! | `lookout` | which endpoints are dead, while the node is an island |
 //! | `exclusions`, `observer`, `resolver` | the tasks for excluded Pods, for observing only, and for DNS |
 //! | `peers` | direct return: asks other nodes, and answers them |
 //! | `untranslated` | counts connections that topo-lb does not translate |
@@ -25,6 +26,7 @@ mod first_listing;
 mod gather;
 mod guard;
 mod kernel;
+mod lookout;
 mod observer;
 mod peers;
 mod precedence;

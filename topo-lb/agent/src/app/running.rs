@@ -15,6 +15,7 @@ use super::ejector::Ejector;
 use super::gather::gather;
 use super::guard::{Finding, Guard};
 use super::kernel::Kernel;
+use super::lookout::Lookout;
 use super::observer::Observer;
 use super::peers::Peers;
 use super::prove::prove;
@@ -51,6 +52,7 @@ pub(super) struct Running {
     /// `None` without `--count all`.
     pub(super) counting: Option<Counting>,
     pub(super) ejector: Ejector,
+    pub(super) lookout: Lookout,
     /// `None` without `--dns`.
     pub(super) resolver: Option<Resolver>,
     pub(super) socket_file: SocketFile,
@@ -90,7 +92,13 @@ impl Running {
                     continue;
                 }
                 heard = self.ejector.next() => {
+                    self.lookout.suspect(heard.failing());
                     if !self.ejector.take_in(heard, &mut self.state, &self.kernel.installed) {
+                        continue;
+                    }
+                }
+                heard = self.lookout.next() => {
+                    if !self.lookout.take_in(heard, &mut self.state) {
                         continue;
                     }
                 }
@@ -150,7 +158,9 @@ impl Running {
             counting.look(&self.state.reconciler, Vec::new());
         }
         let passed = self.state.reconciler.pass(now());
-        self.resolver.as_mut().is_some_and(|resolver| resolver.look(&mut self.state)) || passed
+        let is_told = self.lookout.look(&mut self.state, &self.kernel.installed);
+        let is_led = self.resolver.as_mut().is_some_and(|resolver| resolver.look(&mut self.state));
+        is_led || is_told || passed
     }
 
     /// Says whether a table of connections is full, or someone's share of it. What cannot be read now, the next
@@ -173,6 +183,7 @@ impl Running {
     }
 
     fn settle(&mut self, retry: &mut Retry) {
+        self.lookout.keep(&mut self.state);
         self.ejector.keep(&mut self.state);
         if let Some(resolver) = &mut self.resolver {
             resolver.keep(&self.state);

@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::{Context as _, bail};
 use tokio::task::JoinHandle;
@@ -12,6 +13,7 @@ use super::devices::Devices;
 use super::ejector::Ejector;
 use super::first_listing::{UNREMARKED, first_listing};
 use super::kernel::Kernel;
+use super::lookout::Lookout;
 use super::observer::Observer;
 use super::peers::Peers;
 use super::prove::prove;
@@ -21,6 +23,7 @@ use super::untranslated::Counting;
 use super::{exclusions, precedence, serve, source};
 use crate::agent_state::AgentState;
 use crate::metrics::Figures;
+use topo_lb_core::ejection::Silence;
 use topo_lb_core::flag::{NODE_NAME, OBSERVE};
 use topo_lb_core::plan::Capacity;
 use topo_lb_core::reconcile::Reconciler;
@@ -55,6 +58,7 @@ pub(super) async fn start(
     let self_probe = prove(&telemetry, &cgroup_root);
     let figures = Arc::clone(&telemetry.figures);
     let mut state = AgentState::new(reconciler, saver, telemetry);
+    state.silence = Silence::new(config.island_after, Instant::now());
 
     let begun = async {
         let pin_dir = &config.datapath.pin_dir;
@@ -107,6 +111,7 @@ pub(super) async fn start(
     let pods = config.pod_ranges.clone();
     let counting = Counting::start(&mut datapath, count_all, why, pods, &figures);
     let ejector = Ejector::start(&mut datapath, unseen.or(uncounted), &mut state);
+    let lookout = Lookout::new(datapath.maps_directory(), &state);
     let resolver = config
         .dns
         .clone()
@@ -164,6 +169,7 @@ pub(super) async fn start(
         observer,
         counting,
         ejector,
+        lookout,
         resolver,
         socket_file,
         cgroup_root,

@@ -1,6 +1,6 @@
 //! Sends Events at the Node where a person must act: foreign programs run before topo-lb's, the host keeps
 //! connections of clients outside from passing, their table or a client's share of it is full, or no program
-//! serves them where they come.
+//! serves them where they come. And where a person should know: the node was an island.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -28,7 +28,7 @@ struct Concern {
     of: fn(&Readiness) -> Option<&String>,
 }
 
-const CONCERNS: [Concern; 5] = [
+const CONCERNS: [Concern; 6] = [
     Concern {
         reason: "ConnectionsOverridden",
         action: "Attach",
@@ -53,6 +53,11 @@ const CONCERNS: [Concern; 5] = [
         reason: "ClientsOutsideNotServed",
         action: "Attach",
         of: |readiness| readiness.unserved.as_ref(),
+    },
+    Concern {
+        reason: "NodeWasIsland",
+        action: "Probe",
+        of: |readiness| readiness.was_island.as_ref(),
     },
 ];
 /// The namespace of Events about Nodes.

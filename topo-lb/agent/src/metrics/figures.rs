@@ -9,6 +9,7 @@ use topo_lb_common::maps;
 
 use super::dns::DnsFigures;
 use super::ejections::EjectionFigures;
+use super::island::IslandFigures;
 use super::peers::PeerFigures;
 use topo_lb_core::cluster::Family;
 use topo_lb_core::plan::Installed;
@@ -127,6 +128,8 @@ pub struct Figures {
     pub sockets: Arc<EndedSockets>,
     /// Of endpoints that are ejected.
     pub ejections: EjectionFigures,
+    /// Of islands.
+    pub island: IslandFigures,
     /// Of direct return.
     pub peers: PeerFigures,
     /// Of the resolver.

@@ -7,6 +7,7 @@
 //! | `ejections` | figures of endpoints that are ejected |
 //! | `families` | how they are written, by declaration |
 //! | `figures` | what the agent's tasks count |
+//! | `island` | figures of a node without its API server |
 //! | `peers` | figures of direct return |
 //! | `refusals` | why connections were refused |
 //! | `services` | connections to Service ports |
@@ -19,6 +20,7 @@ pub mod dns;
 pub mod ejections;
 mod families;
 pub mod figures;
+pub mod island;
 pub mod peers;
 pub mod refusals;
 pub mod scrape;

@@ -22,7 +22,7 @@ use super::families::Families;
 use super::figures::{Figures, PLANNED, Times};
 use super::refusals::Refusals;
 use super::zones::{self, FarEndpoints, Matrix};
-use super::{dns, ejections, peers, services, tcp};
+use super::{dns, ejections, island, peers, services, tcp};
 use topo_lb_core::metrics::declared;
 use topo_lb_core::refusal::Refusal;
 use topo_lb_kernel::datapath::attach::walk;
@@ -202,6 +202,7 @@ impl Collector for Scrape {
         peers::encode(&self.figures.peers, families)?;
         dns::encode(&self.figures.dns, families)?;
         ejections::encode(&self.figures.ejections, families)?;
+        island::encode(&self.figures.island, families)?;
         self.agent(families)
     }
 }

@@ -51,9 +51,41 @@ pub struct Ejections {
     pub unseen: Option<Arc<str>>,
     /// By Service; only Services with any.
     pub services: BTreeMap<ServiceId, ServiceEjections>,
+    /// What this node finds while it hears nothing from the API server; `None`: it does.
+    pub island: Option<Island>,
+}
+
+/// A node that hears nothing from its API server looks itself which endpoints are dead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Island {
+    /// When the API server was last heard of.
+    pub since: Instant,
+    /// The Services that it watches over, and which of their endpoints are dead, sorted.
+    pub services: BTreeMap<ServiceId, Arc<[SocketAddr]>>,
 }
 
 impl Ejections {
+    /// The endpoints of a Service that are dead, sorted.
+    #[must_use]
+    pub fn dead(&self, service: &ServiceId) -> &[SocketAddr] {
+        let all = self.island.as_ref().and_then(|island| island.services.get(service));
+        all.map_or(&[], |dead| dead)
+    }
+
+    /// Whether this node, as an island, watches over a Service.
+    #[must_use]
+    pub fn watches(&self, service: &ServiceId) -> bool {
+        self.island.as_ref().is_some_and(|island| island.services.contains_key(service))
+    }
+
+    /// The Services for which `other` says something else of an island.
+    pub(super) fn island_differs<'a>(&'a self, other: &'a Self) -> Vec<&'a ServiceId> {
+        let of = |it: &'a Self| it.island.iter().flat_map(|island| &island.services);
+        let get = |it: &'a Self, id| it.island.as_ref().and_then(|island| island.services.get(id));
+        let named = of(self).chain(of(other)).map(|(id, _)| id);
+        named.filter(|id| get(self, id) != get(other, id)).collect()
+    }
+
     /// Sets what is ejected of a Service. Returns whether that differs.
     pub(super) fn put(&mut self, service: &ServiceId, of: ServiceEjections) -> bool {
         if of.endpoints.is_empty() {

@@ -45,7 +45,7 @@ mod update;
 
 pub use annotation::{Annotation, Doubt, On};
 pub use created::Created;
-pub use ejection::{Ejection, Ejections, ServiceEjections};
+pub use ejection::{Ejection, Ejections, Island, ServiceEjections};
 pub use exposure::Exposure;
 pub use freshness::Freshness;
 pub use frontend::{Clients, Family, Frontend, FrontendKind};

@@ -135,6 +135,10 @@ impl State {
                 }
             }
             Update::Ejections(all) => self.put_ejections(all, &mut changed),
+            Update::Island(island) => {
+                let all = Ejections { island, ..self.ejections.clone() };
+                self.put_ejections(all, &mut changed);
+            }
             Update::ServiceEjections(id, of) => {
                 if self.ejections.put(&id, of) && self.services.contains_key(&id) {
                     changed.services.insert(id);
@@ -300,9 +304,10 @@ impl State {
 
     fn put_ejections(&mut self, all: Ejections, changed: &mut Changed) {
         let before = std::mem::replace(&mut self.ejections, all);
-        let Ejections { unseen, services } = &self.ejections;
+        let Ejections { unseen, services, .. } = &self.ejections;
         let named = before.services.keys().chain(services.keys());
         let differ = named.filter(|id| before.services.get(id) != services.get(id));
+        let differ = differ.chain(before.island_differs(&self.ejections));
         changed.services.extend(differ.filter(|id| self.services.contains_key(id)).cloned());
         if before.unseen != *unseen {
             changed.services.extend(self.asking(|policy| policy.ejection.is_some()));

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::ejection::{Ejections, ServiceEjections};
+use super::ejection::{Ejections, Island, ServiceEjections};
 use super::local_addresses::LocalAddresses;
 use super::namespace::Namespace;
 use super::node::{KnownNodes, Node, ZoneRegion};
@@ -149,4 +149,6 @@ pub enum Update {
     Ejections(Ejections),
     /// What this node ejects of one Service now; perhaps nothing.
     ServiceEjections(ServiceId, ServiceEjections),
+    /// What this node finds as an island; `None`: it is none.
+    Island(Option<Island>),
 }

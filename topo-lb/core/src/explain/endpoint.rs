@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use super::quoted::{key_name, label, shown, some};
 use crate::cluster::{Ejection, Family};
+use crate::stale_write_gate::in_words;
 use crate::topology::Decision;
 use crate::topology::candidate::Stock;
 use crate::topology::cause::Cause;
@@ -41,6 +42,10 @@ pub(super) fn reason(decision: &Decision<'_>, endpoint: &Endpoint<'_>) -> String
         }
         Status::Ejected(ejection) => ejected(ejection),
         Status::Evacuated { key, value } => format!("evacuated: {}", label(key, value)),
+        Status::Dead(since) => format!(
+            "does not answer, and the API server has not been heard of for {}",
+            in_words(since.elapsed())
+        ),
         Status::LeftAlone => "left to kube-proxy".to_owned(),
         Status::OtherFamily(family) => {
             format!("the Service has no {family} ClusterIP")

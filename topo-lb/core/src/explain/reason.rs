@@ -93,6 +93,11 @@ fn family(decision: &Decision<'_>, choice: &Choice<'_>) -> String {
     if choice.ejected > 0 {
         text += &format!("; {} of them ejected: connects of this node failed", choice.ejected);
     }
+    match choice.dead {
+        0 => {}
+        1 => text += "; 1 more is ready by its slice, but does not answer",
+        many => text += &format!("; {many} more are ready by their slices, but do not answer"),
+    }
     if choice.stock == Stock::Draining && choice.usable > 0 {
         text += "; no endpoint is ready, so those that are terminating but still serve stand in";
     }

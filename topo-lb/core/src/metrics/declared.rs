@@ -264,6 +264,14 @@ metrics! {
     EJECTION_PROBES: Counter "topo_lb_ejection_probes_total" [outcome]
         "Probes of endpoints that were ejected, by what they have shown",
         "`answered`, `failed` (it does not answer, and another endpoint does), `unknown` (neither does)";
+    ISLAND: Gauge "topo_lb_island" []
+        "1 if this node has heard nothing from its API server for `--island-after`, and finds dead endpoints itself",
+        "[Islands](edge.md#an-island)";
+    DEAD_ENDPOINTS: Gauge "topo_lb_dead_endpoints" []
+        "Endpoints that do not answer this node, which is an island, and get no new connections of it", "";
+    ISLAND_PROBES: Counter "topo_lb_island_probes_total" [outcome]
+        "Connects to endpoints by which a node that is an island finds out who is dead, by what came of them",
+        "`accepted`, `refused`, `silent`, `unasked` (this host could not connect, which says nothing of the endpoint)";
     ENDED_SOCKETS: Counter "topo_lb_ended_sockets_total" [protocol]
         "Connected sockets of applications that were ended because their endpoint serves no more, or because they \
          connected before their Service was served",

@@ -93,6 +93,7 @@ fn decide_as<'a>(
     let is_seen = policy.handled && state.ejections().unseen.is_none();
     policy.ejection = policy.ejection.filter(|_| is_seen);
     let bypass = policy.bypass(scope, service);
+    policy.ejection = ejected::in_force(state, service, &policy).filter(|_| is_seen);
     let decision = |port| Decision::of(state, here, service, port, &policy, clients, bypass);
     service.ports.iter().take(most).map(decision).collect()
 }

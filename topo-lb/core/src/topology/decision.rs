@@ -31,7 +31,7 @@ use super::verdict::Verdict;
 use super::weights::{Part, Portion, Weighs, Weights};
 use crate::cluster::Family;
 pub use status::Status;
-use status::{ejected, endpoint_status};
+use status::{dead, ejected, endpoint_status};
 
 /// What a Service port's connections do, and why.
 #[derive(Clone, Debug, PartialEq)]
@@ -138,6 +138,8 @@ pub struct Choice<'a> {
     pub chosen: usize,
     /// How many of the chosen tier are ejected.
     pub ejected: usize,
+    /// How many more the policy could choose from if they answered: this node is an island.
+    pub dead: usize,
     /// Every key and what it would match; empty for policies without keys.
     pub tiers: Vec<Tier<'a>>,
     /// Where connections spill to.
@@ -262,6 +264,7 @@ impl<'a> Decision<'a> {
                 evacuation_left_alone: done.leaving.left_alone,
                 chosen: done.chosen,
                 ejected: done.ejected.chosen,
+                dead: done.of_status(|status| status == CandidateStatus::Dead).len(),
                 tiers: tiers(&done, here, rules),
                 wider: wider(&done, rules),
                 crowding: done.crowding,
@@ -278,6 +281,7 @@ impl<'a> Decision<'a> {
                     (_, CandidateStatus::Evacuated, _) => label_of(by.evacuations, site)
                         .map_or(Status::OtherNode, |(key, value)| Status::Evacuated { key, value }),
                     (_, CandidateStatus::Ejected, _) => ejected(state, service, candidate.address),
+                    (_, CandidateStatus::Dead, _) => dead(state),
                     (_, CandidateStatus::Wider, Some(part)) => Status::Wider(done.parts[part].name),
                     (_, CandidateStatus::Weightless, _) => {
                         Status::Weightless { label: weighed_label, own: site.label(weighed_label) }

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use super::candidate;
 use super::ejection::Setting;
@@ -14,7 +15,16 @@ use super::scope::has_frontends;
 use super::trial::Seen;
 use super::validation::{Ignored, Rule};
 use crate::cluster::ejection::most_ejected;
-use crate::cluster::{Annotation, Family, Protocol, ServiceId, State};
+use crate::cluster::{Annotation, Family, Protocol, Service, ServiceId, State};
+
+/// What holds on an island for Services that say nothing of ejection themselves: that of `"3"`.
+const ISLAND: Setting = Setting { failures: 3, first: Duration::from_secs(30), most: 50 };
+
+/// When endpoints of a Service are ejected: as it says, or while the node is an island.
+pub(super) fn in_force(state: &State, service: &Service, policy: &Policy<'_>) -> Option<Setting> {
+    let is_watched = || policy.handled && state.ejections().watches(&service.id);
+    policy.ejection.or_else(|| is_watched().then_some(ISLAND))
+}
 
 /// That ejection has no effect on a node that does not see failures.
 pub(super) fn unseen(state: &State, policy: &Policy<'_>) -> Option<Ignored> {
@@ -29,7 +39,8 @@ pub(super) fn unseen(state: &State, policy: &Policy<'_>) -> Option<Ignored> {
 pub fn setting(state: &State, this_node: &str, id: &ServiceId) -> Option<Setting> {
     let service = state.service(id).filter(|service| has_frontends(service))?;
     let policy = policy::of(state, Seen::From(this_node), service);
-    policy.ejection.filter(|_| policy.handled && state.ejections().unseen.is_none())
+    let setting = in_force(state, service, &policy);
+    setting.filter(|_| policy.handled && state.ejections().unseen.is_none())
 }
 
 /// The setting, if new connections of this node go to this endpoint, and one more endpoint of its tier

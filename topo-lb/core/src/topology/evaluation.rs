@@ -13,7 +13,7 @@ use super::rules::Rules;
 use super::spill::Share;
 use super::validation::ANY;
 use super::weights::{Part, Weights};
-use super::{hints, openyurt};
+use super::{dead, hints, openyurt};
 use crate::cluster::Family;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,8 @@ pub(super) enum CandidateStatus {
     Ejected,
     /// Usable, but evacuated.
     Evacuated,
+    /// Ready, but this node has found that it does not answer, while it hears nothing from the API server.
+    Dead,
     /// Usable, but not chosen by the policy.
     Passed,
     /// Not ready, and not a draining endpoint that stands in.
@@ -122,6 +124,7 @@ impl<'a> Evaluation<'a> {
         };
         let staying: Vec<usize> = near.iter().copied().filter(|&one| !leaving.has(one)).collect();
         let (stock, usable) = candidate::usable(&candidates, &staying);
+        let (usable, dead) = dead::divide(state, (service, port), &candidates, usable);
         let hinted =
             *rules == Rules::None && !only_local && candidates.iter().any(Candidate::is_hinted);
         let picked = if candidates.is_empty() {
@@ -148,6 +151,7 @@ impl<'a> Evaluation<'a> {
             let leave = would_be.filter(|&one| leaving.has(one)).collect::<Vec<_>>();
             mark(&leave, CandidateStatus::Evacuated);
         }
+        mark(&dead, CandidateStatus::Dead);
         mark(&usable, CandidateStatus::Passed);
         mark(&picked.chosen, CandidateStatus::Chosen);
         if let Some(wider) = &picked.wider {
@@ -220,8 +224,8 @@ impl Evaluation<'_> {
 
     /// Indices of the candidates that the policy can choose from.
     pub(super) fn usable(&self) -> Vec<usize> {
-        use CandidateStatus::{Evacuated, Remote, Unusable};
-        let unusable = [Unusable, Remote, Evacuated];
+        use CandidateStatus::{Dead, Evacuated, Remote, Unusable};
+        let unusable = [Unusable, Remote, Evacuated, Dead];
         self.of_status(|status| !unusable.contains(&status))
     }
 

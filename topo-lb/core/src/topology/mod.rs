@@ -18,6 +18,7 @@
 //! | `weights` | how new connections divide among endpoints |
 //! | `ejection`, `ejected` | which endpoints of a tier are ejected, because connects to them failed |
 //! | `evacuation` | which endpoints leave every choice for a while |
+//! | `dead`, `watched` | which endpoints do not answer an island, and which it is to watch |
 //! | `decide`, `decision`, `cause` | all of it for a Service, with what explains it |
 //! | `route`, `verdict` | what of it the datapath does |
 //! | `direct` | what becomes of clients that dial an endpoint by its address |
@@ -34,6 +35,7 @@ pub mod candidate;
 pub mod cause;
 pub mod claim;
 pub mod crowding;
+mod dead;
 mod decide;
 pub mod decision;
 pub mod direct;
@@ -66,6 +68,7 @@ pub mod spill;
 pub mod trial;
 pub mod validation;
 mod verdict;
+pub mod watched;
 pub mod weights;
 pub mod zone;
 

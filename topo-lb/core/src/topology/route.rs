@@ -6,7 +6,6 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use topo_lb_common::selection::SPILL_ONE;
 
-use super::candidate;
 use super::direct::{self, Direct, DirectDials};
 use super::direct_return::{self, Choice, DirectReturn};
 use super::evaluation::{By, CandidateStatus, Evaluation};
@@ -18,6 +17,7 @@ use super::scope::{self, Scope, is_headless, is_served};
 use super::trial::Seen;
 use super::verdict::{Chosen, Verdict};
 use super::weights;
+use super::{candidate, ejected};
 use crate::cluster::service::Protocol;
 use crate::cluster::{
     Clients, Created, Family, Frontend, FrontendKind, Port, Service, ServiceId, State,
@@ -147,7 +147,8 @@ pub fn routes(
                 let name = Arc::clone(&name);
                 let route = route(service, (place, port), frontends, name, rules, done, here);
                 let is_seen = state.ejections().unseen.is_none() && port.protocol == Protocol::Tcp;
-                let ejection = policy.ejection.filter(|_| is_seen && !is_headless(service));
+                let ejection = ejected::in_force(state, service, &policy)
+                    .filter(|_| is_seen && !is_headless(service));
                 let failures = ejection.map_or(0, |it| it.failures);
                 let (strict, nodes) = (only_local || route.strict, Arc::clone(&nodes));
                 Route { strict, failures, nodes, ..route }

@@ -1,6 +1,7 @@
 //! Which rule selected or excluded an endpoint.
 
 use std::net::SocketAddr;
+use std::time::Instant;
 
 use super::wider;
 use crate::cluster::{Ejection, Family, Service, State};
@@ -32,6 +33,8 @@ pub enum Status<'a> {
         /// Its value.
         value: &'a str,
     },
+    /// It does not answer this node, which has not heard of the API server since then.
+    Dead(Instant),
     /// Bypass: topo-lb does not translate the Service.
     LeftAlone,
     /// The Service has no ClusterIP of this family.
@@ -72,6 +75,11 @@ pub(super) fn ejected<'a>(state: &'a State, service: &Service, endpoint: SocketA
     found.map_or(Status::OtherNode, Status::Ejected)
 }
 
+/// That `endpoint` does not answer this node, which is an island.
+pub(super) fn dead<'a>(state: &State) -> Status<'a> {
+    state.ejections().island.as_ref().map_or(Status::OtherNode, |island| Status::Dead(island.since))
+}
+
 /// The rule behind the status of a candidate at `site`.
 pub(super) fn endpoint_status<'a>(
     site: Site<'a>,
@@ -106,7 +114,7 @@ pub(super) fn endpoint_status<'a>(
         }),
         (CandidateStatus::Passed, Cause::Node | Cause::NodeForLackOfPool)
         // The caller has told.
-        | (CandidateStatus::Ejected | CandidateStatus::Evacuated, _)
+        | (CandidateStatus::Ejected | CandidateStatus::Evacuated | CandidateStatus::Dead, _)
         // These causes choose every usable endpoint, or there is none.
         | (
             CandidateStatus::Passed,
