@@ -267,6 +267,10 @@ fn apart(tape: &mut Tape<'_>, policy: &mut PolicySources, percent: usize) {
         policy.ejection = Some(choose(tape, &texts, &wrong));
     }
     if tape.chance(percent) {
+        let texts = ["10m", "off", " 5 s ", "24h"];
+        policy.return_after = Some(choose(tape, &texts, &["4s", "10", "25h", ""]));
+    }
+    if tape.chance(percent) {
         policy.refusal = Some(choose(tape, &["intended", " intended "], &["meant", ""]));
     }
     if tape.chance(2 * percent) {

@@ -131,6 +131,9 @@ pub struct Policy {
     /// When endpoints are ejected, because connects to them fail.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ejection: Option<String>,
+    /// When idle connections to a wider tier end.
+    #[serde(rename = "return", skip_serializing_if = "Option::is_none")]
+    pub return_after: Option<String>,
     /// The rules that ignored annotations and fields break, and how to fix them.
     pub error: Option<String>,
     /// The same, as a list.
@@ -386,6 +389,10 @@ pub(crate) fn policy(decision: &Decision<'_>) -> Policy {
         keys: policy.keys.iter().map(|&key| key.to_owned()).collect(),
         spill: policy.spill.map(|spill| spill.to_string()),
         ejection: policy.ejection.map(|setting| setting.to_string()),
+        return_after: policy.return_after.map(|setting| match decision.service.affinity_seconds {
+            None => setting.to_string(),
+            Some(_) => "never: the Service has session affinity".to_owned(),
+        }),
         error: (!errors.is_empty()).then(|| errors.join("; ")),
         errors,
     }

@@ -63,6 +63,9 @@ fn one(service: &ServicePort, paint: Paint) -> String {
     if let Some(ejection) = &service.policy.ejection {
         let _ = writeln!(text, "  ejection  {ejection}");
     }
+    if let Some(after) = &service.policy.return_after {
+        let _ = writeln!(text, "  return    {after}");
+    }
     for error in &service.policy.errors {
         let _ = writeln!(text, "  error     {}", paint.warn(error));
     }

@@ -15,6 +15,7 @@ use super::direct::DirectDials;
 use super::direct_return;
 use super::ejection::Setting;
 use super::evaluation::{CandidateStatus, Evaluation};
+use super::homeward;
 use super::keys;
 use super::label::{Here, ZONE};
 use super::min_endpoints::Least;
@@ -70,6 +71,8 @@ pub struct InForce<'a> {
     pub ignored: Vec<Ignored>,
     /// When endpoints are ejected; `None`: never.
     pub ejection: Option<Setting>,
+    /// When idle connections to a wider tier end; `None`: never.
+    pub return_after: Option<homeward::Setting>,
     /// Annotation `topo-lb.io/refusal: intended`: no report of refusals is needed.
     pub refusal_intended: bool,
     /// False with annotation `topo-lb.io/direct-return: "false"`.
@@ -319,6 +322,7 @@ impl<'a> Decision<'a> {
             trials: policy.trials.clone(),
             ignored: policy.ignored.clone(),
             ejection: policy.ejection,
+            return_after: policy.return_after,
             refusal_intended: policy.refusal_intended,
             direct_return: policy.direct_return,
             choice: policy.choice,

@@ -39,6 +39,7 @@ impl Field {
             Some(Annotation::Spill) => "spec.spill",
             Some(Annotation::Weights) => "spec.weights",
             Some(Annotation::Ejection) => "spec.ejection",
+            Some(Annotation::Return) => "spec.return",
             Some(Annotation::Refusal) => "spec.refusal",
             Some(Annotation::Direct) => "spec.direct",
             Some(Annotation::Handle) => "spec.handle",

@@ -19,7 +19,7 @@ use super::spill::Spill;
 use super::trial::{Seen, Trial};
 use super::validation::{ANY, Ignored, Rule, kept, quoted};
 use super::weights::Weights;
-use super::{direct, ejection, keys, min_endpoints, openyurt, weights};
+use super::{direct, ejection, homeward, keys, min_endpoints, openyurt, weights};
 
 /// The value of `topo-lb.io/refusal`.
 const INTENDED: &str = "intended";
@@ -43,6 +43,8 @@ pub(super) struct Policy<'a> {
     pub(super) trials: Vec<Trial>,
     /// Annotation `topo-lb.io/ejection`.
     pub(super) ejection: Option<ejection::Setting>,
+    /// Annotation `topo-lb.io/return`.
+    pub(super) return_after: Option<homeward::Setting>,
     /// Annotation `topo-lb.io/refusal: intended`.
     pub(super) refusal_intended: bool,
     /// Annotation `topo-lb.io/direct`.
@@ -155,6 +157,17 @@ fn of_layers<'a>(
         }
     });
     policy.ejection = ejection.flatten();
+    let has_policy = policy.source != PolicySource::None || asks_hints;
+    let after = read(layers, Field::Of(Annotation::Return), &mut ignored, |origin, text| {
+        match homeward::from_annotation(text)? {
+            setting if has_tcp && has_policy => Ok(setting),
+            Some(_) if !has_tcp && *origin == Origin::Service => Err(Rule::ReturnWithoutTcp),
+            Some(_) if *origin == Origin::Service => Err(Rule::ReturnWithoutPolicy),
+            // A policy for many Services need not know what ports and which policy each has.
+            _ => Ok(None),
+        }
+    });
+    policy.return_after = after.flatten();
     let intended =
         read(layers, Field::Of(Annotation::Refusal), &mut ignored, |_, text| match text.trim() {
             INTENDED => Ok(()),
@@ -296,6 +309,7 @@ impl<'a> Policy<'a> {
             ignored,
             trials: Vec::new(),
             ejection: None,
+            return_after: None,
             refusal_intended: false,
             direct: Direct::Allow,
             direct_return: true,

@@ -50,6 +50,8 @@ pub(super) struct Annotations {
     weights: Option<Text>,
     #[serde(rename = "topo-lb.io/ejection")]
     ejection: Option<Text>,
+    #[serde(rename = "topo-lb.io/return")]
+    return_after: Option<Text>,
     #[serde(rename = "topo-lb.io/refusal")]
     refusal: Option<Text>,
     #[serde(rename = "topo-lb.io/direct")]
@@ -435,6 +437,7 @@ impl Annotations {
             spill: shared(&self.spill, LONGEST),
             weights: shared(&self.weights, LONGEST_LIST),
             ejection: shared(&self.ejection, LONGEST),
+            return_after: shared(&self.return_after, LONGEST),
             refusal: shared(&self.refusal, LONGEST),
             direct: shared(&self.direct, LONGEST),
             direct_return: shared(&self.direct_return, LONGEST),
