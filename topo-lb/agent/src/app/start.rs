@@ -22,6 +22,7 @@ use super::{exclusions, precedence, serve, source};
 use crate::agent_state::AgentState;
 use crate::metrics::Figures;
 use topo_lb_core::flag::{NODE_NAME, OBSERVE};
+use topo_lb_core::homecoming::Homecoming;
 use topo_lb_core::plan::Capacity;
 use topo_lb_core::reconcile::Reconciler;
 use topo_lb_kernel::datapath::attach::accounting::AccountingError;
@@ -161,6 +162,7 @@ pub(super) async fn start(
         devices,
         peers,
         terminator,
+        homecoming: Homecoming::default(),
         observer,
         counting,
         ejector,
