@@ -10,6 +10,7 @@ mod direct;
 mod dns;
 mod ejection;
 mod hints;
+mod homeward;
 mod hostile;
 mod keys;
 mod lint;
