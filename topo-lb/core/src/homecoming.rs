@@ -244,10 +244,14 @@ mod tests {
         let [due] = &scene.due(1_010)[..] else { panic!() };
         assert_eq!(*due.way.wide, [address(2)]);
         scene.homecoming.is_home(&due.key, due.turn - 1);
-        assert_eq!(scene.due(1_020), [due.clone()], "an earlier search says nothing of this turn");
+        assert_eq!(
+            scene.due(1_020),
+            std::slice::from_ref(due),
+            "an earlier search says nothing of this turn"
+        );
         // What changes nothing needs no other search.
         scene.turn_to(1_020, near());
-        assert_eq!(scene.due(1_020), [due.clone()]);
+        assert_eq!(scene.due(1_020), std::slice::from_ref(due));
         scene.homecoming.is_home(&due.key, due.turn);
         assert!(scene.due(5_000).is_empty());
         // A further endpoint far away may be an old one.

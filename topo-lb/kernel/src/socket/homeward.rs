@@ -5,6 +5,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::mem;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::Sender;
@@ -19,8 +20,8 @@ use super::diag::Diag;
 use super::holder::{Place, each_held};
 use super::message::Seen;
 use super::namespace::{Found, NetnsSwitcher};
+use super::obstacle::Obstacle;
 use super::rest::Activity;
-use super::terminator::{Obstacle, Options};
 use crate::datapath::maps::error::{ReadError, StoreError};
 use crate::datapath::maps::members::Members;
 use crate::datapath::maps::socket_storage::Connected;
@@ -48,6 +49,15 @@ pub struct Returning {
 
 /// A search of a turn has found no connection that could return.
 pub type Home = (Key, u64);
+
+/// Where to look.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Places<'a> {
+    /// Where the maps are pinned.
+    pub(super) pin_dir: &'a Path,
+    /// The connections of processes in this cgroup and below.
+    pub(super) cgroup_root: &'a Path,
+}
 
 /// A connection that may end.
 #[derive(Debug)]
@@ -151,7 +161,7 @@ impl Homeward {
     }
 
     /// Does what is to be done by now.
-    pub(super) fn go_on(&mut self, options: &Options, switcher: &NetnsSwitcher) {
+    pub(super) fn go_on(&mut self, places: Places<'_>, switcher: &NetnsSwitcher) {
         while let Some(candidate) = self.pace.take(Instant::now()) {
             match self.end(&candidate) {
                 Ok(true) => {
@@ -172,7 +182,7 @@ impl Homeward {
         self.say();
         if self.next_search <= Instant::now() {
             let began = cpu_time();
-            let begun = self.search(options, switcher).unwrap_or_else(|error| {
+            let begun = self.search(places, switcher).unwrap_or_else(|error| {
                 warn!(
                     "connections that are to return to a nearer tier cannot be looked for: {error}"
                 );
@@ -206,12 +216,12 @@ impl Homeward {
     }
 
     /// Looks for what is due, and begins a round. Returns how many connections are to end in it.
-    fn search(&mut self, options: &Options, switcher: &NetnsSwitcher) -> Result<usize, ReadError> {
+    fn search(&mut self, places: Places<'_>, switcher: &NetnsSwitcher) -> Result<usize, ReadError> {
         let maps = Maps {
-            dialled: Connected::open(&options.pin_dir)?,
-            membership: Members::open(&options.pin_dir)?,
+            dialled: Connected::open(places.pin_dir)?,
+            membership: Members::open(places.pin_dir)?,
         };
-        let found = Found::in_cgroup(&options.cgroup_root);
+        let found = Found::in_cgroup(places.cgroup_root);
         self.figures.hidden.store(found.unseen() as u64, Relaxed);
         if found.unseen() > 0 && self.logged.begins("hidden") {
             let obstacle = Obstacle::Hidden(found.unseen());

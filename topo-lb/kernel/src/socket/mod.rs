@@ -17,6 +17,7 @@
 //! | `rest` | whether a TCP connection is at rest: pure |
 //! | `homeward` | finds and ends idle connections that are to return to a nearer tier |
 //! | `holder` | finds the processes that hold sockets; also for `topo-lb list` |
+//! | `obstacle` | what keeps the agent from sockets |
 //! | `stale` | selects the sockets to be ended: pure |
 //! | `terminator` | the thread that ends sockets |
 //!
@@ -37,6 +38,7 @@ pub mod holder;
 pub mod homeward;
 mod message;
 mod namespace;
+pub mod obstacle;
 mod rest;
 mod stale;
 pub mod terminator;

@@ -19,9 +19,10 @@ use tracing::{info, warn};
 
 use super::diag::{Diag, Unable};
 use super::holder::held;
-use super::homeward::{Home, Homeward, Returning};
+use super::homeward::{Home, Homeward, Places, Returning};
 use super::message::Seen;
 use super::namespace::{Found, NetnsSwitcher};
+use super::obstacle::Obstacle;
 use super::stale::Stale;
 use crate::datapath::maps::error::ReadError;
 use crate::datapath::maps::excluded::ExcludedMap;
@@ -162,32 +163,6 @@ impl SocketTerminator {
     }
 }
 
-/// Why sockets, or some of them, cannot be ended.
-#[derive(Debug, thiserror::Error)]
-pub enum Obstacle {
-    /// The kernel does not support it.
-    #[error("{0}")]
-    Kernel(String),
-    /// The sockets of these processes cannot be found.
-    #[error(
-        "{0} processes cannot be seen from here: it takes the host's pid namespace (hostPID) and \
-         CAP_SYS_PTRACE"
-    )]
-    Hidden(usize),
-    /// Namespaces that cannot be entered.
-    #[error(
-        "going into other network namespaces takes CAP_SYS_ADMIN, and opening others' sockets \
-             CAP_SYS_PTRACE"
-    )]
-    Forbidden,
-}
-
-impl From<Unable> for Obstacle {
-    fn from(unable: Unable) -> Self {
-        Self::Kernel(unable.to_string())
-    }
-}
-
 /// Checks whether the sockets of a cgroup's processes could be ended, on a thread of its own that
 /// enters their network namespaces.
 ///
@@ -309,7 +284,8 @@ impl Worker {
                     pause = GATHER.max(began.elapsed() * IDLE);
                 }
             }
-            homeward.go_on(&self.options, &self.switcher);
+            let Options { pin_dir, cgroup_root, .. } = &self.options;
+            homeward.go_on(Places { pin_dir, cgroup_root }, &self.switcher);
         }
     }
 
