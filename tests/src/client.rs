@@ -184,6 +184,16 @@ impl Client {
         }
     }
 
+    /// Writes these bytes to an open TCP socket, and reads nothing.
+    pub fn say(&mut self, socket: Socket, bytes: &[u8]) -> Result<()> {
+        Ok(self.tell(&Order::Say(socket, bytes.to_vec()))??)
+    }
+
+    /// How many bytes wait to be read from an open socket, at most one; zero at the end of the stream.
+    pub fn look(&mut self, socket: Socket) -> Result<Result<Option<usize>, Failure>> {
+        self.tell(&Order::Look(socket))
+    }
+
     /// Leaves an open socket to the kernel: no process has it open.
     pub fn shelve(&mut self, socket: Socket) -> Result<()> {
         Ok(self.tell(&Order::Shelve(socket))??)

@@ -66,6 +66,11 @@ pub enum Order {
     Disconnect(Socket),
     /// Waits for a message through an open socket without a request: a [`Reply`].
     Hear(Socket),
+    /// Writes these bytes to an open TCP socket, and reads nothing.
+    Say(Socket, Vec<u8>),
+    /// What waits to be read from an open socket: how many bytes; zero for the end of the stream, and `None` for
+    /// nothing.
+    Look(Socket),
     /// Sends a socket through a UNIX socket and closes it: only the kernel holds it then.
     Shelve(Socket),
     /// Takes a shelved socket back.

@@ -5,6 +5,7 @@
 mod admin;
 mod bench;
 mod capacity;
+mod come_home;
 mod commands;
 mod counters;
 mod demo;

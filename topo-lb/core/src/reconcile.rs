@@ -10,6 +10,7 @@ use rayon::prelude::*;
 
 use crate::cluster::{Clients, Frontend, KnownNodes, ServiceId, State, Update};
 use crate::dns::lead::Listeners;
+use crate::homecoming::Way;
 use crate::plan::desired::Target;
 use crate::plan::{Desired, Gone, Installed, Lack, Meanwhile, Plan, Ration, WhenFull, diff, gone};
 use crate::topology::exposed::Exposing;
@@ -263,6 +264,28 @@ impl Reconciler {
     /// Whether a frontend is a ClusterIP.
     pub fn is_cluster_ip(&self, frontend: &Frontend) -> bool {
         self.desired.is_cluster_ip(frontend)
+    }
+
+    /// Where connections go to Services whose connections may return to a nearer tier, or might before; of those
+    /// that were recomputed since the last call.
+    pub fn take_returning(&mut self) -> Vec<(ServiceId, Vec<Way>)> {
+        let reset = self.desired.take_returning();
+        let ways = |id: ServiceId| {
+            let of_target = |target: &Target| {
+                let (row, homeward) = target.homeward()?;
+                Some(Way {
+                    name: Arc::clone(&target.name),
+                    after: homeward.after,
+                    rank: homeward.rank,
+                    frontends: self.desired.owned(&id, target).collect(),
+                    row: Arc::clone(row),
+                    wide: Arc::clone(&homeward.wide),
+                })
+            };
+            let ways = self.desired.targets(&id).iter().filter_map(of_target).collect();
+            (id, ways)
+        };
+        reset.into_iter().map(ways).collect()
     }
 
     /// As long as it is the same, so is what [`source_ranges`](Self::source_ranges) gives.

@@ -34,6 +34,7 @@ proptest! {
         spill in proptest::option::of(text()),
         weights in proptest::option::of(text()),
         ejection in proptest::option::of(text()),
+        after in proptest::option::of(text()),
         trial in proptest::option::of(text()),
         names_mode in any::<bool>(),
         names in proptest::array::uniform4(text()),
@@ -47,6 +48,7 @@ proptest! {
             policy.spill = spill.map(Into::into);
             policy.weights = weights.map(Into::into);
             policy.ejection = ejection.map(Into::into);
+            policy.return_after = after.map(Into::into);
             let trial = trial.map(Into::into);
             *(if names_mode { &mut policy.mode } else { &mut policy.ramp }) = trial;
         });

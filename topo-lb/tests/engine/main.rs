@@ -11,6 +11,7 @@ mod dns;
 mod ejection;
 mod evacuation;
 mod hints;
+mod homeward;
 mod hostile;
 mod island;
 mod keys;

@@ -299,6 +299,10 @@ fn apart(tape: &mut Tape<'_>, policy: &mut PolicySources, percent: usize) {
         policy.evacuate = Some(format!("{first}{more}{}", choose(tape, &options, &wrong)).into());
     }
     if tape.chance(percent) {
+        let texts = ["10m", "off", " 5 s ", "24h"];
+        policy.return_after = Some(choose(tape, &texts, &["4s", "10", "25h", ""]));
+    }
+    if tape.chance(percent) {
         policy.refusal = Some(choose(tape, &["intended", " intended "], &["meant", ""]));
     }
     if tape.chance(2 * percent) {

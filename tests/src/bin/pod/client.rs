@@ -103,6 +103,8 @@ impl Sockets {
                 Value::Null
             }
             Order::Hear(socket) => json!(self.get(socket)?.hear()?),
+            Order::Say(socket, bytes) => json!(self.get(socket)?.say(&bytes)?),
+            Order::Look(socket) => json!(self.get(socket)?.look()?),
             Order::Shelve(socket) => {
                 let shelved = Shelved::shelve(self.take(socket)?)?;
                 self.shelf.insert(socket, shelved);

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, connect_unspec, recvfrom};
+use rustix::net::{RecvFlags, connect_unspec, recv, recvfrom};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use topo_lb_tests::traffic::{Failure, Reply, Step, Via};
 use topo_lb_tests::transfer::{Ending, Moved};
@@ -145,6 +145,21 @@ impl Open {
         let mut buffer = [0; 512];
         let length = (&self.socket).read(&mut buffer).map_err(at(Step::Receive))?;
         Ok(Reply { pod: text(&buffer[..length]), peer: self.peer()?, moved: Moved::default() })
+    }
+
+    /// Writes to a connected socket.
+    pub(crate) fn say(&self, bytes: &[u8]) -> Result<(), Failure> {
+        (&self.socket).write_all(bytes).map_err(at(Step::Send))
+    }
+
+    /// How many bytes could be read, at most one; zero at the end of the stream, `None` for nothing yet.
+    pub(crate) fn look(&self) -> Result<Option<usize>, Failure> {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        match recv(&self.socket, &mut [0; 1], flags) {
+            Ok((length, _)) => Ok(Some(length)),
+            Err(Errno::AGAIN) => Ok(None),
+            Err(errno) => Err(at(Step::Receive)(errno.into())),
+        }
     }
 
     /// `getpeername`.

@@ -27,6 +27,7 @@ use super::wanted::WantedNodes;
 use crate::admin::SocketFile;
 use crate::agent_state::AgentState;
 use crate::readiness::SelfProbe;
+use topo_lb_core::homecoming::Homecoming;
 use topo_lb_kernel::datapath::Datapath;
 use topo_lb_kernel::datapath::maps::{share, usage};
 use topo_lb_kernel::socket::terminator::SocketTerminator;
@@ -47,6 +48,7 @@ pub(super) struct Running {
     /// `None` without `--direct-return auto`.
     pub(super) peers: Option<Peers>,
     pub(super) terminator: SocketTerminator,
+    pub(super) homecoming: Homecoming,
     /// `None` if the programs translate.
     pub(super) observer: Option<Observer>,
     /// `None` without `--count all`.
@@ -147,6 +149,7 @@ impl Running {
         self.ejector.probe(&self.state);
         self.attach();
         self.terminator.end(&[], Vec::new());
+        self.bring_home();
         self.look_at_tables();
         if self.datapath.forget_killed_tracer() {
             info!("a `topo-lb trace` was killed, and connections are not told to it any more");
@@ -182,6 +185,18 @@ impl Running {
         self.state.telemetry.leaves_unserved(self.devices.unserved());
     }
 
+    /// Has idle connections return to a nearer tier that has been in force for long enough.
+    fn bring_home(&mut self) {
+        let now = Instant::now();
+        for (service, ways) in self.state.reconciler.take_returning() {
+            self.homecoming.take_in(service, ways, now);
+        }
+        for (key, turn) in self.terminator.home() {
+            self.homecoming.is_home(&key, turn);
+        }
+        self.terminator.bring_home(self.homecoming.due(now));
+    }
+
     fn settle(&mut self, retry: &mut Retry) {
         self.lookout.keep(&mut self.state);
         self.ejector.keep(&mut self.state);
@@ -197,6 +212,7 @@ impl Running {
             Ok(_) => {
                 let appeared = self.kernel.take_appeared(&self.state);
                 self.terminator.end(&self.kernel.take_gone(), appeared);
+                self.bring_home();
                 if self.state.has_more_to_write() {
                     retry.go_on();
                 }

@@ -25,6 +25,7 @@ use crate::agent_state::AgentState;
 use crate::metrics::Figures;
 use topo_lb_core::ejection::Silence;
 use topo_lb_core::flag::{NODE_NAME, OBSERVE};
+use topo_lb_core::homecoming::Homecoming;
 use topo_lb_core::plan::Capacity;
 use topo_lb_core::reconcile::Reconciler;
 use topo_lb_kernel::datapath::attach::accounting::AccountingError;
@@ -166,6 +167,7 @@ pub(super) async fn start(
         devices,
         peers,
         terminator,
+        homecoming: Homecoming::default(),
         observer,
         counting,
         ejector,

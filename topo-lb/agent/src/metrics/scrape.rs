@@ -311,6 +311,11 @@ impl Scrape {
         let protocols = ["udp", "tcp"].into_iter().zip(&figures.sockets.ended);
         families.by(&declared::ENDED_SOCKETS, protocols)?;
         families.one(&declared::UNENDED_SOCKETS, figures.sockets.failures.load(Relaxed))?;
+        let returning = &figures.sockets.returning;
+        families.one(&declared::RETURNED_SOCKETS, returning.ended.load(Relaxed))?;
+        let states = ["waiting", "in-use", "forbidden"].into_iter().zip(&returning.away);
+        families.by(&declared::AWAY_SOCKETS, states)?;
+        families.one(&declared::HIDDEN_PROCESSES, returning.hidden.load(Relaxed))?;
         let started = started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         families.one(&declared::START_TIMESTAMP, started.as_secs_f64())?;
         families.begin(&declared::BUILD)?.info(&[env!("CARGO_PKG_VERSION")])

@@ -136,6 +136,9 @@ pub struct Policy {
     /// What is evacuated on some nodes, by which object, and until when.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub evacuations: Vec<String>,
+    /// When idle connections to a wider tier end.
+    #[serde(rename = "return", skip_serializing_if = "Option::is_none")]
+    pub return_after: Option<String>,
     /// The rules that ignored annotations and fields break, and how to fix them.
     pub error: Option<String>,
     /// The same, as a list.
@@ -392,6 +395,10 @@ pub(crate) fn policy(decision: &Decision<'_>) -> Policy {
         spill: policy.spill.map(|spill| spill.to_string()),
         ejection: policy.ejection.map(|setting| setting.to_string()),
         evacuations: policy.evacuating.all.iter().map(evacuated::sentence).collect(),
+        return_after: policy.return_after.map(|setting| match decision.service.affinity_seconds {
+            None => setting.to_string(),
+            Some(_) => "never: the Service has session affinity".to_owned(),
+        }),
         error: (!errors.is_empty()).then(|| errors.join("; ")),
         errors,
     }

@@ -66,6 +66,9 @@ fn one(service: &ServicePort, paint: Paint) -> String {
     for evacuation in &service.policy.evacuations {
         let _ = writeln!(text, "  evacuates {}", sentence(evacuation));
     }
+    if let Some(after) = &service.policy.return_after {
+        let _ = writeln!(text, "  return    {after}");
+    }
     for error in &service.policy.errors {
         let _ = writeln!(text, "  error     {}", paint.warn(error));
     }

@@ -100,7 +100,7 @@ pub(super) fn without_effect(service: &Service) -> Option<String> {
     let (has_name, has_direct) = (named::has_name(service), has_direct(service));
     let is_idle = |one: &Annotation| match one {
         // Clients of a name dial pods themselves, and no hook sees which Service they mean.
-        Annotation::ExternalTopologyKeys | Annotation::Ejection => true,
+        Annotation::ExternalTopologyKeys | Annotation::Ejection | Annotation::Return => true,
         // Has findings of its own; and a Service that is left alone is left alone.
         Annotation::Dns | Annotation::Handle => false,
         _ => !has_name && !has_direct,

@@ -280,6 +280,17 @@ metrics! {
         "Times that sockets of a network namespace could not be looked for or ended, and times that endpoints went \
          faster than that",
         "The log gives the reason, once";
+    RETURNED_SOCKETS: Counter "topo_lb_returned_sockets_total" []
+        "Idle TCP connections to a wider tier that were ended, so that their clients return to a nearer one",
+        "Only of Services with `topo-lb.io/return`";
+    AWAY_SOCKETS: Gauge "topo_lb_away_sockets" [state]
+        "TCP connections to a wider tier although a nearer one has been back for the time of `topo-lb.io/return`, as \
+         the last search saw",
+        "`waiting` (idle: they end in their turn), `in-use`, `forbidden` (the agent may not open them, so it does not \
+         know whether they are among these)";
+    HIDDEN_PROCESSES: Gauge "topo_lb_hidden_processes" []
+        "Processes whose connections the last search for those that return could not look for",
+        "Should be zero: [what it needs](reliability.md#what-ending-sockets-needs)";
     START_TIMESTAMP: Gauge "topo_lb_start_timestamp_seconds" []
         "When the agent started, since 1970", "";
     BUILD: Info "topo_lb_build_info" [version]

@@ -15,6 +15,7 @@ use crate::cluster::{Clients, Created, Family, Frontend, FrontendKind, Protocol,
 use crate::topology::claim::Claim;
 use crate::topology::direct::{self, Direct};
 use crate::topology::exposed::FrontendOfKind;
+use crate::topology::homeward::Homeward;
 use crate::topology::size::Excess;
 use crate::topology::{Chosen, Part, Route, Verdict};
 
@@ -37,6 +38,8 @@ pub struct Target {
     entry: Entry,
     /// Serving endpoints that are not chosen.
     serving: Box<[SocketAddr]>,
+    /// Which connections return to a nearer tier.
+    homeward: Option<Box<Homeward>>,
     /// The node tags of the members on other nodes, if packets may be sent on to them. Sorted.
     nodes: Arc<[(SocketAddr, u16)]>,
     /// Whether the kernel needs the Service's members: for UDP flows, session affinity, ejection and tc.
@@ -110,6 +113,7 @@ impl Target {
             },
             // Without `lists_members`, the kernel needs none: most of a cluster's endpoints.
             serving: if lists_members { route.serving.into() } else { Box::default() },
+            homeward: route.homeward.map(Box::new),
             nodes: route.nodes,
             lists_members,
             is_weighted,
@@ -136,6 +140,11 @@ impl Target {
     /// The entry, with this index.
     pub fn entry(&self, index: u32) -> Entry {
         Entry { index, ..self.entry.clone() }
+    }
+
+    /// The endpoints that new connections get, some more than once, and which connections return to them.
+    pub fn homeward(&self) -> Option<(&Arc<[Chosen]>, &Homeward)> {
+        Some((&self.entry.row, self.homeward.as_deref()?))
     }
 
     /// The endpoints of the chosen tier, or all with a share by weight; each once. Without those that have
@@ -180,6 +189,10 @@ pub struct Desired {
     /// Of frontends for clients anywhere: the first claim gets the frontend, whoever dials it. Of frontends for
     /// steered Pods: an only claim gets it, if nobody claims the same for clients anywhere.
     claims: BTreeSet<(Frontend, Claim)>,
+    /// Services whose connections may return to a nearer tier.
+    returning: BTreeSet<ServiceId>,
+    /// Those of them that were set since [`take_returning`](Self::take_returning), and those that were.
+    reset: BTreeSet<ServiceId>,
     /// Services with source ranges.
     limited: BTreeSet<ServiceId>,
     /// How often the answer of [`source_ranges`](Self::source_ranges) may have changed.
@@ -224,6 +237,12 @@ impl Desired {
             self.limited.insert(id.clone());
         } else {
             self.limited.remove(&id);
+        }
+        let returns = targets.iter().any(|target| target.homeward.is_some());
+        let returned =
+            if returns { !self.returning.insert(id.clone()) } else { self.returning.remove(&id) };
+        if returns || returned {
+            self.reset.insert(id.clone());
         }
         if !targets.is_empty() {
             self.services.insert(id.clone(), targets);
@@ -288,6 +307,12 @@ impl Desired {
             })
         });
         owned.map(|(_, frontend)| *frontend)
+    }
+
+    /// The Services whose connections may return to a nearer tier, or might before, and that were set since
+    /// the last call.
+    pub fn take_returning(&mut self) -> BTreeSet<ServiceId> {
+        std::mem::take(&mut self.reset)
     }
 
     /// As long as it is the same, so is what [`source_ranges`](Self::source_ranges) gives.

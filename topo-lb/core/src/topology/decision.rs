@@ -16,6 +16,7 @@ use super::direct_return;
 use super::ejection::Setting;
 use super::evacuation::{Evacuating, label_of};
 use super::evaluation::{By, CandidateStatus, Evaluation};
+use super::homeward;
 use super::keys;
 use super::label::{Here, ZONE};
 use super::min_endpoints::Least;
@@ -73,6 +74,8 @@ pub struct InForce<'a> {
     pub ejection: Option<Setting>,
     /// What is evacuated on some nodes.
     pub evacuating: Evacuating<'a>,
+    /// When idle connections to a wider tier end; `None`: never.
+    pub return_after: Option<homeward::Setting>,
     /// Annotation `topo-lb.io/refusal: intended`: no report of refusals is needed.
     pub refusal_intended: bool,
     /// False with annotation `topo-lb.io/direct-return: "false"`.
@@ -332,6 +335,7 @@ impl<'a> Decision<'a> {
             ignored: policy.ignored.clone(),
             ejection: policy.ejection,
             evacuating: policy.evacuating.clone(),
+            return_after: policy.return_after,
             refusal_intended: policy.refusal_intended,
             direct_return: policy.direct_return,
             choice: policy.choice,

@@ -40,6 +40,7 @@ impl Field {
             Some(Annotation::Weights) => "spec.weights",
             Some(Annotation::Ejection) => "spec.ejection",
             Some(Annotation::Evacuate) => "spec.evacuate",
+            Some(Annotation::Return) => "spec.return",
             Some(Annotation::Refusal) => "spec.refusal",
             Some(Annotation::Direct) => "spec.direct",
             Some(Annotation::Handle) => "spec.handle",

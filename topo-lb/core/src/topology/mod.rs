@@ -16,6 +16,7 @@
 //! | `min_endpoints` | whether a tier has enough endpoints to be chosen |
 //! | `spill`, `crowding` | which share of connections goes to the next wider tier |
 //! | `weights` | how new connections divide among endpoints |
+//! | `homeward` | which connections return to a nearer tier, and when |
 //! | `ejection`, `ejected` | which endpoints of a tier are ejected, because connects to them failed |
 //! | `evacuation` | which endpoints leave every choice for a while |
 //! | `dead`, `watched` | which endpoints do not answer an island, and which it is to watch |
@@ -48,6 +49,7 @@ pub mod exposed;
 mod faults;
 pub mod field;
 mod hints;
+pub mod homeward;
 mod keys;
 pub mod label;
 pub mod label_name;

@@ -21,7 +21,7 @@ use super::spill::Spill;
 use super::trial::{Seen, Trial};
 use super::validation::{ANY, Ignored, Rule, kept, quoted};
 use super::weights::Weights;
-use super::{direct, ejection, keys, min_endpoints, openyurt, weights};
+use super::{direct, ejection, homeward, keys, min_endpoints, openyurt, weights};
 
 /// The value of `topo-lb.io/refusal`.
 const INTENDED: &str = "intended";
@@ -47,6 +47,8 @@ pub(super) struct Policy<'a> {
     pub(super) ejection: Option<ejection::Setting>,
     /// Annotation `topo-lb.io/evacuate` of all objects, until they hold on no node any more.
     pub(super) evacuating: Evacuating<'a>,
+    /// Annotation `topo-lb.io/return`.
+    pub(super) return_after: Option<homeward::Setting>,
     /// Annotation `topo-lb.io/refusal: intended`.
     pub(super) refusal_intended: bool,
     /// Annotation `topo-lb.io/direct`.
@@ -160,6 +162,17 @@ fn of_layers<'a>(
     });
     policy.ejection = ejection.flatten();
     policy.evacuating = evacuating(layers, node, now, &mut ignored);
+    let has_policy = policy.source != PolicySource::None || asks_hints;
+    let after = read(layers, Field::Of(Annotation::Return), &mut ignored, |origin, text| {
+        match homeward::from_annotation(text)? {
+            setting if has_tcp && has_policy => Ok(setting),
+            Some(_) if !has_tcp && *origin == Origin::Service => Err(Rule::ReturnWithoutTcp),
+            Some(_) if *origin == Origin::Service => Err(Rule::ReturnWithoutPolicy),
+            // A policy for many Services need not know what ports and which policy each has.
+            _ => Ok(None),
+        }
+    });
+    policy.return_after = after.flatten();
     let intended =
         read(layers, Field::Of(Annotation::Refusal), &mut ignored, |_, text| match text.trim() {
             INTENDED => Ok(()),
@@ -320,6 +333,7 @@ impl<'a> Policy<'a> {
             trials: Vec::new(),
             ejection: None,
             evacuating: Evacuating::default(),
+            return_after: None,
             refusal_intended: false,
             direct: Direct::Allow,
             direct_return: true,

@@ -10,6 +10,7 @@ use super::direct::{self, Direct, DirectDials};
 use super::direct_return::{self, Choice, DirectReturn};
 use super::evaluation::{By, CandidateStatus, Evaluation};
 use super::exposed::{Apart, ByClients, Exposing, FrontendOfKind};
+use super::homeward::Homeward;
 use super::label::Here;
 use super::policy::{self, Policy};
 use super::rules::Rules;
@@ -59,6 +60,8 @@ pub struct Route {
     pub affinity_seconds: Option<u32>,
     /// Endpoints that serve but are not chosen, nor in `wider`: existing flows may stay. Sorted.
     pub serving: Vec<SocketAddr>,
+    /// Which connections of clients of this node return to a nearer tier; `None`: none.
+    pub homeward: Option<Homeward>,
     /// New connections of the same client get the same endpoint on every node, unless some spill.
     pub consistent: bool,
     /// With direct return, the tags of the nodes of endpoints on other nodes. Sorted.
@@ -151,7 +154,9 @@ pub fn routes(
                     .filter(|_| is_seen && !is_headless(service));
                 let failures = ejection.map_or(0, |it| it.failures);
                 let (strict, nodes) = (only_local || route.strict, Arc::clone(&nodes));
-                Route { strict, failures, nodes, ..route }
+                let homeward = policy.return_after.filter(|_| returns(service, port, &route));
+                let homeward = homeward.map(|it| Homeward::of(it, rules, done, here));
+                Route { strict, failures, nodes, homeward, ..route }
             };
             // These lead where a ClusterIP leads, but whatever `internalTrafficPolicy` says, and for
             // clients of this node whatever `externalTrafficPolicy` says (kube-proxy: the endpoints of
@@ -258,6 +263,14 @@ pub(super) fn frontends(
     (own.map(|it| (FrontendKind::ClusterIp, it)).collect(), others)
 }
 
+/// Whether connections by a route can return to a nearer tier: TCP connections of sockets of this node, which
+/// no session affinity keeps at an endpoint.
+fn returns(service: &Service, port: &Port, route: &Route) -> bool {
+    let is_for_all = |(_, it): &FrontendOfKind| it.clients == Clients::Anywhere;
+    let is_lasting = service.affinity_seconds.is_some();
+    port.protocol == Protocol::Tcp && !is_lasting && route.frontends.iter().all(is_for_all)
+}
+
 /// The route that refuses clients who dial endpoints that the policy passes over.
 fn refusing(
     service: &Service,
@@ -282,6 +295,7 @@ fn refusing(
         failures: 0,
         affinity_seconds: None,
         serving: Vec::new(),
+        homeward: None,
         consistent: false,
         nodes: Arc::default(),
         name,
@@ -348,6 +362,7 @@ fn route(
             .filter(|(one, status)| left(**status) && one.serves())
             .map(|(one, _)| one.address)
             .collect(),
+        homeward: None,
         consistent: false,
         nodes: Arc::default(),
         name,

@@ -325,6 +325,25 @@ pub enum Rule {
         /// Quoted.
         text: String,
     },
+    /// Not a time.
+    #[error(
+        "{text} is not a time from 5s to 24h; write whole seconds, minutes or hours, such as `10m`, or `off`"
+    )]
+    ReturnTime {
+        /// Quoted.
+        text: String,
+    },
+    /// Only TCP sockets return.
+    #[error(
+        "the Service has no TCP port, and only TCP connections return to a nearer tier; remove it"
+    )]
+    ReturnWithoutTcp,
+    /// Without a policy, no endpoint is nearer.
+    #[error(
+        "it has connections return to a nearer tier, and without a policy there is none; write topology \
+         keys, or remove this one"
+    )]
+    ReturnWithoutPolicy,
     /// Not `intended`, the only valid value.
     #[error(
         "{text} is not `intended`, which is the only value; write it, or remove the annotation"

@@ -6,6 +6,7 @@ use netlink_packet_sock_diag::inet::SocketId;
 use rustix::net::netlink::SOCK_DIAG;
 
 use super::message::{self, Kind, Seen};
+use super::rest::Activity;
 use crate::netlink::Netlink;
 use topo_lb_core::cluster::Protocol;
 
@@ -67,6 +68,24 @@ impl Diag {
     ) -> io::Result<()> {
         self.0.ask(&message::dump(kind, port), |said, body| {
             message::socket(said, body, kind.protocol).into_iter().for_each(&mut each);
+        })
+    }
+
+    /// Lists the established TCP sockets of a family, and what they do; with `port`, only those with this port at
+    /// the peer.
+    ///
+    /// # Errors
+    /// The kernel does not list them.
+    pub(super) fn active(
+        &self,
+        family: u8,
+        port: Option<u16>,
+        mut each: impl FnMut(Seen, Activity),
+    ) -> io::Result<()> {
+        self.0.ask(&message::dump_active(family, port), |said, body| {
+            if let Some((seen, activity)) = message::active(said, body) {
+                each(seen, activity);
+            }
         })
     }
 

@@ -8,6 +8,20 @@ use std::os::fd::{OwnedFd, RawFd};
 
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
+/// Where a process has a socket open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    process: u32,
+    descriptor: RawFd,
+}
+
+impl Place {
+    /// Duplicates what is open there now. A duplicate keeps the socket open, even if its process closes it.
+    pub(super) fn duplicate(self) -> io::Result<OwnedFd> {
+        duplicate(self.process, self.descriptor)
+    }
+}
+
 /// Duplicates those of `sockets`, by inode, that one of `processes` has open. Stops as soon as all
 /// are found. A duplicate keeps the socket open, even if its process closes it.
 ///
@@ -15,9 +29,23 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 /// This process may not duplicate another's descriptors: that needs CAP_SYS_PTRACE.
 pub(super) fn held(
     processes: impl IntoIterator<Item = u32>,
-    mut sockets: HashSet<u32>,
+    sockets: HashSet<u32>,
 ) -> io::Result<HashMap<u32, OwnedFd>> {
     let mut held = HashMap::new();
+    each_held(processes, sockets, |inode, _, descriptor| drop(held.insert(inode, descriptor)))?;
+    Ok(held)
+}
+
+/// Calls `each` with the inode, the place and a duplicate of those of `sockets` that one of `processes` has open.
+/// Stops as soon as all are found.
+///
+/// # Errors
+/// As of [`held`].
+pub(super) fn each_held(
+    processes: impl IntoIterator<Item = u32>,
+    mut sockets: HashSet<u32>,
+    mut each: impl FnMut(u32, Place, OwnedFd),
+) -> io::Result<()> {
     for process in processes {
         if sockets.is_empty() {
             break;
@@ -30,7 +58,7 @@ pub(super) fn held(
             match duplicate(process, number) {
                 Ok(descriptor) => {
                     sockets.remove(&inode);
-                    held.insert(inode, descriptor);
+                    each(inode, Place { process, descriptor: number }, descriptor);
                 }
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(error),
                 // The process closed it meanwhile.
@@ -38,7 +66,7 @@ pub(super) fn held(
             }
         }
     }
-    Ok(held)
+    Ok(())
 }
 
 /// Calls `each` with a duplicate of every socket that a process has open. Returns how many processes

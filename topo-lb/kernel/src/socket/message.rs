@@ -8,6 +8,7 @@ use netlink_packet_sock_diag::inet::{
 };
 use netlink_packet_sock_diag::{SOCK_DESTROY, SOCK_DIAG_BY_FAMILY};
 
+use super::rest::Activity;
 use crate::datapath::maps::encode::protocol_number;
 use crate::netlink;
 use topo_lb_core::cluster::Protocol;
@@ -61,19 +62,34 @@ impl Seen {
 /// Lists all connected sockets of a kind; with `port`, only those with this peer port.
 pub(super) fn dump(kind: Kind, port: Option<u16>) -> Vec<u8> {
     let id = SocketId { destination_port: port.unwrap_or(0), ..SocketId::new_v4() };
-    request(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, kind, kind.states(), id)
+    request(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, kind, kind.states(), id, ExtensionFlags::empty())
+}
+
+/// Lists the established TCP sockets of a family, and what they do; with `port`, only those with this peer port.
+pub(super) fn dump_active(family: u8, port: Option<u16>) -> Vec<u8> {
+    let kind = Kind { family, protocol: Protocol::Tcp };
+    let id = SocketId { destination_port: port.unwrap_or(0), ..SocketId::new_v4() };
+    let states = StateFlags::ESTABLISHED;
+    request(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, kind, states, id, ExtensionFlags::INFO)
 }
 
 /// Ends a socket, unless another one took its place.
 pub(super) fn destroy(kind: Kind, id: SocketId) -> Vec<u8> {
-    request(SOCK_DESTROY, NLM_F_ACK, kind, StateFlags::all(), id)
+    request(SOCK_DESTROY, NLM_F_ACK, kind, StateFlags::all(), id, ExtensionFlags::empty())
 }
 
-fn request(message: u16, flags: u16, kind: Kind, states: StateFlags, id: SocketId) -> Vec<u8> {
+fn request(
+    message: u16,
+    flags: u16,
+    kind: Kind,
+    states: StateFlags,
+    id: SocketId,
+    extensions: ExtensionFlags,
+) -> Vec<u8> {
     let request = InetRequest {
         family: kind.family,
         protocol: protocol_number(kind.protocol),
-        extensions: ExtensionFlags::empty(),
+        extensions,
         states,
         socket_id: id,
     };
@@ -87,6 +103,17 @@ pub(super) fn socket(message: u16, body: &[u8], protocol: Protocol) -> Option<Se
     let answer = InetResponseHeader::parse(body).ok().filter(|_| message == SOCK_DIAG_BY_FAMILY)?;
     let kind = Kind { family: answer.family, protocol };
     Some(Seen { kind, id: answer.socket_id, inode: answer.inode })
+}
+
+/// `INET_DIAG_INFO`
+const INFO: u16 = 2;
+
+/// The TCP socket that a message of the kernel describes, and what it does.
+pub(super) fn active(message: u16, body: &[u8]) -> Option<(Seen, Activity)> {
+    let seen = socket(message, body, Protocol::Tcp)?;
+    let answer = InetResponseHeader::parse(body).ok()?;
+    let info = netlink::attribute(body.get(answer.buffer_len()..)?, INFO)?;
+    Some((seen, Activity::shown(answer.recv_queue, info)?))
 }
 
 #[cfg(test)]

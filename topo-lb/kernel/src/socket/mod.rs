@@ -14,7 +14,10 @@
 //! | `message` | sock_diag's messages |
 //! | `diag` | a netlink socket for them, in one network namespace |
 //! | `namespace` | the network namespaces of the cgroup's processes |
+//! | `rest` | whether a TCP connection is at rest: pure |
+//! | `homeward` | finds and ends idle connections that are to return to a nearer tier |
 //! | `holder` | finds the processes that hold sockets; also for `topo-lb list` |
+//! | `obstacle` | what keeps the agent from sockets |
 //! | `stale` | selects the sockets to be ended: pure |
 //! | `terminator` | the thread that ends sockets |
 //!
@@ -24,10 +27,18 @@
 //! borrowed from the socket's process (`pidfd_getfd`): sock_diag shows the storage of TCP sockets,
 //! but not of UDP sockets. The socket is identified by its cookie, so no later socket is ended by
 //! mistake.
+//!
+//! A connection that is to **return to a nearer tier** ends otherwise: it works, so nothing may be lost. The agent
+//! closes it in both directions (`shutdown`) while it is at rest, on a duplicate of its descriptor. The kernel sends
+//! a FIN, the application reads the end of the stream, as of a server that closes an idle connection, and what it
+//! writes later fails with `EPIPE` and reaches nobody.
 
 mod diag;
 pub mod holder;
+pub mod homeward;
 mod message;
 mod namespace;
+pub mod obstacle;
+mod rest;
 mod stale;
 pub mod terminator;

@@ -7,7 +7,9 @@ use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{
+    Receiver, RecvTimeoutError, SyncSender, TrySendError, channel, sync_channel,
+};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,8 +19,10 @@ use tracing::{info, warn};
 
 use super::diag::{Diag, Unable};
 use super::holder::held;
+use super::homeward::{Home, Homeward, Places, Returning};
 use super::message::Seen;
 use super::namespace::{Found, NetnsSwitcher};
+use super::obstacle::Obstacle;
 use super::stale::Stale;
 use crate::datapath::maps::error::ReadError;
 use crate::datapath::maps::excluded::ExcludedMap;
@@ -26,6 +30,7 @@ use crate::datapath::maps::members::Members;
 use crate::datapath::maps::socket_storage::Connected;
 use crate::kube_proxy::Traces;
 use topo_lb_core::cluster::{Family, Frontend, Protocol};
+use topo_lb_core::homecoming::Due;
 use topo_lb_core::once::Once;
 use topo_lb_core::plan::Gone;
 
@@ -57,12 +62,29 @@ const LAST: Duration = Duration::from_secs(2);
 /// Stack of the thread in bytes; it needs little.
 const STACK: usize = 256 * 1024;
 
-/// Sends gone endpoints to the thread.
+/// What the agent task sends to the thread.
+#[derive(Debug, Default)]
+struct Order {
+    stale: Stale,
+    /// What is due from now on; `None`: as before.
+    due: Option<Vec<Due>>,
+}
+
+impl Order {
+    fn is_empty(&self) -> bool {
+        self.stale.is_empty() && self.due.is_none()
+    }
+}
+
+/// Sends gone endpoints to the thread, and what connections are to return to a nearer tier.
 #[derive(Debug)]
 pub struct SocketTerminator {
     /// Has room for one; later endpoints are gathered in `backlog`.
-    queue: SyncSender<Stale>,
-    backlog: Stale,
+    queue: SyncSender<Order>,
+    backlog: Order,
+    /// As last sent.
+    due: Vec<Due>,
+    home: Receiver<Home>,
     done: Receiver<()>,
     protocols: &'static [Protocol],
     early: bool,
@@ -75,8 +97,9 @@ impl SocketTerminator {
     /// # Errors
     /// The thread cannot be started.
     pub fn start(options: Options, figures: Arc<EndedSockets>) -> io::Result<Self> {
-        let (queue, stale) = sync_channel(1);
+        let (queue, orders) = sync_channel(1);
         let (say_done, done) = sync_channel(0);
+        let (say_home, home) = channel();
         let protocols: &[_] =
             if options.tcp { &[Protocol::Udp, Protocol::Tcp] } else { &[Protocol::Udp] };
         let (counts, early) = (Arc::clone(&figures), options.early);
@@ -84,24 +107,45 @@ impl SocketTerminator {
             // Dropped when the thread ends; `finish` waits for that.
             let _done: SyncSender<()> = say_done;
             if let Some(worker) = Worker::prepare(options, counts) {
-                worker.work(&stale);
+                let homeward = Homeward::new(Arc::clone(&worker.figures.returning), say_home);
+                worker.work(&orders, homeward);
             }
         })?;
-        Ok(Self { queue, backlog: Stale::default(), done, protocols, early, figures })
+        let (backlog, due) = (Order::default(), Vec::new());
+        Ok(Self { queue, backlog, due, home, done, protocols, early, figures })
     }
 
     /// Ends the sockets that are connected to gone endpoints, and those that are connected to a
     /// ClusterIP that `appeared`. Returns at once. What does not fit into the queue is sent with the
     /// next call, even if that names nothing.
     pub fn end(&mut self, gone: &[Gone], appeared: Vec<Frontend>) {
-        self.backlog.merge(Stale::of(gone, self.protocols));
-        self.backlog.add_early(appeared.into_iter().filter(|_| self.early));
+        self.backlog.stale.merge(Stale::of(gone, self.protocols));
+        self.backlog.stale.add_early(appeared.into_iter().filter(|_| self.early));
+        self.send();
+    }
+
+    /// Has connections of these Service ports return to a nearer tier, and of no others. Returns at once.
+    pub fn bring_home(&mut self, due: Vec<Due>) {
+        if due != self.due {
+            self.backlog.due = Some(due.clone());
+            self.due = due;
+            self.send();
+        }
+    }
+
+    /// Which Service ports have no connection any more that could return.
+    pub fn home(&self) -> impl Iterator<Item = Home> {
+        self.home.try_iter()
+    }
+
+    fn send(&mut self) {
         if self.backlog.is_empty() {
             return;
         }
         match self.queue.try_send(std::mem::take(&mut self.backlog)) {
-            Err(TrySendError::Full(stale)) if stale.len() <= BACKLOG => self.backlog = stale,
-            Err(TrySendError::Full(_)) => {
+            Err(TrySendError::Full(order)) if order.stale.len() <= BACKLOG => self.backlog = order,
+            Err(TrySendError::Full(order)) => {
+                self.backlog.due = order.due;
                 self.figures.failures.fetch_add(1, Relaxed);
                 warn!("endpoints go faster than their sockets can be ended; some sockets stay");
             }
@@ -116,32 +160,6 @@ impl SocketTerminator {
         drop(self.queue);
         // Nothing is ever sent: either the thread ends, or the wait times out.
         let _ = self.done.recv_timeout(LAST);
-    }
-}
-
-/// Why sockets, or some of them, cannot be ended.
-#[derive(Debug, thiserror::Error)]
-pub enum Obstacle {
-    /// The kernel does not support it.
-    #[error("{0}")]
-    Kernel(String),
-    /// The sockets of these processes cannot be found.
-    #[error(
-        "{0} processes cannot be seen from here: it takes the host's pid namespace (hostPID) and \
-         CAP_SYS_PTRACE"
-    )]
-    Hidden(usize),
-    /// Namespaces that cannot be entered.
-    #[error(
-        "going into other network namespaces takes CAP_SYS_ADMIN, and opening others' sockets \
-             CAP_SYS_PTRACE"
-    )]
-    Forbidden,
-}
-
-impl From<Unable> for Obstacle {
-    fn from(unable: Unable) -> Self {
-        Self::Kernel(unable.to_string())
     }
 }
 
@@ -185,6 +203,8 @@ pub struct EndedSockets {
     pub ended: [AtomicU64; 2],
     /// Failed attempts to find or end sockets.
     pub failures: AtomicU64,
+    /// Of connections that return to a nearer tier.
+    pub returning: Arc<Returning>,
 }
 
 struct Worker {
@@ -225,37 +245,47 @@ impl Worker {
         Some(worker)
     }
 
-    fn work(mut self, queue: &Receiver<Stale>) {
+    fn work(mut self, queue: &Receiver<Order>, mut homeward: Homeward) {
         let mut pause = GATHER;
-        // Sockets that connected early, while kube-proxy may translate what they send.
+        // Sockets that connected early, while kube-proxy may translate what they send, and when to look again.
         let mut waiting = Stale::default();
+        let mut again: Option<Instant> = None;
         loop {
-            let received = match waiting.is_empty() {
-                true => queue.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                false => queue.recv_timeout(KUBE_PROXY),
+            let next = [again, homeward.next()].into_iter().flatten().min();
+            let received = match next {
+                None => queue.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(at) => queue.recv_timeout(at.saturating_duration_since(Instant::now())),
             };
             let mut stale = match received {
-                Ok(stale) => stale,
+                Ok(Order { stale, due }) => {
+                    due.into_iter().for_each(|due| homeward.set(due));
+                    stale
+                }
                 Err(RecvTimeoutError::Timeout) => Stale::default(),
                 Err(RecvTimeoutError::Disconnected) => break,
             };
-            thread::sleep(pause);
-            let began = Instant::now();
-            while let Ok(more) = queue.try_recv() {
-                stale.merge(more);
+            if !stale.is_empty() || again.is_some_and(|at| at <= Instant::now()) {
+                thread::sleep(pause);
+                let began = Instant::now();
+                while let Ok(Order { stale: more, due }) = queue.try_recv() {
+                    stale.merge(more);
+                    due.into_iter().for_each(|due| homeward.set(due));
+                }
+                stale.merge(std::mem::take(&mut waiting));
+                if stale.has_early() && Traces::look() != Traces::default() {
+                    waiting.add_early(stale.take_early());
+                }
+                again = (!waiting.is_empty()).then(|| Instant::now() + KUBE_PROXY);
+                if !stale.is_empty() {
+                    if let Err(error) = self.sweep(&stale) {
+                        self.figures.failures.fetch_add(1, Relaxed);
+                        warn!("sockets to endpoints that are gone cannot be looked for: {error}");
+                    }
+                    pause = GATHER.max(began.elapsed() * IDLE);
+                }
             }
-            stale.merge(std::mem::take(&mut waiting));
-            if stale.has_early() && Traces::look() != Traces::default() {
-                waiting.add_early(stale.take_early());
-            }
-            if stale.is_empty() {
-                continue;
-            }
-            if let Err(error) = self.sweep(&stale) {
-                self.figures.failures.fetch_add(1, Relaxed);
-                warn!("sockets to endpoints that are gone cannot be looked for: {error}");
-            }
-            pause = GATHER.max(began.elapsed() * IDLE);
+            let Options { pin_dir, cgroup_root, .. } = &self.options;
+            homeward.go_on(Places { pin_dir, cgroup_root }, &self.switcher);
         }
     }
 

@@ -74,3 +74,9 @@ pub(super) const EVACUATE: &str = concat!(
 /// Failures in a row (1–15), a time of 1 s to 10 min, and a percentage; the last two may be absent.
 pub(super) const EJECTION: &str =
     r"^([1-9]|1[0-5])(, *(([1-9][0-9]?|[1-5][0-9]{2}|600)s|([1-9]|10)m)(, *([1-9][0-9]?|100)%)?)?$";
+
+/// A time of 5 s to 24 h, or `off`.
+pub(super) const RETURN: &str = concat!(
+    r"^(off|([5-9]|[1-9][0-9]{1,3}|[1-7][0-9]{4}|8[0-5][0-9]{3}|86[0-3][0-9]{2}|86400)s|",
+    r"([1-9][0-9]{0,2}|1[0-3][0-9]{2}|14[0-3][0-9]|1440)m|([1-9]|1[0-9]|2[0-4])h)$"
+);

@@ -9,7 +9,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::patterns::{EJECTION, EVACUATE, KEY, NUMBERS, SHARE, SPILL, WEIGHTS};
+use super::patterns::{EJECTION, EVACUATE, KEY, NUMBERS, RETURN, SHARE, SPILL, WEIGHTS};
 use super::rules::{
     each_key_has_a_weight, numbers_fit, prefixes_fit, prefixes_of_weights_fit, says_something,
     star_is_last, weights_count, weights_or_spill,
@@ -149,6 +149,11 @@ pub struct Rules {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 8192), regex(pattern = EVACUATE))]
     pub evacuate: Option<String>,
+    /// Ends idle TCP connections to a wider tier when a nearer one has been in force for so long, such as
+    /// `10m`; `off`: never.
+    #[serde(rename = "return", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(max = 16), regex(pattern = RETURN))]
+    pub return_after: Option<String>,
     /// `intended`: nodes without an endpoint are no cause for a Warning.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 16), regex(pattern = "^intended$"))]
@@ -183,6 +188,7 @@ impl From<Rules> for PolicySources {
             weights: rules.weights.map(Into::into),
             ejection: rules.ejection.map(Into::into),
             evacuate: rules.evacuate.map(Into::into),
+            return_after: rules.return_after.map(Into::into),
             refusal: rules.refusal.map(Into::into),
             direct: rules.direct.map(Into::into),
             handle: rules.handle.map(|handle| handle.to_string().into()),

@@ -135,6 +135,15 @@ pub(crate) fn said(cluster: &Cluster, me: &str, service: &Service, only_opted_in
             _ => errors += 1,
         }
     }
+    if let Some((who, text)) = first(|said| said.return_after.as_deref()) {
+        let any = source != "none" || service.policy.hints_asked;
+        let tcp = service.ports.iter().any(|one| one.protocol == Protocol::Tcp);
+        errors += match text.trim() {
+            "off" => 0,
+            "10m" | "5 s" | "24h" => usize::from(who == "the Service" && !(any && tcp)),
+            _ => 1,
+        };
+    }
     let mut intended = false;
     if let Some((_, text)) = first(|said| said.refusal.as_deref()) {
         intended = text.trim() == "intended";

@@ -123,6 +123,7 @@ pub(super) fn route(
         failures: 0,
         affinity_seconds: None,
         serving: Vec::new(),
+        homeward: None,
         consistent: false,
         nodes: Arc::default(),
         name: "".into(),

@@ -231,6 +231,23 @@ impl<L: Layout> FamilyMaps<L> {
         Ok(matches!(self.head(frontend)?, Now::Head(head) if head.count > 0))
     }
 
+    /// Whether a frontend leads to endpoints, and never to this one; `false` if every read overlapped with a write.
+    pub(crate) fn avoids(
+        &self,
+        frontend: &Frontend,
+        endpoint: SocketAddr,
+    ) -> Result<bool, StoreError> {
+        let Some(key) = Self::key(frontend) else { return Ok(false) };
+        let Some(record) = found(L::SERVICES, self.services.get(&Raw(key), 0))? else {
+            return Ok(false);
+        };
+        let placed = self.placed(&key, record)?;
+        Ok(placed.is_some_and(|Placed { entry, .. }| {
+            let mut row = entry.row.iter();
+            entry.count > 0 && !entry.row.is_empty() && row.all(|one| one.address() != endpoint)
+        }))
+    }
+
     fn head(&self, frontend: &Frontend) -> Result<Now, StoreError> {
         let Some(key) = Self::key(frontend) else { return Ok(Now::Absent) };
         let index = || found(L::SERVICES, self.services.get(&Raw(key), 0));

@@ -1,4 +1,5 @@
-//! Reads whether an endpoint serves a frontend now, for the socket terminator, which acts later.
+//! Reads whether an endpoint serves a frontend now, and whether new connections get it, for the socket
+//! terminator, which acts later.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -31,6 +32,18 @@ impl Members {
         match frontend.family() {
             Family::V4 => self.v4.has_endpoints(frontend),
             Family::V6 => self.v6.has_endpoints(frontend),
+        }
+    }
+
+    /// Whether new connections to a frontend have endpoints, and never this one; `false` if every read overlapped
+    /// with a write.
+    ///
+    /// # Errors
+    /// A map cannot be read.
+    pub fn avoids(&self, frontend: &Frontend, endpoint: SocketAddr) -> Result<bool, StoreError> {
+        match frontend.family() {
+            Family::V4 => self.v4.avoids(frontend, endpoint),
+            Family::V6 => self.v6.avoids(frontend, endpoint),
         }
     }
 

@@ -52,6 +52,8 @@ pub(super) struct Annotations {
     ejection: Option<Text>,
     #[serde(rename = "topo-lb.io/evacuate")]
     evacuate: Option<Text>,
+    #[serde(rename = "topo-lb.io/return")]
+    return_after: Option<Text>,
     #[serde(rename = "topo-lb.io/refusal")]
     refusal: Option<Text>,
     #[serde(rename = "topo-lb.io/direct")]
@@ -438,6 +440,7 @@ impl Annotations {
             weights: shared(&self.weights, LONGEST_LIST),
             ejection: shared(&self.ejection, LONGEST),
             evacuate: shared(&self.evacuate, LONGEST_LIST),
+            return_after: shared(&self.return_after, LONGEST),
             refusal: shared(&self.refusal, LONGEST),
             direct: shared(&self.direct, LONGEST),
             direct_return: shared(&self.direct_return, LONGEST),
