@@ -107,7 +107,7 @@ pub(super) fn reads<'a>(
     });
     // Host names are assumed to equal Node names, as above.
     let are_names = here.label(HOSTNAME) == Some(here.name);
-    let mut asked = asked.filter(|&key| !(key == HOSTNAME && are_names) && !only_local);
+    let mut asked = asked.filter(|&key| !(only_local || key == HOSTNAME && are_names));
     let evacuated = asked.find(|key| elsewhere(&|endpoint| endpoint.label(key).is_none()));
     inside.into_iter().chain(policy.external).find_map(read).or(weighed).or(evacuated)
 }
