@@ -42,7 +42,6 @@ const SOON: Duration = Duration::from_secs(20);
 /// Where a node answers load balancers.
 const HEALTH: u16 = 10_256;
 const PAGE: &str = "docs/bad-days.md";
-const TEST: &str = "evacuation::a_zone_is_emptied_and_comes_back_as_the_page_says";
 
 struct Stage<'a> {
     cluster: &'a Cluster,
@@ -136,7 +135,11 @@ fn within_zones(body: impl FnOnce(&mut Stage<'_>) -> Result<()>) -> Result<()> {
 
 #[test]
 fn a_zone_is_emptied_and_comes_back_as_the_page_says() -> Result<()> {
-    let page = marked(PAGE, TEST)?.commands;
+    let page = marked(
+        "docs/bad-days.md",
+        "evacuation::a_zone_is_emptied_and_comes_back_as_the_page_says",
+    )?
+    .commands;
     // The rehearsal, the evacuation and what is evacuated, the return.
     let mut blocks = page.lines();
     let mut line = |begin: &str| {

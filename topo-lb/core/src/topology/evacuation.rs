@@ -185,8 +185,12 @@ pub(super) struct Leaving {
 }
 
 impl Leaving {
-    /// What leaves of all candidates of a Service port and family.
-    pub(super) fn of(evacuations: &[Evacuation<'_>], candidates: &[Candidate<'_>]) -> Self {
+    /// What leaves of all candidates of a Service port and family. `alive`: all but those that do not answer.
+    pub(super) fn of(
+        evacuations: &[Evacuation<'_>],
+        candidates: &[Candidate<'_>],
+        alive: &[usize],
+    ) -> Self {
         let by = |forced_only: bool| -> Vec<bool> {
             let counts = evacuations.iter().filter(|it| it.force || !forced_only);
             let counts: Vec<_> = counts.collect();
@@ -194,13 +198,9 @@ impl Leaving {
                 |one: &Candidate<'_>| counts.iter().any(|it| it.label_of(one.site).is_some());
             candidates.iter().map(leaves).collect()
         };
-        if evacuations.is_empty() {
-            return Self::default();
-        }
         let leaves = by(false);
-        let all: Vec<usize> = (0..candidates.len()).collect();
-        let staying: Vec<usize> = all.iter().copied().filter(|&one| !leaves[one]).collect();
-        let (stock, usable) = candidate::usable(candidates, &all);
+        let staying: Vec<usize> = alive.iter().copied().filter(|&one| !leaves[one]).collect();
+        let (stock, usable) = candidate::usable(candidates, alive);
         let (left_stock, left) = candidate::usable(candidates, &staying);
         let is_touched = usable.iter().any(|&one| leaves[one]);
         // Endpoints that drain are about to go themselves.

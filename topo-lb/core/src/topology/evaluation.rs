@@ -118,9 +118,17 @@ impl<'a> Evaluation<'a> {
         let near: Vec<usize> = (0..candidates.len())
             .filter(|&index| !only_local || candidates[index].site.is_on(here.name))
             .collect();
-        let leaving = match only_local {
+        let evacuations = if only_local { &[] } else { by.evacuations };
+        // Who answers, of all.
+        let mut alive = near.clone();
+        let leaving = match evacuations.is_empty() {
             true => Leaving::default(),
-            false => Leaving::of(by.evacuations, &candidates),
+            false => {
+                let usable = candidate::usable(&candidates, &near).1;
+                let dead = dead::divide(state, (service, port), &candidates, usable).1;
+                alive.retain(|one| !dead.contains(one));
+                Leaving::of(evacuations, &candidates, &alive)
+            }
         };
         let staying: Vec<usize> = near.iter().copied().filter(|&one| !leaving.has(one)).collect();
         let (stock, usable) = candidate::usable(&candidates, &staying);
@@ -137,7 +145,7 @@ impl<'a> Evaluation<'a> {
             choose(state, rules, hinted, here, &candidates, &usable, stock)
         };
         let picked = match leaving.is_any() {
-            true => picked.or_allowed(state, by, here, &candidates, [&near, &usable]),
+            true => picked.or_allowed(state, by, here, &candidates, [&alive, &usable]),
             false => picked,
         };
 
