@@ -1,6 +1,6 @@
 //! `topo-lb evacuate` and `topo-lb restore`: writes and deletes evacuations of the whole cluster.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::SystemTime;
 
@@ -8,12 +8,14 @@ use anyhow::{Context as _, bail};
 use k8s_openapi::jiff::{self, Timestamp};
 use serde_json::json;
 use topo_lb::cli::{EvacuateArgs, Output, RestoreArgs, WriteArgs, kube_target, name};
+use topo_lb_common::selection::SPILL_ONE;
 use topo_lb_core::cluster::State;
 use topo_lb_core::explain::{empty, some};
 use topo_lb_core::topology::evacuation::{Evacuation, object_name};
 use topo_lb_core::topology::label::ZONE;
 use topo_lb_core::what_if::{self, Proxied};
 use topo_lb_kube::evacuation;
+use topo_lb_kube::source::clock::now;
 use topo_lb_kube::source::kube::{Server, connect, in_words};
 
 use crate::block_on;
@@ -37,11 +39,15 @@ pub(crate) fn run_evacuate(args: &EvacuateArgs) -> anyhow::Result<ExitCode> {
         options += "; force=true";
     }
     let text = |labels: &str| format!("{labels}{options}");
-    Evacuation::read(&text(&args.labels[0]))?;
+    let all = text(&args.labels.join(","));
+    Evacuation::read(&all)?;
+    if args.ramp.is_some() && args.duration.is_none() {
+        bail!("a ramp begins at an end: say when it ends with --for, or give --ramp to `restore`");
+    }
 
     let state = cluster(read_api_server(&target(), false)?.updates, "");
     for label in args.labels.iter().filter(|_| !args.force) {
-        if let Some(why) = unknown(label, &state) {
+        if let Some(why) = unknown(split(label), &state) {
             bail!("{why}; nothing is written. --force writes it all the same");
         }
     }
@@ -63,9 +69,8 @@ pub(crate) fn run_evacuate(args: &EvacuateArgs) -> anyhow::Result<ExitCode> {
             anyhow::Ok(())
         })??;
     }
-    let all = text(&args.labels.join(","));
     let mut after = state.clone();
-    what_if::evacuate(&mut after, &all);
+    what_if::evacuate(&mut after, &all)?;
     let (before, after) = (Proxied::of(state, scope), Proxied::of(after, scope));
     let report = what_if::compare(&before, &after, ZONE, &BTreeSet::new(), None);
     let code = rehearse(args.output, [&before, &after], &all, report, &BTreeSet::new())?;
@@ -86,7 +91,13 @@ pub(crate) fn run_restore(args: &RestoreArgs) -> anyhow::Result<ExitCode> {
             };
             match &args.ramp {
                 Some(ramp) => {
-                    let text = returning(text, ramp)?;
+                    let Some(text) = returning(text, ramp)? else {
+                        eprintln!(
+                            "{}: {label} has ended, or comes back already: {text}",
+                            name::called()
+                        );
+                        continue;
+                    };
                     let written = evacuation::write(&server, &name, &text).await;
                     written.map_err(|error| refused(&error))?;
                     eprintln!("{}: {label} comes back within {ramp}", name::called());
@@ -103,10 +114,13 @@ pub(crate) fn run_restore(args: &RestoreArgs) -> anyhow::Result<ExitCode> {
     if missing.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    let there: Vec<&str> = there.iter().map(|(_, text)| text.as_str()).collect();
+    let there: Vec<String> =
+        there.iter().map(|(name, text)| format!("{text} (ClusterTopologyPolicy {name})")).collect();
     let known = match &there[..] {
         [] => "nothing is".to_owned(),
-        some_of_it => some(some_of_it.iter().copied(), 5),
+        all => {
+            some(all.iter().map(String::as_str), 5) + "; `kubectl delete` ends what others wrote"
+        }
     };
     bail!("{} is not evacuated by this command; what is: {known}", missing.join(", "))
 }
@@ -125,11 +139,23 @@ fn list(args: &EvacuateArgs) -> anyhow::Result<ExitCode> {
     }
     print(args.output, &rows, || {
         let mut table = empty(colours());
-        table.set_header(["POLICY", "EVACUATES"]);
-        table.add_rows(found.iter().map(|(name, text)| [name, text]));
+        table.set_header(["POLICY", "EVACUATES", "STATE"]);
+        table.add_rows(
+            found.iter().map(|(name, text)| [name.as_str(), text.as_str(), state_of(text)]),
+        );
         table.to_string()
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether an evacuation holds, by this machine's clock.
+fn state_of(text: &str) -> &'static str {
+    match Evacuation::read(text).map(|it| it.share(Some(now())).parts()) {
+        Err(_) => "ignored: it breaks a rule",
+        Ok(SPILL_ONE) => "in force",
+        Ok(0) => "ended",
+        Ok(_) => "comes back",
+    }
 }
 
 async fn of(target: &WriteArgs) -> anyhow::Result<Server> {
@@ -151,40 +177,50 @@ fn refused(error: &kube::Error) -> anyhow::Error {
 /// The moment that is so much later than now.
 fn after(duration: &str) -> anyhow::Result<Timestamp> {
     let ramp = format!("a=b; ramp={duration}");
-    let later = SystemTime::now() + Evacuation::read(&ramp)?.ramp;
+    let time = Evacuation::read(&ramp)?.ramp;
+    if time.is_zero() {
+        bail!("--for 0s would end it before it begins");
+    }
+    let later = SystemTime::now() + time;
     Ok(Timestamp::try_from(later)?.round(jiff::Unit::Second)?)
 }
 
-/// The text of an evacuation that ends now, and returns within `ramp`.
-fn returning(text: &str, ramp: &str) -> anyhow::Result<String> {
-    let kept = text.split(';').map(str::trim);
+/// The text of an evacuation that ends now, and returns within `ramp`; `None`: it has ended, or does so already.
+fn returning(text: &str, ramp: &str) -> anyhow::Result<Option<String>> {
+    let now = Timestamp::now().round(jiff::Unit::Second).context("the clock of this machine")?;
+    let until = Evacuation::read(text)?.until;
+    if until.is_some_and(|until| until <= now.as_second()) {
+        return Ok(None);
+    }
     let is_replaced =
         |one: &str| ["until", "ramp"].contains(&one.split('=').next().unwrap_or("").trim());
+    let kept = text.split(';').map(str::trim);
     let kept: Vec<&str> = kept.filter(|one| !one.is_empty() && !is_replaced(one)).collect();
-    let now = Timestamp::now().round(jiff::Unit::Second).context("the clock of this machine")?;
-    Ok(format!("{}; until={now}; ramp={ramp}", kept.join("; ")))
+    Ok(Some(format!("{}; until={now}; ramp={ramp}", kept.join("; "))))
 }
 
 /// The name of the policy for `LABEL=VALUE`.
 fn named(label: &str) -> String {
+    let (key, value) = split(label);
+    object_name(key, value)
+}
+
+/// Label and value.
+fn split(label: &str) -> (&str, &str) {
     let (key, value) = label.split_once('=').unwrap_or((label, ""));
-    object_name(key.trim(), value.trim())
+    (key.trim(), value.trim())
 }
 
 /// That no Node has a label with this value, and which values there are.
-fn unknown(label: &str, state: &State) -> Option<String> {
-    let (key, value) = label.split_once('=')?;
-    let (key, value) = (key.trim(), value.trim());
-    let mut values: BTreeMap<&str, usize> = BTreeMap::new();
+pub(crate) fn unknown((key, value): (&str, &str), state: &State) -> Option<String> {
+    let mut values: BTreeSet<&str> = BTreeSet::new();
     for (_, labels) in state.nodes() {
-        if let Some(own) = labels.get(key) {
-            *values.entry(own).or_default() += 1;
-        }
+        values.extend(labels.get(key).map(|own| &**own));
     }
-    if values.contains_key(value) {
+    if values.contains(value) {
         return None;
     }
-    let values: Vec<&str> = values.into_keys().collect();
+    let values: Vec<&str> = values.into_iter().collect();
     Some(match &values[..] {
         [] => format!("no Node has the label {key}"),
         values => {

@@ -17,6 +17,7 @@ use topo_lb_core::what_if::{self, Chosen, Figures, Proxied, Report, SettingError
 use topo_lb_kube::source::Listing;
 
 use crate::block_on;
+use crate::evacuating::unknown;
 use crate::printing::{colours, print};
 use crate::reading::{cluster, known_scope, read_api_server, read_manifests, say_skipped};
 
@@ -55,7 +56,12 @@ pub(crate) fn run_plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
         None => before.clone(),
     };
     if let Some(text) = &args.without {
-        what_if::evacuate(&mut after, text);
+        if let Some(why) =
+            Evacuation::read(text)?.labels.iter().find_map(|it| unknown(*it, &before))
+        {
+            bail!("--without: {why}");
+        }
+        what_if::evacuate(&mut after, text)?;
     }
     what_if::apply(&mut after, &args.set).map_err(|error| match error {
         SettingError::NoService(_) => anyhow!("--set: {error}; create it in a file for --to"),

@@ -64,7 +64,7 @@ pub(crate) fn known_scope(args: &ScopeArgs, target: Option<KubeTarget>) -> Optio
 /// The state of a whole cluster, as `node` sees it.
 pub(crate) fn cluster(updates: Vec<Update>, node: &str) -> State {
     let mut state = State::default();
-    let time = Update::Time { now: now(), ends: true };
+    let time = Update::Time(now());
     for update in updates.into_iter().chain([time]) {
         // The state was empty: everything has changed.
         let _ = state.apply(update, node);

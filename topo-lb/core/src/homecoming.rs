@@ -30,6 +30,18 @@ pub struct Way {
     pub wide: Arc<[SocketAddr]>,
 }
 
+/// For how long nobody is to have spoken on a connection that ends, at most: who streams an answer in parts, or holds a
+/// transaction open, is seldom silent for longer.
+pub const SILENCE: Duration = Duration::from_secs(60);
+
+impl Way {
+    /// For how long nobody is to have spoken on a connection that ends.
+    #[must_use]
+    pub fn silence(&self) -> Duration {
+        self.after.min(SILENCE)
+    }
+}
+
 /// A Service port in one family.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {

@@ -162,9 +162,16 @@ impl Reconciler {
         if said.peek().is_none() || before == Some(now) {
             return false;
         }
-        let ends = said.any(|text| topology::evacuation::turns(text, &self.node, before, now));
+        let turns = |text: &str| topology::evacuation::turns(text, &self.node, before, now);
+        let ids = match said.any(turns) {
+            true => self.state.asking(|policy| policy.evacuate.as_deref().is_some_and(turns)),
+            false => Vec::new(),
+        };
         drop(said);
-        self.observe(Update::Time { now, ends })
+        self.observe(Update::Time(now));
+        let is_change = !ids.is_empty();
+        self.changed.extend(ids);
+        is_change
     }
 
     /// How many objects evacuate something on this node now.

@@ -204,7 +204,7 @@ fn the_page_says_who_refuses_who_stays_and_who_carries_more() {
     all.services.extend([soft, only]);
     let before = all.state("");
     let mut after = before.clone();
-    what_if::evacuate(&mut after, ZONE_B);
+    what_if::evacuate(&mut after, ZONE_B).unwrap();
     let (before, after) = (Proxied::of(before, Scope::All), Proxied::of(after, Scope::All));
     let report = what_if::compare(&before, &after, Z, &std::collections::BTreeSet::new(), None);
     let evacuation = topo_lb_core::topology::evacuation::Evacuation::read(ZONE_B).unwrap();

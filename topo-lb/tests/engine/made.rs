@@ -174,7 +174,7 @@ impl Cluster {
             let _ = state.apply(update, this_node);
         }
         if let Some(now) = self.now {
-            let _ = state.apply(Update::Time { now, ends: true }, this_node);
+            let _ = state.apply(Update::Time(now), this_node);
         }
         state
     }

@@ -33,7 +33,7 @@ impl Last {
             Update::LocalAddresses(_)
             | Update::KnownNodes(_)
             | Update::ZoneRegion(_)
-            | Update::Time { .. }
+            | Update::Time(_)
             | Update::Ejections(_)
             | Update::ServiceEjections(..)
             | Update::Island(_) => {}

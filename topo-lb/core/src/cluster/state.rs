@@ -128,12 +128,7 @@ impl State {
             Update::LocalAddresses(all) => self.put_local(all, &mut changed),
             Update::KnownNodes(known) => self.known_nodes = known,
             Update::ZoneRegion(one) => self.put_region(one, &mut changed),
-            Update::Time { now, ends } => {
-                self.now = Some(now);
-                if ends {
-                    changed.services.extend(self.asking(|policy| policy.evacuate.is_some()));
-                }
-            }
+            Update::Time(now) => self.now = Some(now),
             Update::Ejections(all) => self.put_ejections(all, &mut changed),
             Update::Island(island) => {
                 let all = Ejections { island, ..self.ejections.clone() };
@@ -315,7 +310,7 @@ impl State {
     }
 
     /// The Services for which some object says such a thing.
-    fn asking(&self, says: impl Fn(&PolicySources) -> bool) -> Vec<ServiceId> {
+    pub fn asking(&self, says: impl Fn(&PolicySources) -> bool) -> Vec<ServiceId> {
         let is_said_above = self.policies.sources().any(&says);
         let asks = |service: &&Arc<Service>| {
             let above = || self.policies.above(service).iter().any(|it| says(it.policy()));

@@ -137,14 +137,9 @@ pub enum Update {
     KnownNodes(KnownNodes),
     /// The region of a zone, as a source learns it that does not send all Nodes.
     ZoneRegion(ZoneRegion),
-    /// What time it is, in seconds since 1970, UTC. Evacuations end by it; `ends`: one does, or holds again, on
-    /// this node.
-    Time {
-        /// The time.
-        now: i64,
-        /// Whether that changes what holds.
-        ends: bool,
-    },
+    /// What time it is, in seconds since 1970, UTC. Evacuations end by it: who sends it says which Services that
+    /// changes.
+    Time(i64),
     /// All endpoints that this node ejects.
     Ejections(Ejections),
     /// What this node ejects of one Service now; perhaps nothing.

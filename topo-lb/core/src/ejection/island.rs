@@ -102,8 +102,10 @@ struct Endpoint {
     verdict: Verdict,
     /// It has answered this node once.
     was_reached: bool,
-    /// What spoke against it last was a refusal.
-    refuses: bool,
+    /// Connects of this node's clients to it have failed.
+    fails: bool,
+    /// That they fail is not in what was said of it.
+    is_unsaid: bool,
     /// Probes of another round count no more.
     round: u64,
     /// How many probes of this round have begun.
@@ -132,8 +134,10 @@ pub struct Island {
     /// The ends of the phases that have one.
     times: BTreeSet<(Instant, SocketAddr)>,
     /// Endpoints that wait for their next probe, and those in doubt. They may have another phase meanwhile.
-    waiting: Turns<SocketAddr>,
-    in_doubt: Turns<SocketAddr>,
+    waiting: Turns<(u64, SocketAddr)>,
+    in_doubt: Turns<(u64, SocketAddr)>,
+    /// How many have waited so far: of a Service, who has waited longest is first.
+    waited: u64,
     rates: [Rate; 2],
     rounds: u64,
     random: u64,
@@ -150,6 +154,7 @@ impl Island {
             times: BTreeSet::new(),
             waiting: Turns::default(),
             in_doubt: Turns::default(),
+            waited: 0,
             rates: [Rate::new(BURST, PAUSE, now); 2],
             // What comes of probes of an earlier island counts no more.
             rounds: seed >> 1,
@@ -179,9 +184,11 @@ impl Island {
         }
     }
 
-    /// Probes an endpoint next, as connects to it failed.
+    /// Probes an endpoint next, as connects of this node's clients to it failed.
     pub fn suspect(&mut self, endpoint: SocketAddr, now: Instant) {
-        if let Some(Endpoint { phase: Phase::Rests(_), .. }) = self.endpoints.get(&endpoint) {
+        let Some(one) = self.endpoints.get_mut(&endpoint) else { return };
+        one.is_unsaid |= !std::mem::replace(&mut one.fails, true);
+        if let Phase::Rests(_) = one.phase {
             self.set(endpoint, Phase::Rests(now));
         }
     }
@@ -211,7 +218,7 @@ impl Island {
             };
             let wanted = if place == 0 { Phase::Waits } else { Phase::InDoubt };
             while self.rates[place].next(now) <= now
-                && let Some((_, address)) = queue(self)
+                && let Some((_, (_, address))) = queue(self)
             {
                 let phase = self.endpoints.get(&address).map(|one| one.phase);
                 if phase == Some(wanted) {
@@ -228,18 +235,17 @@ impl Island {
         let address = probe.endpoint;
         let found = self.endpoints.get_mut(&address).filter(|one| one.round == probe.round);
         let Some(one) = found else { return Vec::new() };
-        let before = (one.verdict, one.was_reached, one.refuses);
+        let before = (one.verdict, one.was_reached);
         match answer {
             Answer::Unasked => {}
             Answer::Accepted => {
-                (one.verdict, one.was_reached, one.refuses) = (Verdict::Alive, true, false);
+                (one.verdict, one.was_reached, one.fails) = (Verdict::Alive, true, false);
                 let took = now.saturating_duration_since(probe.begun);
                 one.soon = (2 * took).clamp(SOON[0], SOON[1]);
             }
             Answer::Refused | Answer::Silent => {
                 let is_refusal = answer == Answer::Refused;
                 one.against = one.against.saturating_add(if is_refusal { REFUSED } else { SILENT });
-                one.refuses = is_refusal;
                 let is_dead = one.verdict == Verdict::Dead || one.against >= ENOUGH;
                 if !is_dead {
                     // A refusal is an answer of its host: no need to wait whether one comes.
@@ -251,10 +257,11 @@ impl Island {
                 one.verdict = Verdict::Dead;
             }
         }
-        let after = (one.verdict, one.was_reached, one.refuses);
+        let after = (one.verdict, one.was_reached);
+        let is_unsaid = std::mem::take(&mut one.is_unsaid);
         let services = one.services.clone();
         self.rest(address, now);
-        if before == after {
+        if before == after && !is_unsaid {
             return Vec::new();
         }
         for service in &services {
@@ -263,10 +270,10 @@ impl Island {
         services
     }
 
-    /// The endpoints of a Service that are dead, sorted: none, where no other endpoint answers that could show
-    /// that the way there is open. Where policies of the network keep this host from Pods of other nodes, it
-    /// may reach those of its own: so silence of a far one counts if it has answered before, or another far one
-    /// does.
+    /// The endpoints of a Service that are dead, sorted: none, where no other endpoint answers. Policies of the
+    /// network may keep this host from some Pods of other nodes, by silence or by a refusal, while its clients
+    /// reach them. So a far one is dead only if it has answered this host before, or if connects of clients to it
+    /// have failed.
     #[must_use]
     pub fn dead(&self, service: &ServiceId) -> Arc<[SocketAddr]> {
         let mut all = BTreeSet::new();
@@ -276,13 +283,11 @@ impl Island {
                 group.iter().filter_map(of)
             };
             let is_far = |one: &Watched| one.locality != Locality::Node;
-            let mut alive = known().filter(|(_, it)| it.verdict == Verdict::Alive).peekable();
-            if alive.peek().is_none() {
+            if !known().any(|(_, it)| it.verdict == Verdict::Alive) {
                 continue;
             }
-            let far_answers = alive.any(|(one, _)| is_far(&one));
             let dead = known().filter(|(one, it)| {
-                let is_shown = it.refuses || it.was_reached || !is_far(one) || far_answers;
+                let is_shown = it.was_reached || it.fails || !is_far(one);
                 it.verdict == Verdict::Dead && is_shown
             });
             all.extend(dead.map(|(one, _)| one.address));
@@ -343,7 +348,8 @@ impl Island {
             namespace: Arc::clone(namespace),
             verdict: Verdict::Unknown,
             was_reached: false,
-            refuses: false,
+            fails: false,
+            is_unsaid: false,
             round: self.rounds,
             begun: 0,
             against: 0,
@@ -380,7 +386,8 @@ impl Island {
             Phase::Asked(_) => self.doubt(address),
             _ if one.services.iter().all(sleeps) => self.set(address, Phase::Sleeps),
             _ => {
-                self.waiting.put(&one.services[0], address);
+                self.waited += 1;
+                self.waiting.put(&one.services[0], (self.waited, address));
                 self.set(address, Phase::Waits);
             }
         }
@@ -388,7 +395,8 @@ impl Island {
 
     fn doubt(&mut self, address: SocketAddr) {
         if let Some(one) = self.endpoints.get(&address) {
-            self.in_doubt.put(&one.services[0], address);
+            self.waited += 1;
+            self.in_doubt.put(&one.services[0], (self.waited, address));
             self.set(address, Phase::InDoubt);
         }
     }

@@ -9,14 +9,15 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use super::table::foot;
-use super::{Both, Proxied, Report, ServicePort};
+use super::{Both, Proxied, Report, ServicePort, TOPO_LB};
 use crate::cluster::{
     Change, ClusterTopologyPolicy, PolicyId, ServiceId, State, TopologyPolicy, Update,
 };
 use crate::explain::{empty, port_text, shown, shown_id, some};
 use crate::topology::decision::Status;
-use crate::topology::evacuation::Evacuation;
+use crate::topology::evacuation::{Evacuation, object_name};
 use crate::topology::label::HOSTNAME;
+use crate::topology::validation::Rule;
 use crate::topology::{Decision, NodesByLabel, Scope, decide};
 
 /// Most rows of each list on the page. JSON has all.
@@ -85,15 +86,24 @@ pub struct Busier {
     pub times: Option<f64>,
 }
 
-/// Evacuates the cluster of `state` by a policy that selects all Services. `text`: as in `topo-lb.io/evacuate`.
-pub fn evacuate(state: &mut State, text: &str) {
-    let mut policy = TopologyPolicy {
-        id: PolicyId { name: "without".into(), ..PolicyId::default() },
-        ..TopologyPolicy::default()
-    };
-    Arc::make_mut(&mut policy.policy).evacuate = Some(text.into());
-    let change = Change::Applied(ClusterTopologyPolicy(policy));
-    let _ = state.apply(Update::ClusterTopologyPolicy(change), "");
+/// Evacuates the cluster of `state` by policies that select all Services, one for each label, as `topo-lb evacuate`
+/// writes them; one that is there is replaced. `text`: as in `topo-lb.io/evacuate`.
+///
+/// # Errors
+/// The rule that the text breaks.
+pub fn evacuate(state: &mut State, text: &str) -> Result<(), Rule> {
+    let options = text.split_once(';').map_or("", |(_, options)| options);
+    for (key, value) in Evacuation::read(text)?.labels {
+        let mut policy = TopologyPolicy {
+            id: PolicyId { name: object_name(key, value).into(), ..PolicyId::default() },
+            ..TopologyPolicy::default()
+        };
+        let text = format!("{key}={value};{options}");
+        Arc::make_mut(&mut policy.policy).evacuate = Some(text.into());
+        let change = Change::Applied(ClusterTopologyPolicy(policy));
+        let _ = state.apply(Update::ClusterTopologyPolicy(change), "");
+    }
+    Ok(())
 }
 
 /// Rehearses what `evacuation` does, from the report of the same change.
@@ -115,14 +125,14 @@ pub fn rehearse(
     let of_each: Vec<_> = ids
         .par_iter()
         .filter(|id| !after.by_kube_proxy.contains(**id))
-        .map(|id| of_service([&before.state, &after.state], &nodes, id))
+        .map(|id| of_service([&before.state, &after.state], &nodes, id, evacuation))
         .collect();
     let mut rehearsal = Rehearsal {
         without: evacuation.labels.iter().map(|(key, value)| format!("{key}={value}")).collect(),
         nodes: after.state.nodes().filter(is_there).count(),
         endpoints: of_each.iter().map(|it| it.endpoints.len()).sum(),
         services: of_each.iter().filter(|it| !it.endpoints.is_empty()).count(),
-        refused: report.services.iter().filter_map(refused).collect(),
+        refused: report.services.iter().filter(is_ours).filter_map(refused).collect(),
         left_alone: of_each.iter().filter_map(|it| it.left_alone.clone()).collect(),
         tiers: of_each.into_iter().flat_map(|it| it.tiers).collect(),
         carried: carried(report),
@@ -139,15 +149,26 @@ struct OfService {
     tiers: Vec<Emptied>,
 }
 
-fn of_service([before, after]: [&State; 2], nodes: &NodesByLabel<'_>, id: &ServiceId) -> OfService {
+fn of_service(
+    [before, after]: [&State; 2],
+    nodes: &NodesByLabel<'_>,
+    id: &ServiceId,
+    evacuation: &Evacuation<'_>,
+) -> OfService {
     let mut found = OfService::default();
     let Some(service) = after.service(id) else { return found };
     let decisions = decide(after, "", Scope::All, id);
     for decision in &decisions {
-        let left =
-            decision.endpoints.iter().filter(|it| matches!(it.status, Status::Evacuated { .. }));
+        // What others evacuate, or leave alone, is not told here.
+        let is_own = |status: &Status<'_>| match status {
+            Status::Evacuated { key, value } => evacuation.labels.contains(&(*key, *value)),
+            _ => false,
+        };
+        let left = decision.endpoints.iter().filter(|it| is_own(&it.status));
         found.endpoints.extend(left.map(|it| it.address));
-        if decision.choices.iter().any(|choice| choice.evacuation_left_alone) {
+        let is_alone = |of: &Decision<'_>| of.choices.iter().any(|it| it.evacuation_left_alone);
+        let was_alone = || decide(before, "", Scope::All, id).iter().any(is_alone);
+        if is_alone(decision) && !was_alone() {
             found.left_alone = Some(shown_id(id));
         }
     }
@@ -184,6 +205,11 @@ fn name(port: &ServicePort<'_>) -> String {
     format!("{}/{} {}", shown(&port.namespace), shown(&port.name), port_text(&port.port))
 }
 
+/// Whether topo-lb serves it: kube-proxy evacuates nothing.
+fn is_ours(port: &&ServicePort<'_>) -> bool {
+    port.served.after.as_ref().is_some_and(|it| it.by == TOPO_LB)
+}
+
 fn refused(port: &ServicePort<'_>) -> Option<Refused> {
     let nodes = port.groups.iter().flat_map(|group| &group.newly_refused);
     let nodes: Vec<String> = nodes.map(|node| (*node).to_owned()).collect();
@@ -193,7 +219,8 @@ fn refused(port: &ServicePort<'_>) -> Option<Refused> {
 
 fn carried(report: &Report<'_>) -> BTreeMap<String, Both<f64>> {
     let mut carried: BTreeMap<String, Both<f64>> = BTreeMap::new();
-    for endpoint in report.services.iter().filter(|it| it.changes).flat_map(|it| &it.endpoints) {
+    let changed = report.services.iter().filter(is_ours).filter(|it| it.changes);
+    for endpoint in changed.flat_map(|it| &it.endpoints) {
         let sum = carried.entry(endpoint.value.unwrap_or_default().to_owned()).or_default();
         sum.before += endpoint.load.before;
         sum.after += endpoint.load.after;
@@ -213,7 +240,7 @@ fn busier(report: &Report<'_>) -> Vec<Busier> {
         };
         grown.map(busier).collect()
     };
-    let mut busier: Vec<Busier> = report.services.iter().flat_map(of).collect();
+    let mut busier: Vec<Busier> = report.services.iter().filter(is_ours).flat_map(of).collect();
     let times = |it: &Busier| it.times.unwrap_or(f64::MAX);
     busier.sort_by(|one, other| times(other).total_cmp(&times(one)));
     busier

@@ -67,6 +67,8 @@ struct Candidate {
     dialled: Frontend,
     endpoint: SocketAddr,
     key: Key,
+    /// How long nobody is to have spoken.
+    silence: Duration,
 }
 
 /// What is known of a socket: it does not change while it is connected.
@@ -322,7 +324,8 @@ impl Homeward {
                             continue;
                         }
                         finding.total[at] += 1;
-                        if activity.is_at_rest() {
+                        let silence = due.way.silence();
+                        if activity.is_at_rest(silence) {
                             let key = due.key.clone();
                             finding.ready[at].push(Candidate {
                                 cookie,
@@ -330,6 +333,7 @@ impl Homeward {
                                 dialled,
                                 endpoint,
                                 key,
+                                silence,
                             });
                         }
                     }
@@ -371,7 +375,7 @@ impl Homeward {
 
     /// Ends a connection, if it is still at rest, and new ones go elsewhere. Returns whether it did.
     fn end(&self, candidate: &Candidate) -> io::Result<bool> {
-        let Candidate { cookie, place, dialled, endpoint, .. } = candidate;
+        let Candidate { cookie, place, dialled, endpoint, silence, .. } = candidate;
         let Some(maps) = &self.maps else { return Ok(false) };
         let socket = match place.duplicate() {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(error),
@@ -394,7 +398,7 @@ impl Homeward {
             return Ok(false);
         }
         // Last: the application may use it at any time.
-        if !Activity::of(&socket)?.is_at_rest() {
+        if !Activity::of(&socket)?.is_at_rest(*silence) {
             return Ok(false);
         }
         Ok(shutdown(&socket, Shutdown::Both).is_ok())

@@ -5,13 +5,11 @@
 
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::time::Duration;
 
 use rustix::io::ioctl_fionread;
 
 use crate::netlink::head;
-
-/// How long neither side has sent a byte.
-pub(super) const IDLE_MS: u32 = 5_000;
 
 /// `TCP_ESTABLISHED`
 const ESTABLISHED: u8 = 1;
@@ -81,11 +79,11 @@ impl Activity {
         Ok(Self { info, unread: u32::try_from(ioctl_fionread(socket)?).unwrap_or(u32::MAX) })
     }
 
-    /// Whether nothing is on its way, nothing waits, nobody has spoken for [`IDLE_MS`], and nobody waits for an
-    /// answer.
-    pub(super) const fn is_at_rest(&self) -> bool {
+    /// Whether nothing is on its way, nothing waits, nobody has spoken for so long, and nobody waits for an answer.
+    pub(super) fn is_at_rest(&self, silence: Duration) -> bool {
         let TcpInfo { state, unacked, unsent, sent, received, .. } = self.info;
-        let is_silent = sent >= IDLE_MS && received >= IDLE_MS;
+        let is_silent =
+            [sent, received].into_iter().all(|it| Duration::from_millis(it.into()) >= silence);
         let has_nothing = unacked == 0 && unsent == 0 && self.unread == 0;
         state == ESTABLISHED && is_silent && has_nothing && self.peer_spoke_last()
     }
@@ -96,8 +94,11 @@ impl Activity {
     /// a rule, that of a request: an answer brings the acknowledgement of its request with it.
     const fn peer_spoke_last(&self) -> bool {
         let TcpInfo { sent, received, acked, data, .. } = self.info;
-        let is_unused = data[0] == 0 && data[1] == 0;
-        is_unused || received < sent || received == sent && acked >= received
+        // Of a peer that has said nothing, `received` is the time of its SYN-ACK.
+        match data {
+            [0, sent_any] => sent_any == 0,
+            _ => received < sent || received == sent && acked >= received,
+        }
     }
 }
 
@@ -105,9 +106,10 @@ impl Activity {
 mod tests {
     use std::io::{Read as _, Write as _};
     use std::net::{TcpListener, TcpStream};
-    use std::time::Duration;
 
     use super::*;
+
+    const SILENCE: Duration = Duration::from_secs(5);
 
     const AT_REST: TcpInfo = TcpInfo {
         state: ESTABLISHED,
@@ -145,6 +147,7 @@ mod tests {
             ),
             ("a request without an answer", TcpInfo { sent: 8_000, ..AT_REST }, 0, false),
             ("only requests", TcpInfo { data: [0, 1], sent: 8_000, ..AT_REST }, 0, false),
+            ("a request in the tick of the connect", TcpInfo { data: [0, 1], ..tick }, 0, false),
             ("it has just received", TcpInfo { received: 4_999, ..AT_REST }, 0, false),
             ("it has just sent", TcpInfo { sent: 4_999, received: 4_000, ..AT_REST }, 0, false),
             ("data in flight", TcpInfo { unacked: 1, ..AT_REST }, 0, false),
@@ -152,7 +155,7 @@ mod tests {
             ("data to read", AT_REST, 1, false),
             ("half closed", TcpInfo { state: 8, ..AT_REST }, 0, false),
         ] {
-            assert_eq!(Activity { info, unread }.is_at_rest(), at_rest, "{what}");
+            assert_eq!(Activity { info, unread }.is_at_rest(SILENCE), at_rest, "{what}");
         }
     }
 

@@ -115,7 +115,7 @@ async fn publish(
         while let Ok(Some(event)) = timeout_at(pause_ends, events.next()).await {
             cluster.take(event);
         }
-        let _ = cluster.state.apply(Update::Time { now: now(), ends: true }, "");
+        let _ = cluster.state.apply(Update::Time(now()), "");
         cluster.revision += 1;
         sender.send_replace(Arc::new(cluster.clone()));
         pause_ends = Instant::now() + PAUSE;

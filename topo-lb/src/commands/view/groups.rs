@@ -204,9 +204,10 @@ mod tests {
             Groups::of(state, ZONE, [].iter()).all.iter().map(|it| it.evacuated).collect()
         };
         assert_eq!(evacuated(&state), [false, false]);
-        what_if::evacuate(&mut state, "topology.kubernetes.io/zone=b; until=1970-01-01T00:16:40Z");
+        let text = "topology.kubernetes.io/zone=b; until=1970-01-01T00:16:40Z";
+        what_if::evacuate(&mut state, text).unwrap();
         for (now, wanted) in [(999, [false, true]), (1_000, [false, false])] {
-            let _ = state.apply(Update::Time { now, ends: true }, "");
+            let _ = state.apply(Update::Time(now), "");
             assert_eq!(evacuated(&state), wanted, "{now}");
         }
     }
