@@ -200,7 +200,7 @@ const PARTS: [(&str, &str, &[&str]); 9] = [
          event to the new value in the kernel's map, at 100 changes a second; a second start on \
          the maps of the first. With *policies*, no Service has one of its own: 50 TopologyPolicies \
          and 50 ClusterTopologyPolicies select them. *policy_seconds* is from the event of one that \
-         selects all of them to the last record, *evacuation_seconds* the same of one that empties a zone with endpoints of all, and *policy_failures* counts what failed of the \
+         selects all of them to the last record, *evacuation_seconds* the same of one that empties a zone, for the Services with endpoints there, and *policy_failures* counts what failed of the \
          connections of a client that connects to Services of it all the time. \
          *services_added_cpu_seconds* and *services_deleted_cpu_seconds* are the agent's processor time for so many Services \
          (*changed*) that come or go at once, when each of the others has had a connection. *maglev_build_ms* is the processor time to \

@@ -132,15 +132,22 @@ pub(crate) fn flip(
             let keys: &[&str] = if turn.is_multiple_of(2) { &ZONE } else { &ANY };
             server.change(CLUSTER_POLICIES, "MODIFIED", for_all(keys));
         };
-        // Each has endpoints in this zone.
         let evacuation = json!({"evacuate": "topology.kubernetes.io/zone=zone-0"});
         let evacuate = |turn: usize| {
             let kind = if turn.is_multiple_of(2) { "ADDED" } else { "DELETED" };
             let policy = policy("ClusterTopologyPolicy", "evacuate", evacuation.clone());
             server.change(CLUSTER_POLICIES, kind, policy);
         };
-        let turns = |change: &dyn Fn(usize)| flips(effort, agent, population, change);
-        let seconds = turns(&follow).and_then(|seconds| Ok((seconds, turns(&evacuate)?)));
+        let all: Vec<u32> = (0..population.services).collect();
+        let is_left = |service: &u32| {
+            let slices = population.slices(*service, |_| true);
+            let mut zones = slices.iter().flat_map(|it| it["endpoints"].as_array()).flatten();
+            let is_there = |one: &Value| one["zone"] == "zone-0";
+            zones.clone().any(is_there) && !zones.all(is_there)
+        };
+        let some: Vec<u32> = all.iter().copied().filter(is_left).collect();
+        let seconds = flips(effort, agent, &all, &follow);
+        let seconds = seconds.and_then(|it| Ok((it, flips(effort, agent, &some, &evacuate)?)));
         done.store(true, Ordering::Relaxed);
         (seconds, failures.join().unwrap_or(f64::INFINITY))
     });
@@ -165,21 +172,21 @@ fn connect_until(done: &AtomicBool, dialler: &mut Dialler, targets: Targets) -> 
     failures
 }
 
-/// The seconds of each change until the last Service has another record.
+/// The seconds of each change until the last of these Services has another record.
 fn flips(
     effort: Effort,
     agent: &Agent<'_>,
-    population: &Population,
+    services: &[u32],
     change: &dyn Fn(usize),
 ) -> Result<Sample> {
     let records = Records::open(agent)?;
     let mut seconds = Sample::default();
     for turn in 0..effort.of(2, 20) {
         let before: Vec<u32> =
-            (0..population.services).map(|service| records.of(service)).collect::<Result<_>>()?;
+            services.iter().map(|&service| records.of(service)).collect::<Result<_>>()?;
         let told = Instant::now();
         change(turn);
-        for (service, before) in (0..).zip(before) {
+        for (&service, before) in services.iter().zip(before) {
             while records.of(service)? == before {
                 ensure!(
                     told.elapsed() < PATIENCE,
