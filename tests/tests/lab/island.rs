@@ -77,8 +77,20 @@ impl Site<'_, '_> {
         self.server.hang_up();
     }
 
-    /// Cuts the node off: every watch ends, and none begins again.
+    /// Cuts the node off: every watch ends, and none begins again. Waits until the three pods of the zone, which take
+    /// turns, have answered probes.
     fn cut(&self) -> Result<()> {
+        self.isolate()?;
+        let accepted = || self.sample("topo_lb_island_probes_total{outcome=\"accepted\"}");
+        until("answers to probes", FOUND, || {
+            let accepted = accepted()?;
+            Ok(if accepted >= 8.0 { Ok(()) } else { Err(accepted.to_string()) })
+        })
+        .map(drop)
+    }
+
+    /// The same, without waiting for probes.
+    fn isolate(&self) -> Result<()> {
         self.refuse();
         self.wait("topo_lb_island", 1.0, ISLAND).map(drop)
     }
@@ -267,8 +279,13 @@ fn a_node_that_hears_its_api_server_probes_nobody_and_one_that_is_to_be_no_islan
         ensure!(site.dial(200)?.refused > 20, "a dead endpoint is the API server's to find");
         let [a, b, c, _] = accepted(site);
         ensure!(site.probes()? == 0.0 && site.sample("topo_lb_island")? == 0.0);
-        site.cut()?;
-        site.wait("topo_lb_dead_endpoints", 1.0, FOUND)?;
+        site.isolate()?;
+        // It has never answered a probe: so clients have to fail, too.
+        until("an endpoint that is dead", FOUND, || {
+            site.dial(50)?;
+            let dead = site.sample("topo_lb_dead_endpoints")?;
+            Ok(if dead == 1.0 { Ok(()) } else { Err(dead.to_string()) })
+        })?;
         ensure!(site.probes()? > 0.0);
         until("a probe of each that accepts", FOUND, || {
             let now = accepted(site);
