@@ -9,7 +9,6 @@ use k8s_openapi::jiff::{self, Timestamp};
 use serde_json::json;
 use topo_lb::cli::{EvacuateArgs, Output, RestoreArgs, WriteArgs, kube_target, name};
 use topo_lb_common::selection::SPILL_ONE;
-use topo_lb_core::cluster::State;
 use topo_lb_core::explain::{empty, some};
 use topo_lb_core::topology::evacuation::{Evacuation, object_name};
 use topo_lb_core::topology::label::ZONE;
@@ -21,7 +20,7 @@ use topo_lb_kube::source::kube::{Server, connect, in_words};
 use crate::block_on;
 use crate::planning::rehearse;
 use crate::printing::{colours, print, write};
-use crate::reading::{cluster, known_scope, read_api_server};
+use crate::reading::{cluster, known_scope, read_api_server, unknown};
 
 pub(crate) fn run_evacuate(args: &EvacuateArgs) -> anyhow::Result<ExitCode> {
     let target = || kube_target(args.target.kubeconfig.as_deref(), &args.target.api_server);
@@ -209,22 +208,4 @@ fn named(label: &str) -> String {
 fn split(label: &str) -> (&str, &str) {
     let (key, value) = label.split_once('=').unwrap_or((label, ""));
     (key.trim(), value.trim())
-}
-
-/// That no Node has a label with this value, and which values there are.
-pub(crate) fn unknown((key, value): (&str, &str), state: &State) -> Option<String> {
-    let mut values: BTreeSet<&str> = BTreeSet::new();
-    for (_, labels) in state.nodes() {
-        values.extend(labels.get(key).map(|own| &**own));
-    }
-    if values.contains(value) {
-        return None;
-    }
-    let values: Vec<&str> = values.into_iter().collect();
-    Some(match &values[..] {
-        [] => format!("no Node has the label {key}"),
-        values => {
-            format!("no Node has {key}={value}; there are {}", some(values.iter().copied(), 8))
-        }
-    })
 }

@@ -17,9 +17,8 @@ use topo_lb_core::what_if::{self, Chosen, Figures, Proxied, Report, SettingError
 use topo_lb_kube::source::Listing;
 
 use crate::block_on;
-use crate::evacuating::unknown;
 use crate::printing::{colours, print};
-use crate::reading::{cluster, known_scope, read_api_server, read_manifests, say_skipped};
+use crate::reading::{cluster, known_scope, read_api_server, read_manifests, say_skipped, unknown};
 
 pub(crate) fn run_plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     args.check().unwrap_or_else(|error| error.exit());

@@ -1,5 +1,6 @@
 //! The cluster that a command is about, and the Services in it that were named.
 
+use std::collections::BTreeSet;
 use std::io::Read as _;
 use std::path::Path;
 
@@ -7,6 +8,7 @@ use anyhow::{Context as _, bail};
 use topo_lb::cli::{ScopeArgs, SourceArgs, name};
 use topo_lb::commands::top;
 use topo_lb_core::cluster::{ServiceId, State, Update};
+use topo_lb_core::explain::some;
 use topo_lb_core::topology::Scope;
 use topo_lb_kube::source::clock::now;
 use topo_lb_kube::source::kube::KubeTarget;
@@ -98,4 +100,22 @@ pub(crate) fn say_skipped<'a>(state: &State, ids: impl IntoIterator<Item = &'a S
             eprintln!("{}: {id} is skipped, {}", name::called(), <&str>::from(why));
         }
     }
+}
+
+/// That no Node has a label with this value, and which values there are.
+pub(crate) fn unknown((key, value): (&str, &str), state: &State) -> Option<String> {
+    let mut values: BTreeSet<&str> = BTreeSet::new();
+    for (_, labels) in state.nodes() {
+        values.extend(labels.get(key).map(|own| &**own));
+    }
+    if values.contains(value) {
+        return None;
+    }
+    let values: Vec<&str> = values.into_iter().collect();
+    Some(match &values[..] {
+        [] => format!("no Node has the label {key}"),
+        values => {
+            format!("no Node has {key}={value}; there are {}", some(values.iter().copied(), 8))
+        }
+    })
 }
