@@ -2,15 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
-use std::time::SystemTime;
 
-use anyhow::{Context as _, bail};
-use k8s_openapi::jiff::{self, Timestamp};
+use anyhow::bail;
+use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 use topo_lb::cli::{EvacuateArgs, Output, RestoreArgs, WriteArgs, kube_target, name};
 use topo_lb_common::selection::SPILL_ONE;
 use topo_lb_core::explain::{empty, some};
-use topo_lb_core::topology::evacuation::{Evacuation, object_name};
+use topo_lb_core::topology::evacuation::{Evacuation, object_name, time};
 use topo_lb_core::topology::label::ZONE;
 use topo_lb_core::what_if::{self, Proxied};
 use topo_lb_kube::evacuation;
@@ -175,18 +174,16 @@ fn refused(error: &kube::Error) -> anyhow::Error {
 
 /// The moment that is so much later than now.
 fn after(duration: &str) -> anyhow::Result<Timestamp> {
-    let ramp = format!("a=b; ramp={duration}");
-    let time = Evacuation::read(&ramp)?.ramp;
+    let time = time(duration)?;
     if time.is_zero() {
         bail!("--for 0s would end it before it begins");
     }
-    let later = SystemTime::now() + time;
-    Ok(Timestamp::try_from(later)?.round(jiff::Unit::Second)?)
+    Ok(Timestamp::from_second(now().saturating_add_unsigned(time.as_secs()))?)
 }
 
 /// The text of an evacuation that ends now, and returns within `ramp`; `None`: it has ended, or does so already.
 fn returning(text: &str, ramp: &str) -> anyhow::Result<Option<String>> {
-    let now = Timestamp::now().round(jiff::Unit::Second).context("the clock of this machine")?;
+    let now = Timestamp::from_second(now())?;
     let until = Evacuation::read(text)?.until;
     if until.is_some_and(|until| until <= now.as_second()) {
         return Ok(None);

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use topo_lb_core::topology::evacuation::Evacuation;
+use topo_lb_core::topology::evacuation::{self, Evacuation};
 
 use super::{Output, ScopeArgs};
 
@@ -76,6 +76,5 @@ pub(super) fn label_and_value(text: &str) -> Result<String, String> {
 
 /// A time as in a ramp.
 fn time(text: &str) -> Result<String, String> {
-    let ramp = format!("a=b; ramp={text}");
-    Evacuation::read(&ramp).map(|_| text.to_owned()).map_err(|rule| rule.to_string())
+    evacuation::time(text).map(|_| text.to_owned()).map_err(|rule| rule.to_string())
 }

@@ -24,12 +24,12 @@ pub(crate) fn ejections(most: u8, endpoints: &[SocketAddr]) -> Ejections {
     Ejections { services: [(id("svc"), of)].into(), ..Ejections::default() }
 }
 
-fn at(hosts: &[u8]) -> Vec<SocketAddr> {
+pub(crate) fn at(hosts: &[u8]) -> Vec<SocketAddr> {
     hosts.iter().map(|&host| SocketAddr::new([10, 0, 0, host].into(), 9376)).collect()
 }
 
 /// Two nodes in a zone each; endpoints 1 to 4 on `n1`, and 5 to 6 on `n2`.
-fn cluster(keys: &str) -> Cluster {
+pub(crate) fn cluster(keys: &str) -> Cluster {
     let nodes = vec![
         node("n1", &[(H, "n1"), (Z, "a")]),
         node("n2", &[(H, "n2"), (Z, "b")]),
@@ -46,11 +46,11 @@ fn state(cluster: &Cluster, this_node: &str, ejections: Ejections) -> State {
     state
 }
 
-fn route(state: &State, this_node: &str) -> Route {
+pub(crate) fn route(state: &State, this_node: &str) -> Route {
     routes(state, this_node, Scope::All, None, &id("svc")).remove(0)
 }
 
-fn addresses(route: &Route) -> Vec<SocketAddr> {
+pub(crate) fn addresses(route: &Route) -> Vec<SocketAddr> {
     route.endpoints.iter().map(topo_lb_core::topology::Chosen::address).collect()
 }
 

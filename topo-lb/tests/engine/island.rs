@@ -12,12 +12,9 @@ use topo_lb_core::explain;
 use topo_lb_core::topology::decision::Status;
 use topo_lb_core::topology::{Route, Scope, Verdict, decide, ejected, routes, watched};
 
-use crate::made::{Cluster, H, Otherwise as _, Z, endpoint, id, keyed, node, service};
+use crate::ejection::{addresses, at, route};
+use crate::made::{Cluster, Otherwise as _, Z, endpoint, id, keyed, service};
 use crate::random;
-
-fn at(hosts: &[u8]) -> Vec<SocketAddr> {
-    hosts.iter().map(|&host| SocketAddr::new([10, 0, 0, host].into(), 9376)).collect()
-}
 
 fn island(dead: &[SocketAddr]) -> Update {
     let since = Instant::now().checked_sub(Duration::from_secs(125)).unwrap();
@@ -28,29 +25,15 @@ fn island(dead: &[SocketAddr]) -> Update {
     }))
 }
 
-/// Three nodes in a zone each; endpoints 1 to 4 on `n1`, 5 and 6 on `n2`.
+/// The cluster of the ejections, of which nobody asks for any.
 fn cluster(keys: &str) -> Cluster {
-    let nodes = vec![
-        node("n1", &[(H, "n1"), (Z, "a")]),
-        node("n2", &[(H, "n2"), (Z, "b")]),
-        node("n3", &[(H, "n3"), (Z, "c")]),
-    ];
-    let on = |host: u8| endpoint(&format!("10.0.0.{host}"), if host < 5 { "n1" } else { "n2" });
-    Cluster::of(nodes, keyed(keys), (1..=6).map(on).collect())
+    Cluster { services: vec![keyed(keys)], ..crate::ejection::cluster(keys) }
 }
 
 fn state(cluster: &Cluster, this_node: &str, dead: &[SocketAddr]) -> State {
     let mut state = cluster.state(this_node);
     let _ = state.apply(island(dead), this_node);
     state
-}
-
-fn route(state: &State, this_node: &str) -> Route {
-    routes(state, this_node, Scope::All, None, &id("svc")).remove(0)
-}
-
-fn addresses(route: &Route) -> Vec<SocketAddr> {
-    route.endpoints.iter().map(topo_lb_core::topology::Chosen::address).collect()
 }
 
 #[test]

@@ -55,6 +55,8 @@ pub struct State {
     now: Option<i64>,
     /// How many Services say `topo-lb.io/evacuate`.
     evacuating: usize,
+    /// Whether a Namespace or a policy says it.
+    evacuates_above: bool,
     shared: Shared,
     /// How many Services say `topo-lb.io/direct: steer`.
     steering: usize,
@@ -84,6 +86,7 @@ impl State {
         let population = self.population.changes;
         let is_about_policies =
             matches!(update, Update::TopologyPolicy(_) | Update::ClusterTopologyPolicy(_));
+        let is_about_all = is_about_policies || matches!(update, Update::Namespace(_));
         match update {
             Update::Service(change) => {
                 for id in change.gone(self.services.keys()) {
@@ -139,6 +142,9 @@ impl State {
                     changed.services.insert(id);
                 }
             }
+        }
+        if is_about_all {
+            self.evacuates_above = self.policies.sources().any(|it| it.evacuate.is_some());
         }
         if self.population.changes != population {
             changed.services.extend(self.asking(PolicySources::counts_nodes));
@@ -293,8 +299,11 @@ impl State {
     /// What Services and all objects above them say to evacuate.
     pub fn evacuations(&self) -> impl Iterator<Item = &str> {
         let own = self.services.values().map(|service| &*service.policy);
-        let own = own.take(if self.evacuating == 0 { 0 } else { usize::MAX });
-        self.policies.sources().chain(own).filter_map(|policy| policy.evacuate.as_deref())
+        // Most clusters have none, and are asked at every change.
+        let all = |is_said| if is_said { usize::MAX } else { 0 };
+        let own = own.take(all(self.evacuating > 0));
+        let above = self.policies.sources().take(all(self.evacuates_above));
+        above.chain(own).filter_map(|policy| policy.evacuate.as_deref())
     }
 
     fn put_ejections(&mut self, all: Ejections, changed: &mut Changed) {

@@ -71,15 +71,11 @@ impl<'a> Evacuation<'a> {
             let value = value.trim();
             match name.trim() {
                 "until" => {
-                    let time = value.parse::<Timestamp>();
-                    let time = time.map_err(|_| Rule::EvacuateUntil { text: quoted(value) })?;
-                    evacuation.until = Some(time.as_second());
+                    let until = value.parse::<Timestamp>();
+                    let until = until.map_err(|_| Rule::EvacuateUntil { text: quoted(value) })?;
+                    evacuation.until = Some(until.as_second());
                 }
-                "ramp" => {
-                    let ramp = span(value, Duration::ZERO, LONGEST);
-                    evacuation.ramp =
-                        ramp.ok_or_else(|| Rule::EvacuateRamp { text: quoted(value) })?;
-                }
+                "ramp" => evacuation.ramp = time(value)?,
                 "allow-strict" => {
                     if value != ANY {
                         label_name(value).map_err(|fault| not_a_label(1, value, fault))?;
@@ -123,6 +119,15 @@ impl<'a> Evacuation<'a> {
     }
 }
 
+/// A time of whole seconds, minutes or hours, up to a day.
+///
+/// # Errors
+/// It is none.
+pub fn time(text: &str) -> Result<Duration, Rule> {
+    let time = span(text, Duration::ZERO, LONGEST);
+    time.ok_or_else(|| Rule::EvacuateRamp { text: quoted(text) })
+}
+
 /// `KEY=VALUE`.
 fn label(position: usize, text: &str) -> Result<(&str, &str), Rule> {
     let form = || Rule::EvacuateForm { text: quoted(text.trim()) };
@@ -143,8 +148,8 @@ pub struct Evacuating<'a> {
     pub all: Vec<(Origin, Evacuation<'a>, Share)>,
     /// Those that hold on this node.
     pub(super) here: Vec<Evacuation<'a>>,
-    /// The objects that say them.
-    origins: Vec<Origin>,
+    /// The place of this node among all.
+    place: Share,
 }
 
 impl<'a> Evacuating<'a> {
@@ -159,16 +164,17 @@ impl<'a> Evacuating<'a> {
         if share.is_none() {
             return;
         }
-        if evacuation.holds(now, place(node)) {
+        self.place = place(node);
+        if evacuation.holds(now, self.place) {
             self.here.push(evacuation.clone());
-            self.origins.push(origin.clone());
         }
         self.all.push((origin.clone(), evacuation, share));
     }
 
     /// Those that hold on this node, with the objects that say them.
     pub(super) fn holding(&self) -> impl Iterator<Item = (&Origin, &Evacuation<'a>)> {
-        self.origins.iter().zip(&self.here)
+        let holds = |share: &Share| self.place.parts() < share.parts();
+        self.all.iter().filter(move |(.., share)| holds(share)).map(|(origin, it, _)| (origin, it))
     }
 }
 

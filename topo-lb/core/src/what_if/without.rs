@@ -259,89 +259,87 @@ pub fn without_table(rehearsal: &Rehearsal, report: &Report<'_>, colour: bool) -
         count(*services, "Service"),
         count(*nodes, "node"),
     );
-    let mut list = |title: &str, header: [&str; 4], rows: Vec<[String; 4]>, rest: usize| {
-        let mut table = empty(colour);
-        table.set_header(header);
-        table.add_rows(rows);
-        let _ = writeln!(text, "\n{title}\n{table}");
-        if rest > 0 {
-            let _ = writeln!(text, "  and {rest} more; JSON has all");
-        }
-    };
-    let rest = |all: usize| all.saturating_sub(ROWS);
-    let all = &rehearsal.refused;
-    if !all.is_empty() {
-        let row = |it: &Refused| {
+    let mut page = Page { text: &mut text, colour };
+    page.list(
+        "REFUSE: strict policies without an endpoint left",
+        ["SERVICE", "NODES", "WHICH", ""],
+        &rehearsal.refused,
+        |it| {
             let names = some(it.nodes.iter().map(String::as_str), 5);
             let meant = if it.intended { "meant" } else { "" };
             [it.port.clone(), it.nodes.len().to_string(), names, meant.to_owned()]
-        };
-        let rows = all.iter().take(ROWS).map(row).collect();
-        list(
-            "REFUSE: strict policies without an endpoint left",
-            ["SERVICE", "NODES", "WHICH", ""],
-            rows,
-            rest(all.len()),
-        );
-    }
-    let all = &rehearsal.left_alone;
-    if !all.is_empty() {
-        let rows = all
-            .iter()
-            .take(ROWS)
-            .map(|it| [it.clone(), String::new(), String::new(), String::new()]);
-        list(
-            "STAY: all their ready endpoints are there",
-            ["SERVICE", "", "", ""],
-            rows.collect(),
-            rest(all.len()),
-        );
-    }
-    let all = &rehearsal.tiers;
-    if !all.is_empty() {
-        let row = |it: &Emptied| {
-            [it.port.clone(), it.nodes.to_string(), shown(&it.key.before), shown(&it.key.after)]
-        };
-        let rows = all.iter().take(ROWS).map(row).collect();
-        list(
-            "GO FARTHER: a nearer tier runs empty",
-            ["SERVICE", "NODES", "FROM", "TO"],
-            rows,
-            rest(all.len()),
-        );
-    }
-    let all = &rehearsal.carried;
-    if !all.is_empty() {
-        let row = |(value, Both { before, after }): (&String, &Both<f64>)| {
-            let value = if value.is_empty() { "–".to_owned() } else { shown(value) };
-            let times =
-                if *before > 0.0 { format!("×{:.2}", after / before) } else { "–".to_owned() };
-            [value, format!("{before:.1}"), format!("{after:.1}"), times]
-        };
-        let label = shown(report.label);
-        let rows = all.iter().take(ROWS).map(row).collect();
-        list(
-            "CARRY: clients of what changes",
-            [&label, "BEFORE", "AFTER", "TIMES"],
-            rows,
-            rest(all.len()),
-        );
-    }
-    let all = &rehearsal.busier;
-    if !all.is_empty() {
-        let row = |it: &Busier| {
-            let times = it.times.map_or_else(|| "–".to_owned(), |times| format!("×{times:.2}"));
-            let node = it.node.as_deref().map_or_else(|| "–".to_owned(), shown);
-            [it.port.clone(), it.endpoint.to_string(), node, times]
-        };
-        let rows = all.iter().take(ROWS).map(row).collect();
-        list(
-            "BUSIER: endpoints that get much more",
-            ["SERVICE", "ENDPOINT", "NODE", "TIMES"],
-            rows,
-            rest(all.len()),
-        );
-    }
+        },
+    );
+    page.list(
+        "STAY: all their ready endpoints are there",
+        ["SERVICE"],
+        &rehearsal.left_alone,
+        |it| [it.clone()],
+    );
+    page.list(
+        "GO FARTHER: a nearer tier runs empty",
+        ["SERVICE", "NODES", "FROM", "TO"],
+        &rehearsal.tiers,
+        |it| [it.port.clone(), it.nodes.to_string(), shown(&it.key.before), shown(&it.key.after)],
+    );
+    page.list(
+        "CARRY: clients of what changes",
+        [&*shown(report.label), "BEFORE", "AFTER", "TIMES"],
+        &rehearsal.carried,
+        |(value, Both { before, after })| {
+            let value = if value.is_empty() { NONE.to_owned() } else { shown(value) };
+            let factor = (*before > 0.0).then(|| after / before);
+            [value, format!("{before:.1}"), format!("{after:.1}"), times(factor)]
+        },
+    );
+    page.list(
+        "BUSIER: endpoints that get much more",
+        ["SERVICE", "ENDPOINT", "NODE", "TIMES"],
+        &rehearsal.busier,
+        |it| {
+            let node = it.node.as_deref().map_or_else(|| NONE.to_owned(), shown);
+            [it.port.clone(), it.endpoint.to_string(), node, times(it.times)]
+        },
+    );
     text.push('\n');
     text + &foot(report)
+}
+
+/// What is not known, or is not there.
+const NONE: &str = "–";
+
+/// So many times as much.
+fn times(factor: Option<f64>) -> String {
+    factor.map_or_else(|| NONE.to_owned(), |factor| format!("×{factor:.2}"))
+}
+
+struct Page<'t> {
+    text: &'t mut String,
+    colour: bool,
+}
+
+impl Page<'_> {
+    /// The first rows of a list; nothing of an empty one.
+    fn list<const N: usize, I>(
+        &mut self,
+        title: &str,
+        header: [&str; N],
+        all: I,
+        row: impl Fn(I::Item) -> [String; N],
+    ) where
+        I: IntoIterator<IntoIter: ExactSizeIterator>,
+    {
+        let all = all.into_iter();
+        let count = all.len();
+        if count == 0 {
+            return;
+        }
+        let mut table = empty(self.colour);
+        table.set_header(header);
+        table.add_rows(all.take(ROWS).map(row));
+        let _ = writeln!(self.text, "\n{title}\n{table}");
+        if count > ROWS {
+            let _ = writeln!(self.text, "  and {} more; JSON has all", count - ROWS);
+        }
+    }
 }
