@@ -321,6 +321,7 @@ impl Writer {
             headless: false,
             mirrored: false,
             triggered: None,
+            ready_since: Vec::new(),
         })));
     }
 

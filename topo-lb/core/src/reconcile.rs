@@ -46,6 +46,8 @@ pub struct Reconciler {
     recomputed: BTreeMap<ServiceId, Recomputed>,
     /// Services that read labels of other Nodes. While these are unknown, what is installed stays.
     readers: BTreeSet<ServiceId>,
+    /// When the share of an endpoint grows next, in seconds since 1970, of Services with a slow start.
+    growing: BTreeMap<ServiceId, i64>,
 }
 
 /// What a recomputed Service was and is.
@@ -85,6 +87,7 @@ impl Reconciler {
             unsettled: BTreeSet::new(),
             recomputed: BTreeMap::new(),
             readers: BTreeSet::new(),
+            growing: BTreeMap::new(),
         }
     }
 
@@ -155,23 +158,33 @@ impl Reconciler {
         is_change
     }
 
-    /// Ends evacuations by a clock, in seconds since 1970. Returns whether that may change any Service's routes.
+    /// Ends evacuations by a clock, in seconds since 1970, and has the shares of young endpoints grow. Returns whether
+    /// that may change any Service's routes.
     pub fn pass(&mut self, now: i64) -> bool {
         let (before, mut said) = (self.state.now(), self.state.evacuations().peekable());
-        // Without evacuations, time changes nothing.
-        if said.peek().is_none() || before == Some(now) {
+        // Without any of them, time changes nothing.
+        let is_idle = said.peek().is_none() && !self.state.has_slow_starts();
+        if is_idle || before == Some(now) {
             return false;
         }
         let turns = |text: &str| topology::evacuation::turns(text, &self.node, before, now);
-        let ids = match said.any(turns) {
+        let mut ids = match said.any(turns) {
             true => self.state.asking(|policy| policy.evacuate.as_deref().is_some_and(turns)),
             false => Vec::new(),
         };
         drop(said);
+        let is_set_back = before.is_some_and(|before| now < before);
+        let grow = self.growing.iter().filter(|(_, at)| **at <= now || is_set_back);
+        ids.extend(grow.map(|(id, _)| id.clone()));
         self.observe(Update::Time(now));
         let is_change = !ids.is_empty();
         self.changed.extend(ids);
         is_change
+    }
+
+    /// How many Services have endpoints that get less than their share because of a slow start.
+    pub fn starting_slowly(&self) -> usize {
+        self.growing.len()
     }
 
     /// How many objects evacuate something on this node now.
@@ -354,12 +367,13 @@ impl Reconciler {
     fn decide(&self, id: &ServiceId, most: Most) -> Decided {
         let (state, node, exposing) = (&self.state, &self.node, self.exposing.as_ref());
         if let Some(excess) = excess(state, node, self.scope, exposing, most, id) {
-            return Decided { reads: false, routes: Some(Err(excess)), is_concern: false };
+            let routes = Some(Err(excess));
+            return Decided { reads: false, routes, grows: None, is_concern: false };
         }
         let reads = self.reads(id);
         // A decision without these labels could refuse connections.
         if reads && self.state.known_nodes() == KnownNodes::Own {
-            return Decided { reads, routes: None, is_concern: false };
+            return Decided { reads, routes: None, grows: None, is_concern: false };
         }
         let mut routes = topology::routes(state, node, self.scope, exposing, id);
         if *id == self.resolver.service {
@@ -370,7 +384,8 @@ impl Reconciler {
             let is_for_peers = route.frontends.iter().any(|(_, it)| it.clients == Clients::Peers);
             route.verdict == Verdict::Refuse && !route.drops && !is_for_peers
         }) || topology::ignored(&self.state, id).is_some();
-        Decided { reads, routes: Some(Ok(routes)), is_concern }
+        let grows = topology::slow_start::next_step(state, node, id);
+        Decided { reads, routes: Some(Ok(routes)), grows, is_concern }
     }
 
     /// Takes the next changed Services to plan, the smallest first.
@@ -407,7 +422,11 @@ impl Reconciler {
     }
 
     fn take_in(&mut self, id: ServiceId, decided: Decided, installed: &Installed) {
-        let Decided { reads, routes, is_concern } = decided;
+        let Decided { reads, routes, grows, is_concern } = decided;
+        match grows {
+            Some(at) => self.growing.insert(id.clone(), at),
+            None => self.growing.remove(&id),
+        };
         if reads {
             self.readers.insert(id.clone());
         } else {
@@ -434,6 +453,8 @@ struct Decided {
     reads: bool,
     /// `None` while it waits for these labels; an excess if it alone is too large.
     routes: Option<Result<Vec<Route>, Excess>>,
+    /// When the share of an endpoint grows next.
+    grows: Option<i64>,
     is_concern: bool,
 }
 

@@ -134,6 +134,7 @@ pub(crate) fn slice(name: &str, endpoints: Vec<Endpoint>) -> Slice {
         headless: false,
         mirrored: false,
         triggered: None,
+        ready_since: Vec::new(),
     }
 }
 

@@ -30,6 +30,7 @@ mod refined;
 mod same_rules;
 mod seeds;
 mod setting;
+mod slow_start;
 mod speed;
 mod updates;
 mod weights;

@@ -11,7 +11,7 @@ use topo_lb_core::cluster::{Endpoint, Port, Service};
 use crate::made::Cluster;
 pub(crate) use policy::{Said, said};
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) refused: bool,
     /// A refused connection gets no answer.
@@ -310,6 +310,18 @@ pub(crate) fn answer(view: View<'_>, port: &Port, v6: bool, who: Who) -> Answer 
     }
     shared.retain(|(_, members)| !members.is_empty());
     let sum = if out.is_empty() { sum } else { shared.iter().map(|(weight, _)| weight).sum() };
+    // Slow start: what is alike young stays one part.
+    let own = match shared.is_empty() {
+        true => vec![(sum.max(1.0), chosen.keys().copied().collect())],
+        false => shared.clone(),
+    };
+    let sum = if shared.is_empty() { 1.0 } else { sum };
+    if let Some(during) = said.slowly.filter(|_| wider.is_empty() && who != Who::Asking) {
+        let grown = grown_up(cluster, service, during, own);
+        if grown.len() > shared.len().max(1) {
+            shared = grown;
+        }
+    }
     let part = |(weight, members): (f64, _)| ((weight / sum * 1e6).round() as u32, members);
 
     // Section 7, and the endpoints that may keep flows.
@@ -339,6 +351,41 @@ pub(crate) fn answer(view: View<'_>, port: &Port, v6: bool, who: Who) -> Answer 
         failures: if port.protocol == Protocol::Tcp { said.failures } else { 0 },
         direct,
     }
+}
+
+/// Parts and their weights, divided by how much of its own share each endpoint gets.
+fn grown_up(
+    cluster: &Cluster,
+    service: &Service,
+    during: i64,
+    parts: Vec<(f64, BTreeSet<SocketAddr>)>,
+) -> Vec<(f64, BTreeSet<SocketAddr>)> {
+    let mut all = vec![];
+    for (weight, members) in parts {
+        let mut by_share: Vec<(f64, BTreeSet<SocketAddr>)> = vec![];
+        for at in members {
+            let mut share = 1.0;
+            let slices =
+                cluster.slices.iter().filter(|it| it.service.as_ref() == Some(&service.id));
+            let times = slices.flat_map(|it| &it.ready_since).filter(|it| it.0 == at.ip());
+            if let Some(since) = times.map(|it| it.1).min() {
+                let age = (cluster.now.unwrap() - since) as f64 / during as f64;
+                // A tenth, and six steps.
+                if (-1.0..1.0).contains(&age) {
+                    share = 0.1 + (age.max(0.0) * 6.0).floor() * 0.15;
+                }
+            }
+            match by_share.iter_mut().find(|it| (it.0 - share).abs() < 0.01) {
+                Some((_, members)) => members.extend([at]),
+                None => by_share.push((share, [at].into())),
+            }
+        }
+        let sum: f64 = by_share.iter().map(|(share, members)| share * members.len() as f64).sum();
+        for (share, members) in by_share {
+            all.push((weight * share * members.len() as f64 / sum, members));
+        }
+    }
+    all
 }
 
 /// The endpoints that are evacuated; never all that serve, unless forced.

@@ -302,6 +302,10 @@ fn apart(tape: &mut Tape<'_>, policy: &mut PolicySources, percent: usize) {
         let texts = ["10m", "off", " 5 s ", "24h"];
         policy.return_after = Some(choose(tape, &texts, &["4s", "10", "25h", ""]));
     }
+    if tape.chance(2 * percent) {
+        let texts = ["100s", "60m", " 1h ", "100 s", "off"];
+        policy.slow_start = Some(choose(tape, &texts, &["9s", "2h", ""]));
+    }
     if tape.chance(percent) {
         policy.refusal = Some(choose(tape, &["intended", " intended "], &["meant", ""]));
     }
@@ -394,6 +398,16 @@ pub(crate) fn slice(tape: &mut Tape<'_>, name: &str, services: &[&str], v6: usiz
             }
         }
     }
+    let mut ready_since = Vec::new();
+    if tape.chance(40) {
+        // The clusters' time is 1,000 s: new, at the edge of a step, grown, of a clock ahead.
+        let times = [1_000, 990, 984, 983, 960, 950, 900, 500, -2_601, 1_050, 1_101, 5_000];
+        for endpoint in endpoints.iter().filter(|it| it.ready) {
+            if tape.chance(60) {
+                ready_since.push((endpoint.address, tape.one(&times)));
+            }
+        }
+    }
     let mut ports = Vec::new();
     let port = |name: &str, port, protocol| Port { name: name.into(), port, protocol };
     if !tape.chance(5) {
@@ -410,6 +424,7 @@ pub(crate) fn slice(tape: &mut Tape<'_>, name: &str, services: &[&str], v6: usiz
         headless: tape.chance(5),
         mirrored: tape.chance(20),
         triggered: None,
+        ready_since,
     }
 }
 

@@ -88,6 +88,7 @@ impl<'a> Writer<'a> {
             headless: false,
             mirrored: false,
             triggered: None,
+            ready_since: Vec::new(),
         })));
         self.reconciler.observe(Update::Service(Change::Applied(Service {
             id,

@@ -141,6 +141,7 @@ impl Kernel {
             is_more = !reconciler.is_between_portions();
         }
         self.tell(reconciler.unprogrammed());
+        agent.telemetry.figures.slow_starts.store(reconciler.starting_slowly() as u64, Relaxed);
         agent.telemetry.settled(&mut agent.reconciler, &self.installed, steps);
         Ok(steps)
     }

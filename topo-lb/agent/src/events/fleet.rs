@@ -67,6 +67,7 @@ fn slice(service: usize, pools: &[usize]) -> Slice {
         headless: false,
         mirrored: false,
         triggered: None,
+        ready_since: Vec::new(),
     }
 }
 

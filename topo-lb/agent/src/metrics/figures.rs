@@ -122,6 +122,8 @@ pub struct Figures {
     pub unasked_cgroups: AtomicU64,
     /// Objects that evacuate endpoints and hold on this node.
     pub evacuations: AtomicU64,
+    /// Services of which an endpoint gets less than its share, because of a slow start.
+    pub slow_starts: AtomicU64,
     /// Health checks of load balancers without a listener: of Services, of the node.
     pub unanswered_health_checks: [AtomicU64; 2],
     /// Of ended sockets.

@@ -197,6 +197,8 @@ impl Collector for Scrape {
         self.maps(families)?;
         let evacuations = self.figures.evacuations.load(Relaxed);
         families.one(&declared::EVACUATIONS, evacuations)?;
+        let slow_starts = self.figures.slow_starts.load(Relaxed);
+        families.one(&declared::SLOW_STARTS, slow_starts)?;
         let of = ["service", "node"].into_iter().zip(&self.figures.unanswered_health_checks);
         families.by(&declared::UNANSWERED_HEALTH_CHECKS, of)?;
         peers::encode(&self.figures.peers, families)?;

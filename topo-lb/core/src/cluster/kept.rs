@@ -5,6 +5,7 @@
 use std::borrow::Borrow;
 use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::labels::Labels;
@@ -12,8 +13,8 @@ use super::port::Port;
 use super::service::{PolicySources, Service, ServiceId};
 use super::slice::{Endpoint, Placement, Slice, SliceId};
 
-/// A slice that belongs to a Service.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A slice that belongs to a Service. Two are equal if the API has said the same.
+#[derive(Clone, Debug)]
 pub struct Endpoints {
     /// Namespace and name.
     pub id: SliceId,
@@ -27,7 +28,23 @@ pub struct Endpoints {
     pub headless: bool,
     /// Copied from an Endpoints object.
     pub mirrored: bool,
+    /// When endpoints became Ready lately, in seconds since 1970, by address; sorted. Only of Services with a slow
+    /// start.
+    pub ready_since: Box<[(IpAddr, i64)]>,
 }
+
+impl PartialEq for Endpoints {
+    fn eq(&self, other: &Self) -> bool {
+        let said = |one: &Self| (one.headless, one.mirrored);
+        self.id == other.id
+            && self.service == other.service
+            && self.ports == other.ports
+            && self.endpoints == other.endpoints
+            && said(self) == said(other)
+    }
+}
+
+impl Eq for Endpoints {}
 
 /// A slice in a set of slices with different ids.
 #[derive(Clone, Debug)]
@@ -92,8 +109,9 @@ impl Shared {
         let ports = self.ports.share(slice.ports.into());
         let endpoints = slice.endpoints.into_iter().map(|one| self.endpoint(one)).collect();
         let id = SliceId { namespace: self.text(slice.id.namespace), name: slice.id.name };
-        let Slice { headless, mirrored, .. } = slice;
-        Some(Endpoints { id, service, ports, endpoints, headless, mirrored })
+        let Slice { headless, mirrored, ready_since, .. } = slice;
+        let ready_since = ready_since.into();
+        Some(Endpoints { id, service, ports, endpoints, headless, mirrored, ready_since })
     }
 
     fn endpoint(&mut self, endpoint: Endpoint) -> Endpoint {

@@ -109,6 +109,9 @@ pub struct PolicySources {
     /// Annotation `topo-lb.io/return`.
     #[serde(rename = "return", skip_serializing_if = "Option::is_none")]
     pub return_after: Option<Arc<str>>,
+    /// Annotation `topo-lb.io/slow-start`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slow_start: Option<Arc<str>>,
     /// Annotation `topo-lb.io/refusal`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refusal: Option<Arc<str>>,

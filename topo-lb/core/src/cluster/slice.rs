@@ -114,6 +114,9 @@ pub struct Slice {
     /// `endpointslice.kubernetes.io/managed-by`, pkg/controller/endpointslicemirroring).
     pub mirrored: bool,
     /// Annotation `endpoints.kubernetes.io/last-change-trigger-time`: when the Pod or Service
-    /// changed that caused this slice's change. For latency metrics only; the state drops it.
+    /// changed that caused this slice's change. For latency metrics, and for [`ready_since`](Self::ready_since).
     pub triggered: Option<SystemTime>,
+    /// Which of its endpoints became Ready when, in seconds since 1970, as an earlier run of this agent has seen it.
+    /// The API does not say it.
+    pub ready_since: Vec<(IpAddr, i64)>,
 }

@@ -1,5 +1,6 @@
 //! The last good objects, and which Services a change to one of them touches.
 
+mod ripening;
 mod sharers;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -20,7 +21,7 @@ use super::population::Population;
 use super::service::{PolicySources, Service, ServiceId};
 use super::slice::{Endpoint, Slice, SliceId};
 use super::topology_policy::{ClusterTopologyPolicy, PolicyId, TopologyPolicy};
-use super::update::Update;
+use super::update::{Change, Update};
 
 /// Services with routes that an update may have changed, including deleted ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,6 +31,15 @@ pub struct Changed {
     pub services: BTreeSet<ServiceId>,
     /// Empty once the update was applied.
     moved: Moved,
+}
+
+/// Who says an annotation that takes effect as time passes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sayers {
+    /// How many Services.
+    services: usize,
+    /// Whether a Namespace or a policy does.
+    above: bool,
 }
 
 /// The cluster's objects. Clones share them. Two states are equal if they hold the same objects, local
@@ -53,10 +63,8 @@ pub struct State {
     ejections: Ejections,
     /// Seconds since 1970.
     now: Option<i64>,
-    /// How many Services say `topo-lb.io/evacuate`.
-    evacuating: usize,
-    /// Whether a Namespace or a policy says it.
-    evacuates_above: bool,
+    evacuate: Sayers,
+    slow_start: Sayers,
     shared: Shared,
     /// How many Services say `topo-lb.io/direct: steer`.
     steering: usize,
@@ -97,11 +105,12 @@ impl State {
                 }
             }
             Update::Slice(change) => {
+                let is_listing = matches!(change, Change::Listed(..));
                 for id in change.gone(self.slices.iter().map(|slice| &slice.0.id)) {
                     self.drop_slice(&id, &mut changed);
                 }
                 for slice in change.into_objects() {
-                    self.put_slice(slice, &mut changed);
+                    self.put_slice(slice, is_listing, &mut changed);
                 }
             }
             Update::Node(change) => {
@@ -144,7 +153,9 @@ impl State {
             }
         }
         if is_about_all {
-            self.evacuates_above = self.policies.sources().any(|it| it.evacuate.is_some());
+            let said = |it: fn(&PolicySources) -> bool| self.policies.sources().any(it);
+            self.evacuate.above = said(|it| it.evacuate.is_some());
+            self.slow_start.above = said(|it| it.slow_start.is_some());
         }
         if self.population.changes != population {
             changed.services.extend(self.asking(PolicySources::counts_nodes));
@@ -296,13 +307,31 @@ impl State {
         self.now
     }
 
+    /// Whether any object says `topo-lb.io/slow-start`.
+    #[must_use]
+    pub const fn has_slow_starts(&self) -> bool {
+        self.slow_start.services > 0 || self.slow_start.above
+    }
+
+    /// When endpoints of a Service became Ready lately, in seconds since 1970, by address. Only of Services with a
+    /// slow start, and only what this agent has seen.
+    pub fn ready_since(&self, id: &ServiceId) -> impl Iterator<Item = (IpAddr, i64)> {
+        let slices = self.of_service.get(id).into_iter().flatten();
+        slices.flat_map(|slice| slice.ready_since.iter().copied())
+    }
+
+    fn starts_slowly(&self, id: &ServiceId) -> bool {
+        let says = |it: &Service| it.policy.slow_start.is_some() || self.slow_start.above;
+        self.has_slow_starts() && self.service(id).is_some_and(says)
+    }
+
     /// What Services and all objects above them say to evacuate.
     pub fn evacuations(&self) -> impl Iterator<Item = &str> {
         let own = self.services.values().map(|service| &*service.policy);
         // Most clusters have none, and are asked at every change.
         let all = |is_said| if is_said { usize::MAX } else { 0 };
-        let own = own.take(all(self.evacuating > 0));
-        let above = self.policies.sources().take(all(self.evacuates_above));
+        let own = own.take(all(self.evacuate.services > 0));
+        let above = self.policies.sources().take(all(self.evacuate.above));
         above.chain(own).filter_map(|policy| policy.evacuate.as_deref())
     }
 
@@ -353,31 +382,46 @@ impl State {
         let service = Arc::new(self.shared.service(service));
         changed.services.insert(service.id.clone());
         self.steering += usize::from(service.policy.steers());
-        self.evacuating += usize::from(service.policy.evacuate.is_some());
+        self.evacuate.services += usize::from(service.policy.evacuate.is_some());
+        self.slow_start.services += usize::from(service.policy.slow_start.is_some());
         let old = self.services.insert(service.id.clone(), Arc::clone(&service));
-        self.steering -= usize::from(old.as_ref().is_some_and(|old| old.policy.steers()));
-        self.evacuating -=
-            usize::from(old.as_ref().is_some_and(|old| old.policy.evacuate.is_some()));
+        old.as_ref().inspect(|old| self.forget_said(old));
         self.note_service(old.as_deref(), Some(&service), changed);
     }
 
     fn drop_service(&mut self, id: &ServiceId, changed: &mut Changed) {
         if let Some((id, old)) = self.services.remove_entry(id) {
             changed.services.insert(id);
-            self.steering -= usize::from(old.policy.steers());
-            self.evacuating -= usize::from(old.policy.evacuate.is_some());
+            self.forget_said(&old);
             self.note_service(Some(&old), None, changed);
         }
     }
 
-    fn put_slice(&mut self, slice: Slice, changed: &mut Changed) {
+    fn forget_said(&mut self, service: &Service) {
+        self.steering -= usize::from(service.policy.steers());
+        self.evacuate.services -= usize::from(service.policy.evacuate.is_some());
+        self.slow_start.services -= usize::from(service.policy.slow_start.is_some());
+    }
+
+    fn put_slice(&mut self, slice: Slice, is_listing: bool, changed: &mut Changed) {
         let id = slice.id.clone();
-        let new = self.shared.slice(slice);
+        let triggered = ripening::triggered(&slice).or(self.now);
+        let mut new = self.shared.slice(slice);
         let old = self.slices.get(&id).map(|slice| Arc::clone(&slice.0));
         if old.as_deref() == new.as_ref() {
             return;
         }
         changed.moved.slice(old.as_deref(), new.as_ref());
+        if let (Some(new), Some(at)) = (&mut new, triggered)
+            && self.starts_slowly(&new.service)
+        {
+            let before = self.of_service.get(&new.service);
+            // Of a Service that a listing brings, nobody knows since when its endpoints are Ready.
+            if !is_listing || before.is_some() {
+                let before = before.into_iter().flatten().map(|it| &**it);
+                new.ready_since = ripening::ready_since(new, before, at);
+            }
+        }
         self.take_slice(&id, changed);
         let Some(new) = new.map(Arc::new) else { return };
         self.touch(&new.service, changed);

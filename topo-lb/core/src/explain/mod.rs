@@ -139,6 +139,9 @@ pub struct Policy {
     /// When idle connections to a wider tier end.
     #[serde(rename = "return", skip_serializing_if = "Option::is_none")]
     pub return_after: Option<String>,
+    /// How the share of an endpoint grows after it became Ready.
+    #[serde(rename = "slowStart", skip_serializing_if = "Option::is_none")]
+    pub slow_start: Option<String>,
     /// The rules that ignored annotations and fields break, and how to fix them.
     pub error: Option<String>,
     /// The same, as a list.
@@ -359,7 +362,13 @@ fn service_port(
                     .filter(|_| actual.no_endpoint.is_none()),
                 reason: match actual.no_endpoint {
                     Some(why) => why.to_owned(),
-                    None => endpoint::reason(decision, one),
+                    None => match one.grown.filter(|_| one.selected()) {
+                        None => endpoint::reason(decision, one),
+                        Some(percent) => format!(
+                            "{}; gets {percent} % of its share, as it became Ready lately",
+                            endpoint::reason(decision, one)
+                        ),
+                    },
                 },
             })
             .collect(),
@@ -374,6 +383,10 @@ fn share_percent(
     let family = cluster::Family::of(endpoint.address.ip());
     let choice = decision.choices.iter().find(|choice| choice.family == family)?;
     let portion = choice.parts.get(endpoint.part?)?;
+    // A slow start divides it otherwise.
+    if decision.endpoints.iter().any(|one| one.grown.is_some()) {
+        return None;
+    }
     // To a thousandth of a percent.
     Some((portion.each() * 1e5).round() / 1e3)
 }
@@ -399,6 +412,7 @@ pub(crate) fn policy(decision: &Decision<'_>) -> Policy {
             None => setting.to_string(),
             Some(_) => "never: the Service has session affinity".to_owned(),
         }),
+        slow_start: policy.slow_start.map(|setting| setting.to_string()),
         error: (!errors.is_empty()).then(|| errors.join("; ")),
         errors,
     }

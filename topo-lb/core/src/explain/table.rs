@@ -69,6 +69,9 @@ fn one(service: &ServicePort, paint: Paint) -> String {
     if let Some(after) = &service.policy.return_after {
         let _ = writeln!(text, "  return    {after}");
     }
+    if let Some(slowly) = &service.policy.slow_start {
+        let _ = writeln!(text, "  starts    {slowly}");
+    }
     for error in &service.policy.errors {
         let _ = writeln!(text, "  error     {}", paint.warn(error));
     }

@@ -101,6 +101,8 @@ pub(super) fn without_effect(service: &Service) -> Option<String> {
     let is_idle = |one: &Annotation| match one {
         // Clients of a name dial pods themselves, and no hook sees which Service they mean.
         Annotation::ExternalTopologyKeys | Annotation::Ejection | Annotation::Return => true,
+        // Names do not follow it.
+        Annotation::SlowStart => !has_direct,
         // Has findings of its own; and a Service that is left alone is left alone.
         Annotation::Dns | Annotation::Handle => false,
         _ => !has_name && !has_direct,

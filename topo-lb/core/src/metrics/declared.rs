@@ -244,6 +244,9 @@ metrics! {
          `dropped` (too many, or the Service was gone)";
     EVACUATIONS: Gauge "topo_lb_evacuations" []
         "Objects that evacuate endpoints and hold on this node", "[Bad days](bad-days.md#empty-a-zone-a-rack-a-node)";
+    SLOW_STARTS: Gauge "topo_lb_slow_starts" []
+        "Services of which an endpoint gets less than its share on this node, as it became Ready lately",
+        "Only of Services with `topo-lb.io/slow-start`";
     UNANSWERED_HEALTH_CHECKS: Gauge "topo_lb_unanswered_health_checks" [of]
         "Health checks of load balancers that the agent should answer and cannot, as their port is taken: of Services, \
          or of the node",

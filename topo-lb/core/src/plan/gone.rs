@@ -130,6 +130,7 @@ mod tests {
             headless: false,
             mirrored: false,
             triggered: None,
+            ready_since: Vec::new(),
         }
     }
 

@@ -140,6 +140,7 @@ fn slice_of(service: ServiceId, endpoints: Vec<Endpoint>) -> Update {
         headless: false,
         mirrored: false,
         triggered: None,
+        ready_since: Vec::new(),
     }))
 }
 

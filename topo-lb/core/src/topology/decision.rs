@@ -25,6 +25,7 @@ use super::policy::Policy;
 use super::policy_source::PolicySource;
 use super::rules::{PolicyKind, Rules};
 use super::scope::{self, Bypass};
+use super::slow_start::{self, Young};
 use super::spill::{Share, Spill};
 use super::trial::Trial;
 use super::validation::Ignored;
@@ -76,6 +77,8 @@ pub struct InForce<'a> {
     pub evacuating: Evacuating<'a>,
     /// When idle connections to a wider tier end; `None`: never.
     pub return_after: Option<homeward::Setting>,
+    /// How the share of an endpoint grows after it became Ready; `None`: not.
+    pub slow_start: Option<slow_start::Setting>,
     /// Annotation `topo-lb.io/refusal: intended`: no report of refusals is needed.
     pub refusal_intended: bool,
     /// False with annotation `topo-lb.io/direct-return: "false"`.
@@ -168,6 +171,8 @@ pub struct Endpoint<'a> {
     pub status: Status<'a>,
     /// Its place in [`Choice::parts`], if new connections divide and it gets some.
     pub part: Option<usize>,
+    /// How much of its share it gets, in percent, because of a slow start; `None`: all.
+    pub grown: Option<u8>,
 }
 
 impl Choice<'_> {
@@ -241,6 +246,7 @@ impl<'a> Decision<'a> {
         let mut choices = Vec::new();
         let mut endpoints = Vec::new();
         let mut hinted = false;
+        let young = policy.slow_start.and_then(|it| Young::of(it, state, service));
         let families = candidate::families(service);
         for &family in &families {
             let bypass = bypass.or_else(|| scope::local(state, service, family));
@@ -291,7 +297,9 @@ impl<'a> Decision<'a> {
                     }
                     _ => endpoint_status(site, status, &done, rules),
                 };
-                endpoints.push(Endpoint { part, ..endpoint(candidate, here, status) });
+                let young = young.as_ref().filter(|_| bypass.is_none());
+                let grown = young.and_then(|it| it.percent(candidate));
+                endpoints.push(Endpoint { part, grown, ..endpoint(candidate, here, status) });
             }
         }
         for family in Family::BOTH {
@@ -336,6 +344,7 @@ impl<'a> Decision<'a> {
             ejection: policy.ejection,
             evacuating: policy.evacuating.clone(),
             return_after: policy.return_after,
+            slow_start: policy.slow_start,
             refusal_intended: policy.refusal_intended,
             direct_return: policy.direct_return,
             choice: policy.choice,
@@ -378,5 +387,6 @@ fn endpoint<'a>(candidate: &Candidate<'a>, here: Here<'a>, status: Status<'a>) -
         locality: candidate.site.locality(here),
         status,
         part: None,
+        grown: None,
     }
 }

@@ -41,6 +41,7 @@ impl Field {
             Some(Annotation::Ejection) => "spec.ejection",
             Some(Annotation::Evacuate) => "spec.evacuate",
             Some(Annotation::Return) => "spec.return",
+            Some(Annotation::SlowStart) => "spec.slowStart",
             Some(Annotation::Refusal) => "spec.refusal",
             Some(Annotation::Direct) => "spec.direct",
             Some(Annotation::Handle) => "spec.handle",

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::cause::Cause;
+use super::ejection::span;
 use super::evaluation::{CandidateStatus, Evaluation};
 use super::keys;
 use super::label::Here;
@@ -15,6 +16,9 @@ use super::validation::{MAX_KEYS, Rule, quoted};
 
 /// The value that stands for never.
 const OFF: &str = "off";
+/// The limits of the time.
+const SHORTEST: Duration = Duration::from_secs(5);
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
 /// When connections return to a nearer tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,16 +46,9 @@ pub(super) fn from_annotation(text: &str) -> Result<Option<Setting>, Rule> {
     if text == OFF {
         return Ok(None);
     }
-    let units = [('s', 1), ('m', 60), ('h', 3_600)];
-    let time = units.into_iter().find_map(|(unit, seconds)| {
-        let number = text.strip_suffix(unit)?.trim_end();
-        // `parse` takes a sign, too.
-        let digits = Some(number).filter(|it| it.bytes().all(|byte| byte.is_ascii_digit()))?;
-        digits.parse::<u64>().ok()?.checked_mul(seconds)
-    });
-    let time = time.filter(|seconds| (5..=86_400).contains(seconds));
-    let time = time.ok_or_else(|| Rule::ReturnTime { text: quoted(text) })?;
-    Ok(Some(Setting { after: Duration::from_secs(time) }))
+    let after = span(text, SHORTEST, LONGEST);
+    let after = after.ok_or_else(|| Rule::ReturnTime { text: quoted(text) })?;
+    Ok(Some(Setting { after }))
 }
 
 /// What a Service port's route says about connections that are to return.

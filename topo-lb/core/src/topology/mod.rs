@@ -17,6 +17,7 @@
 //! | `spill`, `crowding` | which share of connections goes to the next wider tier |
 //! | `weights` | how new connections divide among endpoints |
 //! | `homeward` | which connections return to a nearer tier, and when |
+//! | `slow_start` | which share an endpoint gets that became Ready lately |
 //! | `ejection`, `ejected` | which endpoints of a tier are ejected, because connects to them failed |
 //! | `evacuation` | which endpoints leave every choice for a while |
 //! | `dead`, `watched` | which endpoints do not answer an island, and which it is to watch |
@@ -66,6 +67,7 @@ mod rules;
 mod scope;
 mod shared;
 pub mod size;
+pub mod slow_start;
 pub mod spill;
 pub mod trial;
 pub mod validation;

@@ -21,7 +21,7 @@ use super::spill::Spill;
 use super::trial::{Seen, Trial};
 use super::validation::{ANY, Ignored, Rule, kept, quoted};
 use super::weights::Weights;
-use super::{direct, ejection, homeward, keys, min_endpoints, openyurt, weights};
+use super::{direct, ejection, homeward, keys, min_endpoints, openyurt, slow_start, weights};
 
 /// The value of `topo-lb.io/refusal`.
 const INTENDED: &str = "intended";
@@ -49,6 +49,8 @@ pub(super) struct Policy<'a> {
     pub(super) evacuating: Evacuating<'a>,
     /// Annotation `topo-lb.io/return`.
     pub(super) return_after: Option<homeward::Setting>,
+    /// Annotation `topo-lb.io/slow-start`.
+    pub(super) slow_start: Option<slow_start::Setting>,
     /// Annotation `topo-lb.io/refusal: intended`.
     pub(super) refusal_intended: bool,
     /// Annotation `topo-lb.io/direct`.
@@ -173,6 +175,16 @@ fn of_layers<'a>(
         }
     });
     policy.return_after = after.flatten();
+    let spills = matches!(&policy.rules, Rules::Keys(keys) if keys.spill != Spill::NONE);
+    let slowly = read(layers, Field::Of(Annotation::SlowStart), &mut ignored, |origin, text| {
+        match slow_start::from_annotation(text)? {
+            Some(_) if spills && *origin == Origin::Service => Err(Rule::SlowStartWithSpill),
+            // A policy for many Services need not know which of them spill.
+            Some(_) if spills => Ok(None),
+            setting => Ok(setting),
+        }
+    });
+    policy.slow_start = slowly.flatten();
     let intended =
         read(layers, Field::Of(Annotation::Refusal), &mut ignored, |_, text| match text.trim() {
             INTENDED => Ok(()),
@@ -334,6 +346,7 @@ impl<'a> Policy<'a> {
             ejection: None,
             evacuating: Evacuating::default(),
             return_after: None,
+            slow_start: None,
             refusal_intended: false,
             direct: Direct::Allow,
             direct_return: true,
@@ -358,14 +371,17 @@ impl<'a> Policy<'a> {
     }
 
     /// Why topo-lb does not translate `service`; `None` if it does. [`Scope::OptIn`] includes
-    /// Services with a valid policy or valid weights, and those that ask for hints or ejection.
+    /// Services with a valid policy or valid weights, and those that ask for hints, ejection or a slow start.
     pub(super) fn bypass(&self, scope: Scope, service: &Service) -> Option<Bypass<'static>> {
         let is_in_scope = match scope {
             Scope::All => true,
             Scope::OptIn => {
                 let has_own = self.source != PolicySource::None || self.weights.is_some();
                 let evacuates = !self.evacuating.all.is_empty();
-                has_own || service.policy.hints_asked || self.ejection.is_some() || evacuates
+                let asks = service.policy.hints_asked
+                    || self.ejection.is_some()
+                    || self.slow_start.is_some();
+                has_own || asks || evacuates
             }
         };
         match (self.handled, is_in_scope) {

@@ -15,6 +15,7 @@ use super::label::Here;
 use super::policy::{self, Policy};
 use super::rules::Rules;
 use super::scope::{self, Scope, is_headless, is_served};
+use super::slow_start::Young;
 use super::trial::Seen;
 use super::verdict::{Chosen, Verdict};
 use super::weights;
@@ -131,6 +132,7 @@ pub fn routes(
     let apart = apart(&policy, service, exposing);
     let direct_return = DirectReturn::of(policy.direct_return, service, exposing);
     let choice = Choice::of(policy.choice, direct_return);
+    let young = policy.slow_start.and_then(|it| Young::of(it, state, service));
     // About ClusterIPs.
     let local = service.internal_local && !is_headless(service);
     let mut routes = Vec::with_capacity(service.ports.len() * families.len());
@@ -148,7 +150,10 @@ pub fn routes(
             };
             let lead = |frontends, rules: &Rules<'_>, done: &Evaluation<'_>, only_local: bool| {
                 let name = Arc::clone(&name);
-                let route = route(service, (place, port), frontends, name, rules, done, here);
+                let mut route = route(service, (place, port), frontends, name, rules, done, here);
+                if let Some(parts) = young.as_ref().and_then(|young| young.divide(done)) {
+                    route.parts = of_parts(&parts, done, here);
+                }
                 let is_seen = state.ejections().unseen.is_none() && port.protocol == Protocol::Tcp;
                 let ejection = ejected::in_force(state, service, &policy)
                     .filter(|_| is_seen && !is_headless(service));
@@ -322,20 +327,13 @@ fn route(
     done: &Evaluation<'_>,
     here: Here<'_>,
 ) -> Route {
-    let of = |index: usize| {
-        let one = &done.candidates[index];
-        Chosen::new(one.address, one.site.locality(here))
-    };
+    let of = |index| chosen_at(index, done, here);
     let chosen = |wanted: &[CandidateStatus]| {
         done.of_status(|status| wanted.contains(&status)).into_iter().map(of).collect()
     };
     let (own, wider): (&[_], &[_]) = match done.parts.is_empty() {
         true => (&[CandidateStatus::Chosen], &[CandidateStatus::Wider]),
         false => (&[CandidateStatus::Chosen, CandidateStatus::Wider], &[]),
-    };
-    let part = |part: &weights::Part<'_>| Part {
-        weight: part.weight,
-        endpoints: part.members.iter().copied().map(of).collect(),
     };
     let is_for_outside = frontends.iter().any(|(_, it)| it.clients == Clients::Outside);
     let left = |status| !matches!(status, CandidateStatus::Chosen | CandidateStatus::Wider);
@@ -349,7 +347,7 @@ fn route(
         created: service.created,
         tier: done.tier(),
         endpoints: chosen(own),
-        parts: done.parts.iter().map(part).collect(),
+        parts: of_parts(&done.parts, done, here),
         wider: chosen(wider),
         spill: done.wider.map_or(0, |(.., share)| share.parts()),
         strict: rules.are_strict(),
@@ -367,6 +365,19 @@ fn route(
         nodes: Arc::default(),
         name,
     }
+}
+
+fn chosen_at(index: usize, done: &Evaluation<'_>, here: Here<'_>) -> Chosen {
+    let one = &done.candidates[index];
+    Chosen::new(one.address, one.site.locality(here))
+}
+
+fn of_parts(parts: &[weights::Part<'_>], done: &Evaluation<'_>, here: Here<'_>) -> Vec<Part> {
+    let part = |part: &weights::Part<'_>| Part {
+        weight: part.weight,
+        endpoints: part.members.iter().map(|&index| chosen_at(index, done, here)).collect(),
+    };
+    parts.iter().map(part).collect()
 }
 
 /// `namespace/name:port`; a port without a name has its number.

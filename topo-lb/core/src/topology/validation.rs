@@ -344,6 +344,17 @@ pub enum Rule {
          keys, or remove this one"
     )]
     ReturnWithoutPolicy,
+    /// Not a time of a slow start.
+    #[error(
+        "{text} is not a time from 10s to 1h; write whole seconds, minutes or hours, such as `60s`, or `off`"
+    )]
+    SlowStartTime {
+        /// Quoted.
+        text: String,
+    },
+    /// Both divide new connections.
+    #[error("`topo-lb.io/spill` divides new connections already; remove one of them")]
+    SlowStartWithSpill,
     /// Not `intended`, the only valid value.
     #[error(
         "{text} is not `intended`, which is the only value; write it, or remove the annotation"

@@ -75,6 +75,10 @@ pub(super) const EVACUATE: &str = concat!(
 pub(super) const EJECTION: &str =
     r"^([1-9]|1[0-5])(, *(([1-9][0-9]?|[1-5][0-9]{2}|600)s|([1-9]|10)m)(, *([1-9][0-9]?|100)%)?)?$";
 
+/// A time of 10 s to 1 h, or `off`.
+pub(super) const SLOW_START: &str =
+    r"^(off|([1-9][0-9]{1,2}|[1-2][0-9]{3}|3[0-5][0-9]{2}|3600)s|([1-9]|[1-5][0-9]|60)m|1h)$";
+
 /// A time of 5 s to 24 h, or `off`.
 pub(super) const RETURN: &str = concat!(
     r"^(off|([5-9]|[1-9][0-9]{1,3}|[1-7][0-9]{4}|8[0-5][0-9]{3}|86[0-3][0-9]{2}|86400)s|",

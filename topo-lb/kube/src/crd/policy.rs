@@ -9,7 +9,9 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::patterns::{EJECTION, EVACUATE, KEY, NUMBERS, RETURN, SHARE, SPILL, WEIGHTS};
+use super::patterns::{
+    EJECTION, EVACUATE, KEY, NUMBERS, RETURN, SHARE, SLOW_START, SPILL, WEIGHTS,
+};
 use super::rules::{
     each_key_has_a_weight, numbers_fit, prefixes_fit, prefixes_of_weights_fit, says_something,
     star_is_last, weights_count, weights_or_spill,
@@ -154,6 +156,11 @@ pub struct Rules {
     #[serde(rename = "return", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 16), regex(pattern = RETURN))]
     pub return_after: Option<String>,
+    /// The share of an endpoint grows from 10 % to its own during this time after it became Ready, such as `60s`;
+    /// `off`: it has its own at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(max = 16), regex(pattern = SLOW_START))]
+    pub slow_start: Option<String>,
     /// `intended`: nodes without an endpoint are no cause for a Warning.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 16), regex(pattern = "^intended$"))]
@@ -189,6 +196,7 @@ impl From<Rules> for PolicySources {
             ejection: rules.ejection.map(Into::into),
             evacuate: rules.evacuate.map(Into::into),
             return_after: rules.return_after.map(Into::into),
+            slow_start: rules.slow_start.map(Into::into),
             refusal: rules.refusal.map(Into::into),
             direct: rules.direct.map(Into::into),
             handle: rules.handle.map(|handle| handle.to_string().into()),

@@ -33,6 +33,8 @@ pub(crate) struct Said {
     /// After how many failures an endpoint is ejected; 0: never.
     pub(crate) failures: u8,
     pub(crate) intended: bool,
+    /// In how many seconds the share of an endpoint grows to its own, if it does.
+    pub(crate) slowly: Option<i64>,
     /// What is evacuated on this node, the strongest first.
     pub(crate) evacuations: Vec<Evacuation>,
     /// What becomes of clients that dial endpoints which the policy passes over: `allow`, `refuse` or `steer`.
@@ -144,6 +146,19 @@ pub(crate) fn said(cluster: &Cluster, me: &str, service: &Service, only_opted_in
             _ => 1,
         };
     }
+    let mut slowly = None;
+    if let Some((who, text)) = first(|said| said.slow_start.as_deref()) {
+        let seconds = match text.trim() {
+            "100s" | "100 s" => Some(100),
+            "60m" | "1h" => Some(3_600),
+            _ => None,
+        };
+        match seconds {
+            Some(_) if spill > 0 || auto => errors += usize::from(who == "the Service"),
+            Some(_) => slowly = seconds,
+            None => errors += usize::from(text.trim() != "off"),
+        }
+    }
     let mut intended = false;
     if let Some((_, text)) = first(|said| said.refusal.as_deref()) {
         intended = text.trim() == "intended";
@@ -192,6 +207,7 @@ pub(crate) fn said(cluster: &Cluster, me: &str, service: &Service, only_opted_in
         errors += usize::from(!["true", "false"].contains(&text.trim()));
     }
     let has_own = source != "none" || weights.is_some() || failures > 0 || evacuates;
+    let has_own = has_own || slowly.is_some();
     Said {
         source,
         keys,
@@ -202,6 +218,7 @@ pub(crate) fn said(cluster: &Cluster, me: &str, service: &Service, only_opted_in
         outside,
         failures,
         intended,
+        slowly,
         evacuations,
         direct,
         direct_return,

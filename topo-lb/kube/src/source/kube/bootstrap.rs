@@ -215,6 +215,7 @@ mod tests {
             headless: false,
             mirrored: false,
             triggered: None,
+            ready_since: Vec::new(),
         }
     }
 

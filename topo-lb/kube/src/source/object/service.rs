@@ -54,6 +54,8 @@ pub(super) struct Annotations {
     evacuate: Option<Text>,
     #[serde(rename = "topo-lb.io/return")]
     return_after: Option<Text>,
+    #[serde(rename = "topo-lb.io/slow-start")]
+    slow_start: Option<Text>,
     #[serde(rename = "topo-lb.io/refusal")]
     refusal: Option<Text>,
     #[serde(rename = "topo-lb.io/direct")]
@@ -441,6 +443,7 @@ impl Annotations {
             ejection: shared(&self.ejection, LONGEST),
             evacuate: shared(&self.evacuate, LONGEST_LIST),
             return_after: shared(&self.return_after, LONGEST),
+            slow_start: shared(&self.slow_start, LONGEST),
             refusal: shared(&self.refusal, LONGEST),
             direct: shared(&self.direct, LONGEST),
             direct_return: shared(&self.direct_return, LONGEST),

@@ -124,6 +124,7 @@ impl Fields {
             triggered: triggered
                 .and_then(|text| text.parse::<Timestamp>().ok())
                 .map(SystemTime::from),
+            ready_since: Vec::new(),
         };
         if proxy.is_some() || matches!(address_type, AddressType::Fqdn) {
             return (slice, None);

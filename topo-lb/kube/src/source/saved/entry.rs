@@ -38,6 +38,8 @@ pub(super) struct SliceEntry {
     headless: bool,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     mirrored: bool,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    ready_since: Vec<(IpAddr, i64)>,
 }
 
 /// Address, conditions, node, and index in `places`.
@@ -79,14 +81,15 @@ impl SliceEntry {
             endpoints,
             headless: slice.headless,
             mirrored: slice.mirrored,
+            ready_since: slice.ready_since.to_vec(),
         }
     }
 }
 
 impl From<SliceEntry> for Slice {
     fn from(entry: SliceEntry) -> Self {
-        let SliceEntry { namespace, name, service, ports, places, endpoints, headless, mirrored } =
-            entry;
+        let SliceEntry { namespace, name, service, ports, places, .. } = entry;
+        let SliceEntry { endpoints, headless, mirrored, ready_since, .. } = entry;
         let endpoint = |EndpointEntry(address, conditions, node, place): EndpointEntry| {
             let place = place.and_then(|at| places.get(at)).cloned().unwrap_or_default();
             Endpoint {
@@ -105,6 +108,7 @@ impl From<SliceEntry> for Slice {
             headless,
             mirrored,
             triggered: None,
+            ready_since,
         }
     }
 }
