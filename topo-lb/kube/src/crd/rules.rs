@@ -9,8 +9,8 @@ use kube::core::Rule;
 pub(super) fn says_something() -> Rule {
     Rule::new(
         "has(self.topologyKeys) || has(self.externalTopologyKeys) || has(self.minEndpoints) || \
-         has(self.spill) || has(self.weights) || \
-         has(self.ejection) || has(self.return) || has(self.evacuate) || has(self.refusal) || has(self.direct) || \
+         has(self.spill) || has(self.weights) || has(self.ejection) || has(self.return) || \
+         has(self.slowStart) || has(self.evacuate) || has(self.refusal) || has(self.direct) || \
          has(self.handle)",
     )
     .message("it says nothing: write topologyKeys, what refines keys, or evacuate")
