@@ -133,6 +133,14 @@ fn it_is_the_time_of_the_api_and_only_of_what_was_not_ready() {
         let state = after(&updates);
         assert_eq!((young(&state), shares(&state)), (wanted, shares_are), "{updates:?}");
     }
+    // A listing of an API server: one slice after the other, and then that these are all.
+    let mut state = State::default();
+    let slices = ["svc-1", "svc-2"].map(|name| brought(name, 990, all(&[1, 2])));
+    let _ = state.apply(Update::Service(Change::Listed(cluster().services, vec![])), "n1");
+    for update in slices {
+        let _ = state.apply(update, "n1");
+    }
+    assert_eq!(young(&state), [0; 0]);
     // Without the annotation, nothing is kept.
     let plain = Cluster { services: vec![keyed(Z)], ..cluster() };
     let mut state = plain.state("n1");

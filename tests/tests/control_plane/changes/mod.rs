@@ -5,6 +5,7 @@
 mod endpoints;
 mod nodes;
 mod outages;
+mod slow_start;
 mod town;
 
 use anyhow::{Context as _, Result};
@@ -15,6 +16,7 @@ use topo_lb_tests::lab::play_all;
 use endpoints::{a_cluster_ip_moves, slices_split_and_merge};
 use nodes::{nodes_are_watched, nodes_move};
 use outages::{database_forgets, database_is_killed, watches_break};
+use slow_start::a_pod_starts_slowly;
 use town::{Town, within_town};
 
 #[test]
@@ -47,5 +49,15 @@ fn no_connection_fails_when_watches_break_or_the_database_forgets() -> Result<()
         watches_break(town, &hub).context("a watch that breaks in the middle of an event")?;
         town.begin("--api-server", Hub::url().as_ref())?;
         database_forgets(town, &hub).context("what the database has forgotten is read anew")
+    })
+}
+
+#[test]
+fn a_pod_that_becomes_ready_gets_a_share_that_grows() -> Result<()> {
+    within_town(|town| {
+        let kubeconfig = town.plane.kubeconfig(AGENT)?;
+        town.begin("--kubeconfig", &kubeconfig)?;
+        town.agent.resume()?;
+        a_pod_starts_slowly(town)
     })
 }

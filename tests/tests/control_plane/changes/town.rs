@@ -1,5 +1,6 @@
 //! A cluster of two nodes with a real control plane, and the agent under test.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -137,6 +138,11 @@ impl Town<'_> {
     /// Waits until exactly `pods` answer, or, with no pods, until every connection is refused.
     pub(super) fn answered_by(&mut self, address: &str, pods: &[&str]) -> Result<Duration> {
         self.watchful.wait_for(Via::Http, at(address)?, pods, SOON)
+    }
+
+    /// Opens so many connections.
+    pub(super) fn call(&mut self, to: SocketAddr, calls: u32) -> Result<Tally> {
+        self.watchful.call(Via::Http, to, calls)
     }
 
     /// Makes connections continuously while `work` runs.

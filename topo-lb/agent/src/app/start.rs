@@ -36,6 +36,7 @@ use topo_lb_kernel::datapath::{Datapath, Options};
 use topo_lb_kernel::observe::Observed;
 use topo_lb_kernel::socket::terminator::{self, SocketTerminator};
 use topo_lb_kube::heap;
+use topo_lb_kube::source::clock::now;
 
 /// Starts the agent; `None` if it is stopped before the cluster is known.
 pub(super) async fn start(
@@ -87,6 +88,8 @@ pub(super) async fn start(
     state.telemetry.unprogrammed_before(
         kernel.unprogrammed_before.iter().map(|(name, lack)| (&**name, lack.meanwhile)),
     );
+    // Endpoints that became Ready lately go on where they were.
+    state.reconciler.pass(now());
     state.reconciler.expect_all(&kernel.installed);
     let writes = kernel.settle(&mut state).context("the first plan could not be carried out")?;
     exclusions::begin(

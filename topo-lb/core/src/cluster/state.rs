@@ -65,6 +65,8 @@ pub struct State {
     now: Option<i64>,
     evacuate: Sayers,
     slow_start: Sayers,
+    /// All slices were listed once.
+    knows_slices: bool,
     shared: Shared,
     /// How many Services say `topo-lb.io/direct: steer`.
     steering: usize,
@@ -105,13 +107,14 @@ impl State {
                 }
             }
             Update::Slice(change) => {
-                let is_listing = matches!(change, Change::Listed(..));
+                let is_complete = matches!(change, Change::Listed(..));
                 for id in change.gone(self.slices.iter().map(|slice| &slice.0.id)) {
                     self.drop_slice(&id, &mut changed);
                 }
                 for slice in change.into_objects() {
-                    self.put_slice(slice, is_listing, &mut changed);
+                    self.put_slice(slice, &mut changed);
                 }
+                self.knows_slices |= is_complete;
             }
             Update::Node(change) => {
                 let mut touched = HashSet::new();
@@ -403,7 +406,7 @@ impl State {
         self.slow_start.services -= usize::from(service.policy.slow_start.is_some());
     }
 
-    fn put_slice(&mut self, slice: Slice, is_listing: bool, changed: &mut Changed) {
+    fn put_slice(&mut self, slice: Slice, changed: &mut Changed) {
         let id = slice.id.clone();
         let triggered = ripening::triggered(&slice).or(self.now);
         let mut new = self.shared.slice(slice);
@@ -415,11 +418,10 @@ impl State {
         if let (Some(new), Some(at)) = (&mut new, triggered)
             && self.starts_slowly(&new.service)
         {
-            let before = self.of_service.get(&new.service);
-            // Of a Service that a listing brings, nobody knows since when its endpoints are Ready.
-            if !is_listing || before.is_some() {
-                let before = before.into_iter().flatten().map(|it| &**it);
-                new.ready_since = ripening::ready_since(new, before, at);
+            // Nobody knows since when the endpoints are Ready that the first listing brings.
+            if self.knows_slices || old.is_some() {
+                let before = self.of_service.get(&new.service).into_iter().flatten();
+                new.ready_since = ripening::ready_since(new, before.map(|it| &**it), at);
             }
         }
         self.take_slice(&id, changed);

@@ -17,7 +17,7 @@ pub(super) fn triggered(slice: &Slice) -> Option<i64> {
 }
 
 /// When the Ready endpoints of a new slice became so, as far as it was lately. `before`: all slices of the Service as
-/// they were, at least one. `at`: when those that were not Ready became so.
+/// they were. `at`: when those that were not Ready became so.
 pub(super) fn ready_since<'a>(
     new: &Endpoints,
     before: impl Iterator<Item = &'a Endpoints>,

@@ -1,10 +1,12 @@
 //! The folder for a cluster's state: loads what is saved, or sets it aside.
 
+use std::collections::HashMap;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use topo_lb_core::cluster::{Change, KnownNodes, State, Update};
+use topo_lb_core::cluster::{Change, KnownNodes, SliceId, State, Update};
 
 use super::error::StateError;
 use super::format::Whole;
@@ -25,6 +27,8 @@ pub struct Folder {
 pub struct Saved {
     whole: Whole,
     known_nodes: KnownNodes,
+    /// Of slices that have any.
+    ready_since: HashMap<SliceId, Vec<(IpAddr, i64)>>,
 }
 
 impl Saved {
@@ -38,6 +42,18 @@ impl Saved {
     #[must_use]
     pub const fn known_nodes(&self) -> KnownNodes {
         self.known_nodes
+    }
+
+    /// Adds to slices of a listing since when their endpoints are Ready: the API does not say it.
+    pub(super) fn remind(&self, update: &mut Update) {
+        let slices = match update {
+            Update::Slice(Change::Applied(slice)) => std::slice::from_mut(slice),
+            Update::Slice(Change::Listed(slices, _)) => slices,
+            _ => return,
+        };
+        for slice in slices {
+            slice.ready_since = self.ready_since.get(&slice.id).cloned().unwrap_or_default();
+        }
     }
 
     /// Its objects.
@@ -78,11 +94,15 @@ impl Folder {
             return Err(self.set_aside(&reason));
         }
         let (mut known, mut known_nodes) = (false, KnownNodes::Own);
+        let mut ready_since = HashMap::new();
         for update in whole.objects() {
             let update = update.map_err(|error| self.set_aside(&error.to_string()))?;
             match &update {
                 Update::Node(Change::Applied(one)) if &*one.name == node => known = true,
                 Update::Node(Change::Applied(_)) => known_nodes = KnownNodes::All,
+                Update::Slice(Change::Applied(one)) if !one.ready_since.is_empty() => {
+                    ready_since.insert(one.id.clone(), one.ready_since.clone());
+                }
                 _ => {}
             }
             each(&update);
@@ -90,7 +110,7 @@ impl Folder {
         if !known {
             return Err(StateError::OtherNode { path: path(), node: node.to_owned() });
         }
-        Ok(Some(Saved { whole, known_nodes }))
+        Ok(Some(Saved { whole, known_nodes, ready_since }))
     }
 
     fn set_aside(&self, reason: &str) -> StateError {

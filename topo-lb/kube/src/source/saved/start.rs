@@ -53,7 +53,10 @@ impl<S: Stream<Item = Event> + Unpin> Start<S> {
     async fn choose(&mut self, saved: Saved) -> Box<dyn Iterator<Item = Event> + Send> {
         let until = Instant::now() + HEAD_START;
         let mut heard = VecDeque::new();
-        while let Ok(Some(event)) = timeout_at(until, self.live.next()).await {
+        while let Ok(Some(mut event)) = timeout_at(until, self.live.next()).await {
+            if let Event::Update(update) = &mut event {
+                saved.remind(update);
+            }
             let complete = matches!(event, Event::Synced);
             heard.push_back(event);
             if complete {
