@@ -23,17 +23,20 @@ impl PureAgent {
         }
     }
 
-    /// Applies all updates, then plans until nothing is left to do.
-    pub fn follow(&mut self, updates: impl IntoIterator<Item = Update>) {
+    /// Applies all updates, then plans until nothing is left to do. Returns the number of writes.
+    pub fn follow(&mut self, updates: impl IntoIterator<Item = Update>) -> usize {
+        let mut writes = 0;
         for update in updates {
             self.reconciler.observe(update);
         }
         while !self.reconciler.settled() {
             let plan = self.reconciler.plan(&self.installed);
+            writes += plan.steps.len();
             for step in &plan.steps {
                 self.installed.record(step);
             }
             self.reconciler.carried_out(&plan, &self.installed);
         }
+        writes
     }
 }

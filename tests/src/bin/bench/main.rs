@@ -15,6 +15,7 @@ mod external;
 mod external_serial;
 mod external_services;
 mod first_contact;
+mod fleet;
 mod ground;
 mod kernel;
 mod kube_proxy;
@@ -190,6 +191,7 @@ fn measure(effort: Effort, parts: &[Part]) -> Result<Report> {
     }
     if wanted(Part::Rollout) {
         results.extend(rollout::measure(effort, &say)?);
+        results.extend(fleet::measure(effort, &say)?);
     }
     say("done");
     Ok(Report { machine, later: Vec::new(), results })
