@@ -236,6 +236,25 @@ fn the_page_says_who_refuses_who_stays_and_who_carries_more() {
     assert!(report.services.iter().all(|port| port.name != "only"), "it stays as it was");
 }
 
+/// kube-proxy reads neither evacuations nor the keys of policies.
+#[test]
+fn what_is_left_to_kube_proxy_changes_nothing_and_counts_nowhere() {
+    let mut left = cluster("", "rack=none");
+    left.services[0] =
+        left.services[0].clone().asking(|policy| policy.handle = Some("false".into()));
+    std::sync::Arc::make_mut(&mut left.cluster_policies[0].0.policy).topology_keys = Some(Z.into());
+    let before = left.state("");
+    let mut after = before.clone();
+    what_if::evacuate(&mut after, ZONE_B).unwrap();
+    let (before, after) = (Proxied::of(before, Scope::All), Proxied::of(after, Scope::All));
+    let report = what_if::compare(&before, &after, Z, &[id("svc")].into(), None);
+    assert_eq!((report.totals.service_ports, report.totals.changed), (1, 0));
+    let served = report.services[0].served.after.as_ref().unwrap();
+    assert_eq!((served.by, served.policy.kind), ("kube-proxy", "none"));
+    let endpoints = &report.services[0].endpoints;
+    assert!(endpoints.len() == 6 && endpoints.iter().all(|it| it.load.before == it.load.after));
+}
+
 #[test]
 fn objects_that_come_and_go_a_hundred_times_end_as_they_are() {
     let mut cluster = cluster("", ZONE_B);
