@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
+use topo_lb::aside::{self, say};
 use topo_lb::cli::{EvacuateArgs, Output, RestoreArgs, WriteArgs, kube_target, name};
 use topo_lb_common::selection::SPILL_ONE;
 use topo_lb_core::explain::{empty, some};
@@ -53,7 +54,7 @@ pub(crate) fn run_evacuate(args: &EvacuateArgs) -> anyhow::Result<ExitCode> {
     if args.dry_run {
         for label in &args.labels {
             let object = evacuation::manifest(&named(label), &text(label));
-            eprintln!("{}", serde_json::to_string(&object)?);
+            aside::line(object);
         }
     } else {
         block_on(async {
@@ -62,7 +63,7 @@ pub(crate) fn run_evacuate(args: &EvacuateArgs) -> anyhow::Result<ExitCode> {
                 let name = named(label);
                 let written = evacuation::write(&server, &name, &text(label)).await;
                 written.map_err(|error| refused(&error))?;
-                eprintln!("{}: ClusterTopologyPolicy {name} is written", name::called());
+                say(format_args!("ClusterTopologyPolicy {name} is written"));
             }
             anyhow::Ok(())
         })??;
@@ -90,20 +91,17 @@ pub(crate) fn run_restore(args: &RestoreArgs) -> anyhow::Result<ExitCode> {
             match &args.ramp {
                 Some(ramp) => {
                     let Some(text) = returning(text, ramp)? else {
-                        eprintln!(
-                            "{}: {label} has ended, or comes back already: {text}",
-                            name::called()
-                        );
+                        say(format_args!("{label} has ended, or comes back already: {text}"));
                         continue;
                     };
                     let written = evacuation::write(&server, &name, &text).await;
                     written.map_err(|error| refused(&error))?;
-                    eprintln!("{}: {label} comes back within {ramp}", name::called());
+                    say(format_args!("{label} comes back within {ramp}"));
                 }
                 None => {
                     let deleted = evacuation::delete(&server, &name).await;
                     deleted.map_err(|error| refused(&error))?;
-                    eprintln!("{}: ClusterTopologyPolicy {name} is deleted", name::called());
+                    say(format_args!("ClusterTopologyPolicy {name} is deleted"));
                 }
             }
         }
