@@ -10,9 +10,11 @@ use rayon::prelude::*;
 
 use crate::cluster::{Clients, Frontend, KnownNodes, ServiceId, State, Update};
 use crate::dns::lead::Listeners;
+use crate::evacuees::Evacuees;
 use crate::homecoming::Way;
 use crate::plan::desired::Target;
 use crate::plan::{Desired, Gone, Installed, Lack, Meanwhile, Plan, Ration, WhenFull, diff, gone};
+use crate::topology::evacuated::Evacuated;
 use crate::topology::exposed::Exposing;
 use crate::topology::size::{Excess, Most, excess};
 use crate::topology::{self, Route, Scope, Verdict};
@@ -46,6 +48,7 @@ pub struct Reconciler {
     recomputed: BTreeMap<ServiceId, Recomputed>,
     /// Services that read labels of other Nodes. While these are unknown, what is installed stays.
     readers: BTreeSet<ServiceId>,
+    evacuees: Evacuees,
 }
 
 /// What a recomputed Service was and is.
@@ -85,6 +88,7 @@ impl Reconciler {
             unsettled: BTreeSet::new(),
             recomputed: BTreeMap::new(),
             readers: BTreeSet::new(),
+            evacuees: Evacuees::default(),
         }
     }
 
@@ -174,10 +178,18 @@ impl Reconciler {
         is_change
     }
 
-    /// How many objects evacuate something on this node now.
-    pub fn evacuations(&self) -> usize {
-        let holds = |text: &&str| topology::evacuation::holds(text, &self.node, self.state.now());
-        self.state.evacuations().filter(holds).count()
+    /// How many objects evacuate something on this node now; and what that is, with the number of Services that have
+    /// endpoints there, as of the last plan.
+    pub fn evacuations(&self) -> (usize, BTreeMap<Evacuated, usize>) {
+        let (mut objects, mut services) = (0, BTreeMap::new());
+        for text in self.state.evacuations() {
+            let all = topology::evacuated::holding(text, &self.node, self.state.now());
+            objects += usize::from(!all.is_empty());
+            for one in all {
+                services.entry(one).or_insert_with_key(|it| self.evacuees.count(it));
+            }
+        }
+        (objects, services)
     }
 
     /// Has the cluster DNS Service lead to the resolver of this node; without an address, to its own
@@ -353,13 +365,15 @@ impl Reconciler {
 
     fn decide(&self, id: &ServiceId, most: Most) -> Decided {
         let (state, node, exposing) = (&self.state, &self.node, self.exposing.as_ref());
+        let undecided =
+            Decided { reads: false, routes: None, is_concern: false, evacuated: vec![] };
         if let Some(excess) = excess(state, node, self.scope, exposing, most, id) {
-            return Decided { reads: false, routes: Some(Err(excess)), is_concern: false };
+            return Decided { routes: Some(Err(excess)), ..undecided };
         }
         let reads = self.reads(id);
         // A decision without these labels could refuse connections.
         if reads && self.state.known_nodes() == KnownNodes::Own {
-            return Decided { reads, routes: None, is_concern: false };
+            return Decided { reads, ..undecided };
         }
         let mut routes = topology::routes(state, node, self.scope, exposing, id);
         if *id == self.resolver.service {
@@ -370,7 +384,8 @@ impl Reconciler {
             let is_for_peers = route.frontends.iter().any(|(_, it)| it.clients == Clients::Peers);
             route.verdict == Verdict::Refuse && !route.drops && !is_for_peers
         }) || topology::ignored(&self.state, id).is_some();
-        Decided { reads, routes: Some(Ok(routes)), is_concern }
+        let evacuated = topology::evacuated::evacuated(state, node, self.scope, id);
+        Decided { reads, routes: Some(Ok(routes)), is_concern, evacuated }
     }
 
     /// Takes the next changed Services to plan, the smallest first.
@@ -400,14 +415,15 @@ impl Reconciler {
         for batch in changed.chunks(BATCH) {
             let ids = batch.par_iter().with_min_len(WORTH_A_THREAD);
             let decided = ids.map(|id| self.decide(id, most));
-            for (id, decided) in batch.iter().zip(decided.collect::<Vec<_>>()) {
+            for (id, mut decided) in batch.iter().zip(decided.collect::<Vec<_>>()) {
+                self.evacuees.set(id, mem::take(&mut decided.evacuated));
                 self.take_in(id.clone(), decided, installed);
             }
         }
     }
 
     fn take_in(&mut self, id: ServiceId, decided: Decided, installed: &Installed) {
-        let Decided { reads, routes, is_concern } = decided;
+        let Decided { reads, routes, is_concern, .. } = decided;
         if reads {
             self.readers.insert(id.clone());
         } else {
@@ -435,6 +451,7 @@ struct Decided {
     /// `None` while it waits for these labels; an excess if it alone is too large.
     routes: Option<Result<Vec<Route>, Excess>>,
     is_concern: bool,
+    evacuated: Vec<Evacuated>,
 }
 
 /// Whether the maps have an entry for any of `routes`; adds the ports that they serve to `served`.

@@ -4,7 +4,9 @@ use topo_lb_core::cluster::{
     Change, ClusterTopologyPolicy, Exposure, PolicyId, State, TopologyPolicy, Update,
 };
 use topo_lb_core::explain;
+use topo_lb_core::plan::{Capacity, Installed};
 use topo_lb_core::reconcile::Reconciler;
+use topo_lb_core::topology::evacuated::Evacuated;
 use topo_lb_core::topology::{
     NodesByLabel, Scope, Verdict, decide, is_left, reached, reads_other_nodes, routes,
 };
@@ -155,6 +157,45 @@ fn it_ends_by_the_clock_on_one_node_after_the_other() {
     let turns: Vec<i64> = (901..1_200).filter(|now| agent.pass(*now)).collect();
     assert_eq!(turns, [1_027]);
     assert!(agent.pass(1_000) && !agent.pass(1_001), "the clock was set back");
+}
+
+/// As metrics tell it.
+#[test]
+fn an_agent_knows_what_is_evacuated_until_when_and_of_how_many_services() {
+    let mut cluster = cluster("", &format!("{ZONE_B}; until=1970-01-01T00:16:40Z"));
+    let mut elsewhere = service();
+    elsewhere.id = id("elsewhere");
+    let mut local = service();
+    (local.id, local.internal_local) = (id("local"), true);
+    cluster.services.extend([elsewhere, local]);
+    cluster.cluster_policies.push(policy("nowhere", "rack=none"));
+    let mut agent = Reconciler::new("n1".into(), Scope::All, false);
+    let mut after = |update: Update, now: i64| -> Vec<String> {
+        agent.observe(update);
+        agent.pass(now);
+        let room = Capacity { services: 16, slots: 64, members: 64, ..Capacity::default() };
+        agent.expect_all(&Installed::new(room));
+        let (objects, services) = agent.evacuations();
+        assert_eq!(objects, services.len());
+        let told = |(it, count): (&Evacuated, &usize)| {
+            format!("{}={} {} {count}", it.key, it.value, it.end())
+        };
+        services.iter().map(told).collect()
+    };
+    let _ = after(Update::Node(Change::Listed(cluster.nodes.clone(), vec![])), 900);
+    let _ = after(Update::Service(Change::Listed(cluster.services.clone(), vec![])), 900);
+    let _ = after(Update::Slice(Change::Listed(cluster.slices.clone(), vec![])), 900);
+    let policies = Change::Listed(cluster.cluster_policies.clone(), vec![]);
+    let wanted = ["rack=none  0", "topology.kubernetes.io/zone=b 1970-01-01T00:16:40Z 1"];
+    assert_eq!(after(Update::ClusterTopologyPolicy(policies), 901), wanted);
+    let mut empty = cluster.slices[0].clone();
+    empty.endpoints.truncate(2);
+    let wanted = ["rack=none  0", "topology.kubernetes.io/zone=b 1970-01-01T00:16:40Z 0"];
+    assert_eq!(after(Update::Slice(Change::Applied(empty)), 902), wanted);
+    assert_eq!(
+        after(Update::Slice(Change::Applied(cluster.slices[0].clone())), 1_000),
+        wanted[..1]
+    );
 }
 
 #[test]

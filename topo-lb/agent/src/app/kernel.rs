@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use tracing::{debug, info, warn};
@@ -104,8 +103,6 @@ impl Kernel {
         }
         let reconciler = &mut agent.reconciler;
         reconciler.pass(now());
-        let figures = &agent.telemetry.figures;
-        figures.evacuations.store(reconciler.evacuations() as u64, Relaxed);
         let mut steps = 0;
         let mut is_more = !reconciler.settled() || self.settled_ranges.is_none();
         while is_more {
@@ -140,6 +137,8 @@ impl Kernel {
             steps += plan.steps.len();
             is_more = !reconciler.is_between_portions();
         }
+        let (objects, services) = reconciler.evacuations();
+        agent.telemetry.figures.evacuations.set(objects, services);
         self.tell(reconciler.unprogrammed());
         agent.telemetry.settled(&mut agent.reconciler, &self.installed, steps);
         Ok(steps)

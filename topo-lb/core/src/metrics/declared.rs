@@ -244,6 +244,9 @@ metrics! {
          `dropped` (too many, or the Service was gone)";
     EVACUATIONS: Gauge "topo_lb_evacuations" []
         "Objects that evacuate endpoints and hold on this node", "[Bad days](bad-days.md#empty-a-zone-a-rack-a-node)";
+    EVACUATED_SERVICES: Gauge "topo_lb_evacuated_services" [key value until]
+        "Services with endpoints in what is evacuated on this node, by its label and its end",
+        "`until` is empty without an end. At most 16: those without one, then those that end first";
     UNANSWERED_HEALTH_CHECKS: Gauge "topo_lb_unanswered_health_checks" [of]
         "Health checks of load balancers that the agent should answer and cannot, as their port is taken: of Services, \
          or of the node",
