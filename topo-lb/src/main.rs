@@ -254,10 +254,10 @@ fn run_top(args: &TopArgs) -> anyhow::Result<ExitCode> {
         top::watch(&options, colours())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let (rows, sentences) = block_on(top::once(&options))??;
+    let (looked, sentences) = block_on(top::once(&options))??;
     sentences.iter().for_each(say);
     let is_terminal = std::io::stdout().is_terminal();
-    print(args.output, &rows, || top::table(&rows, args.sort, is_terminal))?;
+    print(args.output, &looked, || top::table(&looked, args.sort, is_terminal))?;
     Ok(ExitCode::SUCCESS)
 }
 

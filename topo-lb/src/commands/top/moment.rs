@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::evacuations::ByAgent;
 use topo_lb_common::backend::Locality;
 use topo_lb_common::totals::RTT_PLACES;
 use topo_lb_core::metrics::Tier;
@@ -103,6 +104,8 @@ pub(crate) struct Moment {
     pub round_trips: BTreeMap<Arc<str>, RoundTrips>,
     /// Bytes not by Service, of the nodes that measure such.
     pub zones: BTreeMap<Arc<str>, Zones>,
+    /// What is evacuated, of the nodes that say so.
+    pub evacuations: BTreeMap<Arc<str>, ByAgent>,
     /// What is wrong with nodes even if they could be asked.
     pub doubts: Doubts,
     /// How many agents only observe.
@@ -119,10 +122,21 @@ impl Moment {
     /// A moment of which nothing is known yet.
     pub(crate) fn at(at: Instant) -> Self {
         let (nodes, round_trips, zones) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let (when, doubts) = (BTreeMap::new(), Doubts::new());
-        let (observing, unhandled, all_nodes) = (0, 0, None);
-        let scope = None;
-        Self { at, when, nodes, round_trips, zones, doubts, observing, scope, unhandled, all_nodes }
+        let (when, evacuations, doubts) = (BTreeMap::new(), BTreeMap::new(), Doubts::new());
+        let (observing, scope, unhandled, all_nodes) = (0, None, 0, None);
+        Self {
+            at,
+            when,
+            nodes,
+            round_trips,
+            zones,
+            evacuations,
+            doubts,
+            observing,
+            scope,
+            unhandled,
+            all_nodes,
+        }
     }
 
     /// How many nodes count all connections, also those that topo-lb leaves alone.
