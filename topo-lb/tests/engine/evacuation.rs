@@ -159,6 +159,28 @@ fn it_ends_by_the_clock_on_one_node_after_the_other() {
     assert!(agent.pass(1_000) && !agent.pass(1_001), "the clock was set back");
 }
 
+#[test]
+fn the_cluster_without_evacuations_is_as_if_nobody_had_said_any() {
+    let until = format!("{ZONE_B}; until=1970-01-01T00:16:40Z");
+    let mut cluster = Cluster { now: Some(900), ..cluster("", &until) };
+    cluster.services[0] = cluster.services[0]
+        .clone()
+        .asking(|policy| policy.evacuate = Some(format!("{Z}=c").into()));
+    let mut own = policy("own", &format!("{Z}=a; until=1970-01-01T00:00:00Z")).0;
+    own.id.namespace = "default".into();
+    cluster.policies.push(own);
+    let state = cluster.state("n1");
+    let restored = what_if::restored(&state).unwrap();
+    assert_eq!(restored.evacuations().count(), 0);
+    let endpoints =
+        |state: &State| routes(state, "n1", Scope::All, None, &id("svc"))[0].endpoints.len();
+    assert_eq!([&state, &restored].map(endpoints), [2, 6]);
+    // Those that have ended change nothing.
+    cluster.services[0] = cluster.services[0].clone().asking(|policy| policy.evacuate = None);
+    cluster.now = Some(1_000);
+    assert!(what_if::restored(&cluster.state("n1")).is_none());
+}
+
 /// As metrics tell it.
 #[test]
 fn an_agent_knows_what_is_evacuated_until_when_and_of_how_many_services() {

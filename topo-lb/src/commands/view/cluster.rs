@@ -8,16 +8,19 @@ use anyhow::Context as _;
 use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
 use tokio::sync::{oneshot, watch};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use topo_lb_core::cluster::Freshness;
 use topo_lb_core::cluster::{ServiceId, State, Update};
+use topo_lb_core::topology::evacuation::turned;
 use topo_lb_kube::source::clock::now;
 use topo_lb_kube::source::kube::{KubeTarget, connect_to_show, follow_all};
 use topo_lb_kube::source::{Event, file};
 
 /// The pause between two publications: a busy cluster changes many times a second.
 const PAUSE: Duration = Duration::from_millis(500);
+/// While no object changes, the clock is looked at so often: evacuations end by it.
+const GLANCE: Duration = Duration::from_secs(5);
 /// Most sentences of a kind that are kept.
 const SENTENCES: usize = 8;
 const OLD: &str =
@@ -109,8 +112,18 @@ async fn publish(
     mut cluster: Cluster,
 ) {
     let mut pause_ends = Instant::now();
-    while let Some(event) = events.next().await {
-        cluster.take(event);
+    loop {
+        match timeout(GLANCE, events.next()).await {
+            Ok(Some(event)) => cluster.take(event),
+            Ok(None) => return,
+            Err(_) => {
+                let before = cluster.state.now();
+                let _ = cluster.state.apply(Update::Time(now()), "");
+                if !turned(&cluster.state, before) {
+                    continue;
+                }
+            }
+        }
         // Takes what is there already even if no pause is left.
         while let Ok(Some(event)) = timeout_at(pause_ends, events.next()).await {
             cluster.take(event);
