@@ -16,14 +16,11 @@ impl Evacuees {
     /// This holds for a Service now, and nothing else.
     pub fn set(&mut self, id: &ServiceId, now: Vec<Evacuated>) {
         for gone in self.of.remove(id).into_iter().flatten() {
-            if let Some(count) = self.counts.get_mut(&gone) {
-                *count -= 1;
-            }
+            let left = self.count(&gone).saturating_sub(1);
+            self.counts.remove(&gone);
+            self.counts.extend((left > 0).then_some((gone, left)));
         }
         if now.is_empty() {
-            if self.of.is_empty() {
-                self.counts.clear();
-            }
             return;
         }
         for one in &now {

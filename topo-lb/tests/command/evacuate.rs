@@ -59,7 +59,7 @@ fn an_end_counts_by_the_clock_of_the_api_server_if_it_is_another_one() {
     // It answers `/version` with 404, and with its time all the same.
     let own = evacuate(&api, &flags);
     assert!(!text(&own.stderr).contains("clock"), "{}", text(&own.stderr));
-    assert!(until(&own) > "2026".to_owned());
+    assert!(*until(&own) > *"2026");
     api.answer_texts(|path| (path == "/version").then(|| "{}".to_owned()));
     api.state().date = Some("Sun, 06 Nov 2044 08:49:37 GMT");
     let its = evacuate(&api, &flags);
