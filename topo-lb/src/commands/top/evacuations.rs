@@ -12,10 +12,6 @@ use super::moment::Moment;
 /// Most evacuations in a sentence.
 const NAMED: usize = 3;
 
-/// What one agent evacuates: a label, its value, and the end, as metrics say them; and the number of Services with
-/// endpoints there.
-pub(super) type ByAgent = BTreeMap<[Arc<str>; 3], usize>;
-
 /// What agents evacuate. Its JSON is a fixed interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Evacuation {
@@ -87,6 +83,7 @@ fn end(until: &str, now: i64) -> String {
 mod tests {
     use std::time::Instant;
 
+    use super::super::moment::ByAgent;
     use super::*;
 
     const ZONE: &str = "topology.kubernetes.io/zone";

@@ -5,7 +5,6 @@ use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::evacuations::ByAgent;
 use topo_lb_common::backend::Locality;
 use topo_lb_common::totals::RTT_PLACES;
 use topo_lb_core::metrics::Tier;
@@ -87,6 +86,10 @@ pub(crate) struct Zones {
     /// Those that went to no Service, by the metrics' label `to`; `None` if the agent does not count all.
     pub others: Option<Others>,
 }
+
+/// What one agent evacuates: a label, its value, and the end, as metrics say them; and the number of Services with
+/// endpoints there.
+pub(crate) type ByAgent = BTreeMap<[Arc<str>; 3], usize>;
 
 /// Sentences by node.
 pub(super) type Doubts = BTreeMap<Arc<str>, String>;

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use prometheus_parse::{Sample, Scrape, Value};
 use topo_lb_common::backend::Locality;
 
-use super::evacuations::ByAgent;
-use super::moment::{Counter, Moved, Others, RoundTrips, Series, Totals, Traffic, Zones};
+use super::moment::{ByAgent, Counter, Moved, Others, RoundTrips, Series, Totals, Traffic, Zones};
 use super::round_trips::limit;
 use topo_lb_core::metrics;
 use topo_lb_core::metrics::Tier;

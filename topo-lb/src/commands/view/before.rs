@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use super::cluster::id;
+use super::cluster::{id, is_same};
 use super::groups::Groups;
 use super::leads::Leads;
-use super::lens::is_same;
 use super::lines::{Line, Lines};
 use crate::commands::top::Row;
 use topo_lb_core::cluster::State;

@@ -186,6 +186,22 @@ pub(super) fn id(name: &str) -> Option<ServiceId> {
     Some(ServiceId { namespace: namespace.into(), name: name.into() })
 }
 
+/// Whether nothing that a decision for this Service reads has changed, given the same Nodes. States share
+/// objects that are the same.
+pub(super) fn is_same(old: &State, new: &State, id: &ServiceId) -> bool {
+    let same_service = match (old.service(id), new.service(id)) {
+        (Some(old), Some(new)) => std::ptr::eq(old, new) || old == new,
+        (None, None) => true,
+        _ => false,
+    };
+    let same =
+        |((a, old), (b, new)): ((_, &_), (_, &_))| a == b && (std::ptr::eq(old, new) || old == new);
+    same_service
+        && old.has_same_policies(new, id)
+        && old.slices(id).count() == new.slices(id).count()
+        && old.slices(id).zip(new.slices(id)).all(same)
+}
+
 #[cfg(test)]
 mod tests {
     use tokio::time::sleep;

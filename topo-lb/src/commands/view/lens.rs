@@ -8,7 +8,7 @@ use serde::Serialize;
 use topo_lb_common::backend::Locality;
 
 use super::before::Before;
-use super::cluster::{Cluster, id};
+use super::cluster::{Cluster, id, is_same};
 use super::groups::{Groups, labels};
 use super::leads::Leads;
 use super::lines::{Line, Lines};
@@ -16,7 +16,6 @@ use super::regions::Regions;
 use super::treatment::uncounted;
 use crate::{commands::top::Rate, commands::top::Row, commands::top::Zones};
 use topo_lb_agent::metrics::zones::named;
-use topo_lb_core::cluster::{ServiceId, State};
 use topo_lb_core::topology::evacuation::turned;
 use topo_lb_core::topology::label::ZONE;
 use topo_lb_core::topology::{NodesByLabel, Scope};
@@ -212,22 +211,6 @@ impl Lens {
     }
 }
 
-/// Whether nothing that a decision for this Service reads has changed, given the same Nodes. States share
-/// objects that are the same.
-pub(super) fn is_same(old: &State, new: &State, id: &ServiceId) -> bool {
-    let same_service = match (old.service(id), new.service(id)) {
-        (Some(old), Some(new)) => std::ptr::eq(old, new) || old == new,
-        (None, None) => true,
-        _ => false,
-    };
-    let same =
-        |((a, old), (b, new)): ((_, &_), (_, &_))| a == b && (std::ptr::eq(old, new) || old == new);
-    same_service
-        && old.has_same_policies(new, id)
-        && old.slices(id).count() == new.slices(id).count()
-        && old.slices(id).zip(new.slices(id)).all(same)
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -236,7 +219,7 @@ mod tests {
 
     use super::*;
     use crate::commands::top::Moved;
-    use topo_lb_core::cluster::{Change, Update};
+    use topo_lb_core::cluster::{Change, State, Update};
     use topo_lb_core::topology::label::ZONE;
     use topo_lb_core::what_if::evacuate;
     use topo_lb_kube::source::object::{Object, parse};
