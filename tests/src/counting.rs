@@ -15,7 +15,7 @@ use topo_lb_core::topology::label::ZONE;
 use topo_lb_core::topology::{Scope, decide};
 
 use crate::population::{Population, update};
-use topo_lb_fake_api::{FakeApi, NODES, SERVICES, SLICES};
+use topo_lb_fake_api::{CLUSTER_POLICIES, FakeApi, NODES, SERVICES, SLICES};
 
 /// The path of the agents' Pods.
 pub const PODS: &str = "/api/v1/namespaces/topo-lb/pods";
@@ -92,7 +92,7 @@ pub fn cluster_as(
         of_node.services.push((namespace, name, counts));
     }
     let listener = TcpListener::bind("127.0.0.1:0")?;
-    let api = FakeApi::start(listener, &[NODES, SERVICES, SLICES, PODS])?;
+    let api = FakeApi::start(listener, &[NODES, SERVICES, SLICES, CLUSTER_POLICIES, PODS])?;
     let names: Vec<String> = state.nodes().map(|(name, _)| name.to_owned()).collect();
     for (path, objects) in by_path {
         api.fill(path, objects);

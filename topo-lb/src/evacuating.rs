@@ -6,20 +6,24 @@ use std::process::ExitCode;
 use anyhow::bail;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
+use topo_lb::aside::{self, say};
 use topo_lb::cli::{EvacuateArgs, Output, RestoreArgs, WriteArgs, kube_target, name};
 use topo_lb_common::selection::SPILL_ONE;
 use topo_lb_core::explain::{empty, some};
 use topo_lb_core::topology::evacuation::{Evacuation, object_name, time};
 use topo_lb_core::topology::label::ZONE;
 use topo_lb_core::what_if::{self, Proxied};
-use topo_lb_kube::evacuation;
 use topo_lb_kube::source::clock::now;
 use topo_lb_kube::source::kube::{Server, connect, in_words};
+use topo_lb_kube::{evacuation, server_clock};
 
 use crate::block_on;
 use crate::planning::rehearse;
 use crate::printing::{colours, print, write};
 use crate::reading::{cluster, known_scope, read_api_server, unknown};
+
+/// Clocks that differ by more, in seconds, are told.
+const APART: u64 = 60;
 
 pub(crate) fn run_evacuate(args: &EvacuateArgs) -> anyhow::Result<ExitCode> {
     let target = || kube_target(args.target.kubeconfig.as_deref(), &args.target.api_server);
@@ -28,7 +32,8 @@ pub(crate) fn run_evacuate(args: &EvacuateArgs) -> anyhow::Result<ExitCode> {
     }
     let mut options = String::new();
     if let Some(duration) = &args.duration {
-        options += &format!("; until={}", after(duration)?);
+        let now = block_on(async { clock(&connect(&target()).await?).await })??;
+        options += &format!("; until={}", after(duration, now)?);
     }
     for (option, value) in [("ramp", &args.ramp), ("allow-strict", &args.allow_strict)] {
         options.extend(value.iter().map(|value| format!("; {option}={value}")));
@@ -53,7 +58,7 @@ pub(crate) fn run_evacuate(args: &EvacuateArgs) -> anyhow::Result<ExitCode> {
     if args.dry_run {
         for label in &args.labels {
             let object = evacuation::manifest(&named(label), &text(label));
-            eprintln!("{}", serde_json::to_string(&object)?);
+            aside::line(object);
         }
     } else {
         block_on(async {
@@ -62,7 +67,7 @@ pub(crate) fn run_evacuate(args: &EvacuateArgs) -> anyhow::Result<ExitCode> {
                 let name = named(label);
                 let written = evacuation::write(&server, &name, &text(label)).await;
                 written.map_err(|error| refused(&error))?;
-                eprintln!("{}: ClusterTopologyPolicy {name} is written", name::called());
+                say(format_args!("ClusterTopologyPolicy {name} is written"));
             }
             anyhow::Ok(())
         })??;
@@ -81,6 +86,7 @@ pub(crate) fn run_restore(args: &RestoreArgs) -> anyhow::Result<ExitCode> {
     let there = block_on(async {
         let server = of(&args.target).await?;
         let there = evacuation::list(&server).await.map_err(|error| refused(&error))?;
+        let now = if args.ramp.is_some() { clock(&server).await? } else { now() };
         for label in &args.labels {
             let name = named(label);
             let Some((_, text)) = there.iter().find(|(own, _)| *own == name) else {
@@ -89,21 +95,18 @@ pub(crate) fn run_restore(args: &RestoreArgs) -> anyhow::Result<ExitCode> {
             };
             match &args.ramp {
                 Some(ramp) => {
-                    let Some(text) = returning(text, ramp)? else {
-                        eprintln!(
-                            "{}: {label} has ended, or comes back already: {text}",
-                            name::called()
-                        );
+                    let Some(text) = returning(text, ramp, now)? else {
+                        say(format_args!("{label} has ended, or comes back already: {text}"));
                         continue;
                     };
                     let written = evacuation::write(&server, &name, &text).await;
                     written.map_err(|error| refused(&error))?;
-                    eprintln!("{}: {label} comes back within {ramp}", name::called());
+                    say(format_args!("{label} comes back within {ramp}"));
                 }
                 None => {
                     let deleted = evacuation::delete(&server, &name).await;
                     deleted.map_err(|error| refused(&error))?;
-                    eprintln!("{}: ClusterTopologyPolicy {name} is deleted", name::called());
+                    say(format_args!("ClusterTopologyPolicy {name} is deleted"));
                 }
             }
         }
@@ -172,18 +175,32 @@ fn refused(error: &kube::Error) -> anyhow::Error {
     }
 }
 
+/// What time it is, in seconds since 1970: by the API server if its clock and this machine's differ much.
+async fn clock(server: &Server) -> anyhow::Result<i64> {
+    let own = now();
+    let its = server_clock::now(server).await.map_err(|error| refused(&error))?;
+    let Some(its) = its.filter(|its| its.abs_diff(own) > APART) else { return Ok(own) };
+    let (apart, how) = (its.abs_diff(own), if its < own { "ahead of" } else { "behind" });
+    say(format_args!(
+        "this machine's clock is {} min {} s {how} that of the API server, which counts here",
+        apart / 60,
+        apart % 60
+    ));
+    Ok(its)
+}
+
 /// The moment that is so much later than now.
-fn after(duration: &str) -> anyhow::Result<Timestamp> {
+fn after(duration: &str, now: i64) -> anyhow::Result<Timestamp> {
     let time = time(duration)?;
     if time.is_zero() {
         bail!("--for 0s would end it before it begins");
     }
-    Ok(Timestamp::from_second(now().saturating_add_unsigned(time.as_secs()))?)
+    Ok(Timestamp::from_second(now.saturating_add_unsigned(time.as_secs()))?)
 }
 
 /// The text of an evacuation that ends now, and returns within `ramp`; `None`: it has ended, or does so already.
-fn returning(text: &str, ramp: &str) -> anyhow::Result<Option<String>> {
-    let now = Timestamp::from_second(now())?;
+fn returning(text: &str, ramp: &str, now: i64) -> anyhow::Result<Option<String>> {
+    let now = Timestamp::from_second(now)?;
     let until = Evacuation::read(text)?.until;
     if until.is_some_and(|until| until <= now.as_second()) {
         return Ok(None);

@@ -6,6 +6,7 @@
 //! The door: [`cli::Command`] has every command with its flags; `main.rs` calls what each is, and
 //! [`commands`] has those that are more than a call.
 
+pub mod aside;
 pub mod called;
 pub mod cli;
 pub mod commands;

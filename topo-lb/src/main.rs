@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
+use topo_lb::aside::say;
 use topo_lb::cli::{
     AgentArgs, CheckArgs, CleanupArgs, Command, DirectReturn, ExplainArgs, LintArgs, ListArgs,
     MigrateArgs, Output, PodTask, ProbeArgs, TopArgs, TraceArgs, TryArgs, ViewArgs, kube_target,
@@ -38,7 +39,7 @@ mod reading;
 
 use evacuating::{run_evacuate, run_restore};
 use planning::run_plan;
-use printing::{colours, print, start_logging, write};
+use printing::{colours, print, put, start_logging, write};
 use reading::{cluster, known_scope, read_cluster, say_skipped, service_ids};
 
 fn main() -> ExitCode {
@@ -68,7 +69,7 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("{}: {error:#}", name::called());
+            say(format_args!("{error:#}"));
             let interrupted = error.downcast_ref::<try_out::Interrupted>();
             interrupted.map_or(ExitCode::FAILURE, |it| ExitCode::from(it.0))
         }
@@ -76,7 +77,7 @@ fn main() -> ExitCode {
 }
 
 fn run_crds() -> anyhow::Result<ExitCode> {
-    print!("{}", crd::manifest()?);
+    put(&crd::manifest()?)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -99,12 +100,10 @@ fn run_migrate(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
         };
         let text = text.with_context(|| format!("cannot read {}", path.display()))?;
         for document in migrate::stream(&text).with_context(|| path.display().to_string())? {
-            for sentence in &document.sentences {
-                eprintln!("{}: {sentence}", name::called());
-            }
+            document.sentences.iter().for_each(say);
             if args.all || document.is_changed {
                 let is_apart = is_first || document.text.trim_start().starts_with("---");
-                print!("{}{}", if is_apart { "" } else { "---\n" }, document.text);
+                put(&format!("{}{}", if is_apart { "" } else { "---\n" }, document.text))?;
                 is_first = false;
             }
         }
@@ -129,7 +128,7 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
 fn run_explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     let Listing { updates, faults, .. } = read_cluster(&args.source, false)?;
     for fault in faults {
-        eprintln!("{}: {}", name::called(), fault.sentence);
+        say(fault.sentence);
     }
     let asked = Asked::new(&args.services);
     let target = args.source.manifests.is_none().then(|| args.source.target());
@@ -183,11 +182,10 @@ fn name_scope(known: Option<Scope>, state: &State, node: &str, ids: &[ServiceId]
         all.iter().zip(&opt_in).filter(|(one, two)| one.decision.verdict != two.decision.verdict);
     let count = other.count();
     if count > 0 {
-        eprintln!(
-            "{}: shown as agents with --scope all decide; those with --scope opt-in leave {count} of \
-             these Service ports to kube-proxy",
-            name::called()
-        );
+        say(format_args!(
+            "shown as agents with --scope all decide; those with --scope opt-in leave {count} of these Service \
+             ports to kube-proxy"
+        ));
     }
 }
 
@@ -196,10 +194,7 @@ fn run_lint(args: &LintArgs) -> anyhow::Result<ExitCode> {
     let mut findings = lint::unreadable(faults.iter().map(source::Fault::parts));
     if clients.is_none() && args.source.manifests.is_some() && !args.ignore.contains(&Rule::Meshed)
     {
-        eprintln!(
-            "{}: meshes are not looked for: the manifests have neither Namespaces nor Pods",
-            name::called()
-        );
+        say("meshes are not looked for: the manifests have neither Namespaces nor Pods");
     }
     let clients = clients.unwrap_or_default();
     findings.extend(lint::meshed(&clients.meshed, &args.exclude_namespaces));
@@ -239,15 +234,14 @@ fn run_list(args: &ListArgs) -> anyhow::Result<ExitCode> {
         }
         what => list::list(&args.pin.pin_dir, what)?,
     };
-    args.pin.caveat().into_iter().for_each(|it| eprintln!("{}: {it}", name::called()));
+    args.pin.caveat().into_iter().for_each(say);
     if let Listed::Peers { trouble: Some(trouble), .. } = &listed {
-        eprintln!("{}: {trouble}", name::called());
+        say(trouble);
     }
     if let Listed::Connections { hidden: hidden @ 1.., .. } = listed {
-        eprintln!(
-            "{}: the UDP flows of {hidden} processes are not shown: that takes CAP_SYS_PTRACE",
-            name::called()
-        );
+        say(format_args!(
+            "the UDP flows of {hidden} processes are not shown: that takes CAP_SYS_PTRACE"
+        ));
     }
     print(args.output, &listed, || listed.table())?;
     Ok(ExitCode::SUCCESS)
@@ -260,10 +254,10 @@ fn run_top(args: &TopArgs) -> anyhow::Result<ExitCode> {
         top::watch(&options, colours())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let (rows, sentences) = block_on(top::once(&options))??;
-    sentences.iter().for_each(|sentence| eprintln!("{}: {sentence}", name::called()));
+    let (looked, sentences) = block_on(top::once(&options))??;
+    sentences.iter().for_each(say);
     let is_terminal = std::io::stdout().is_terminal();
-    print(args.output, &rows, || top::table(&rows, args.sort, is_terminal))?;
+    print(args.output, &looked, || top::table(&looked, args.sort, is_terminal))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -284,10 +278,9 @@ fn run_view(args: ViewArgs) -> anyhow::Result<ExitCode> {
             // A page that nobody is told of is still served.
             let _ = write(&format!("The page is at http://{address}. Ctrl-C ends it."));
         };
-        let say = |sentence: &str| eprintln!("{}: {sentence}", name::called());
         let mut ended = signal(SignalKind::terminate()).context("cannot wait for signals")?;
         tokio::select! {
-            served = view::serve(args.options(), ready, say) => served,
+            served = view::serve(args.options(), ready, |sentence: &str| say(sentence)) => served,
             end = tokio::signal::ctrl_c() => end.context("cannot wait for Ctrl-C"),
             // As the first process of a container it is asked so, and would not end by itself.
             Some(()) = ended.recv() => Ok(()),

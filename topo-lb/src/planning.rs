@@ -7,7 +7,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, anyhow, bail};
 use serde_json::json;
-use topo_lb::cli::{Output, PlanArgs, kube_target, name};
+use topo_lb::aside::say;
+use topo_lb::cli::{Output, PlanArgs, kube_target};
 use topo_lb::commands::agent_metrics;
 use topo_lb_core::cluster::{ServiceId, State};
 use topo_lb_core::lint::{self, Finding, Severity};
@@ -32,7 +33,7 @@ pub(crate) fn run_plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     }
     let mut faults = 0;
     let mut read = |place: String, listing: Listing| {
-        listing.faults.iter().for_each(|it| eprintln!("{}: {}", name::called(), it.sentence));
+        listing.faults.iter().for_each(|it| say(&it.sentence));
         faults += listing.faults.len();
         let state = cluster(listing.updates, "");
         what_if::whole(&state).context(place)?;
@@ -74,23 +75,14 @@ pub(crate) fn run_plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let asked: BTreeSet<ServiceId> = asked.cloned().collect();
     say_skipped(&after, &asked);
     if !before.nodes().chain(after.nodes()).any(|(_, labels)| labels.get(&args.by).is_some()) {
-        eprintln!(
-            "{}: no Node carries the label {}, so all nodes are one group",
-            name::called(),
-            args.by
-        );
+        say(format_args!("no Node carries the label {}, so all nodes are one group", args.by));
     }
     let (figures, doubts) = figures(args, &before)?;
     if args.costs_nothing() {
-        let called = name::called();
-        eprintln!(
-            "{called}: --price needs the bytes that clients moved: --prometheus URL, or --metrics"
-        );
+        say("--price needs the bytes that clients moved: --prometheus URL, or --metrics");
     }
     let new = brought(&before, &after, args.set.iter().map(what_if::Setting::service).collect());
-    for said in doubts.iter().chain(&new) {
-        eprintln!("{}: {said}", name::called());
-    }
+    doubts.iter().chain(&new).for_each(say);
     let (before, after) = (Proxied::of(before, scope), Proxied::of(after, scope));
     let mut report = what_if::compare(&before, &after, &args.by, &asked, figures.as_ref());
     report.cost = figures.and_then(|it| what_if::cost(&before, &after, &it, args.prices()));
@@ -135,9 +127,7 @@ fn advise(args: &PlanArgs, state: &State, scope: Scope) -> anyhow::Result<ExitCo
         bail!("there is no {missing}");
     }
     let (figures, doubts) = figures(args, state)?;
-    for said in &doubts {
-        eprintln!("{}: {said}", name::called());
-    }
+    doubts.iter().for_each(say);
     let figures = figures.context("--advise needs --metrics or --prometheus")?;
     let asked = what_if::Asked {
         scope,
@@ -157,10 +147,7 @@ fn advise(args: &PlanArgs, state: &State, scope: Scope) -> anyhow::Result<ExitCo
         }
         let (made, s) = (advice.services.len(), if advice.services.len() == 1 { "" } else { "s" });
         let folder = folder.display();
-        eprintln!(
-            "{}: {made} file{s} written: kubectl apply --server-side -f {folder}",
-            name::called()
-        );
+        say(format_args!("{made} file{s} written: kubectl apply --server-side -f {folder}"));
     }
     print(args.output, &advice, || what_if::advice_table(&advice, colours()))?;
     Ok(ExitCode::SUCCESS)
@@ -179,7 +166,7 @@ fn since(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let prometheus = args.asked().context("--since needs --prometheus")?;
     let (bytes, doubts) = block_on(prometheus.since())?.context("--prometheus")?;
     for doubt in &doubts {
-        eprintln!("{}: --prometheus: {doubt}", name::called());
+        say(format_args!("--prometheus: {doubt}"));
     }
     let over = prometheus.over.as_str();
     let counted = || bytes.before.iter().chain(&bytes.after).map(|it| &it.service);

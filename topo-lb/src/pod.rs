@@ -12,6 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
+use crate::aside;
 use crate::commands::trace;
 use topo_lb_kernel::datapath::host::mount::check_bpffs;
 
@@ -40,7 +41,7 @@ pub fn mount_bpffs(place: &Path) -> anyhow::Result<()> {
 /// # Errors
 /// Signals cannot be received.
 pub async fn done() -> anyhow::Result<()> {
-    eprintln!("This node is clean. What was removed is in the log of the container `cleanup`.");
+    aside::line("This node is clean. What was removed is in the log of the container `cleanup`.");
     signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?.recv().await;
     Ok(())
 }

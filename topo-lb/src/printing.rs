@@ -21,7 +21,13 @@ pub(crate) fn print(
 
 /// Writes a text and the end of its line to standard output.
 pub(crate) fn write(text: &str) -> anyhow::Result<()> {
-    match writeln!(std::io::stdout(), "{}", text.trim_end()) {
+    put(&format!("{}\n", text.trim_end()))
+}
+
+/// Writes a text as it is to standard output.
+pub(crate) fn put(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         // `topo-lb explain | head` is no error.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         result => result.context("cannot write the result"),

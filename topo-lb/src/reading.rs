@@ -5,7 +5,8 @@ use std::io::Read as _;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
-use topo_lb::cli::{ScopeArgs, SourceArgs, name};
+use topo_lb::aside::say;
+use topo_lb::cli::{ScopeArgs, SourceArgs};
 use topo_lb::commands::top;
 use topo_lb_core::cluster::{ServiceId, State, Update};
 use topo_lb_core::explain::some;
@@ -30,7 +31,7 @@ pub(crate) fn read_api_server(target: &KubeTarget, with_clients: bool) -> anyhow
         let mut listing = source::kube::read(&server).await?;
         if with_clients && let Err(error) = source::kube::add_metadata(&server, &mut listing).await
         {
-            eprintln!("{}: meshes are not looked for: {error}", name::called());
+            say(format_args!("meshes are not looked for: {error}"));
         }
         anyhow::Ok(listing)
     })?
@@ -55,10 +56,7 @@ pub(crate) fn known_scope(args: &ScopeArgs, target: Option<KubeTarget>) -> Optio
     }
     let scope = block_on(top::scope(&target?, &args.pods.agents_namespace)).ok()??;
     if scope == Scope::OptIn {
-        eprintln!(
-            "{}: shown as the cluster's agents decide, whose scope is opt-in",
-            name::called()
-        );
+        say("shown as the cluster's agents decide, whose scope is opt-in");
     }
     Some(scope)
 }
@@ -97,7 +95,7 @@ pub(crate) fn service_id(text: &str, state: &State) -> anyhow::Result<ServiceId>
 pub(crate) fn say_skipped<'a>(state: &State, ids: impl IntoIterator<Item = &'a ServiceId>) {
     for id in ids {
         if let Some(why) = state.service(id).and_then(|service| service.skipped) {
-            eprintln!("{}: {id} is skipped, {}", name::called(), <&str>::from(why));
+            say(format_args!("{id} is skipped, {}", <&str>::from(why)));
         }
     }
 }

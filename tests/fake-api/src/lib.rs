@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use axum::body::Body;
 use axum::extract::{Query, State as Shared};
-use axum::http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER};
+use axum::http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, DATE, RETRY_AFTER};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
 use axum::serve::ListenerExt as _;
@@ -77,6 +77,8 @@ pub struct State {
     pub token: Option<&'static str>,
     /// The header `retry-after` of refusals.
     pub retry_after: Option<&'static str>,
+    /// The header `date` of texts; `None`: as this machine's clock says.
+    pub date: Option<&'static str>,
     /// All requests: path with query, and the header `accept`.
     pub requests: Vec<(String, String)>,
     /// The number of open watches.
@@ -280,7 +282,11 @@ async fn answer(
     if refusal == Some(UNKNOWN)
         && let Some(text) = state.texts.0.as_ref().and_then(|text| text(path))
     {
-        return text.into_response();
+        let mut response = text.into_response();
+        if let Some(date) = state.date {
+            response.headers_mut().insert(DATE, HeaderValue::from_static(date));
+        }
+        return response;
     }
     if let Some(refusal) = refusal {
         let mut response = json_response(refusal.0, status(refusal).to_string().into());

@@ -101,8 +101,8 @@ fn top_shows_what_has_traffic_from_the_maps_and_from_an_agent_alike() -> Result<
             top.args(source);
             let node = scene.cluster.node_netns(HERE)?;
             let look = || node.run(|| binary::json_of(top));
-            let (_, rows) = scene.client.call_during(Via::Http, at(WEB4)?, look)?;
-            let web = binary::row(&rows, "service", "default/web")?;
+            let (_, looked) = scene.client.call_during(Via::Http, at(WEB4)?, look)?;
+            let web = binary::row(&looked["services"], "service", "default/web")?;
             let went = web["connections"].as_array().context("rates by locality")?;
             let went: Vec<_> = went.iter().filter_map(Value::as_f64).collect();
             // Endpoint a is on this node, b in its zone, and the policy allows no others.

@@ -16,6 +16,7 @@ pub mod cluster;
 mod counted;
 pub mod dns;
 pub mod ejection;
+pub mod evacuees;
 pub mod exclusion;
 pub mod explain;
 pub mod flag;

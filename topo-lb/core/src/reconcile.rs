@@ -10,9 +10,11 @@ use rayon::prelude::*;
 
 use crate::cluster::{Clients, Frontend, KnownNodes, ServiceId, State, Update};
 use crate::dns::lead::Listeners;
+use crate::evacuees::Evacuees;
 use crate::homecoming::Way;
 use crate::plan::desired::Target;
 use crate::plan::{Desired, Gone, Installed, Lack, Meanwhile, Plan, Ration, WhenFull, diff, gone};
+use crate::topology::evacuated::Evacuated;
 use crate::topology::exposed::Exposing;
 use crate::topology::size::{Excess, Most, excess};
 use crate::topology::{self, Route, Scope, Verdict};
@@ -48,6 +50,7 @@ pub struct Reconciler {
     readers: BTreeSet<ServiceId>,
     /// When the share of an endpoint grows next, in seconds since 1970, of Services with a slow start.
     growing: BTreeMap<ServiceId, i64>,
+    evacuees: Evacuees,
 }
 
 /// What a recomputed Service was and is.
@@ -88,6 +91,7 @@ impl Reconciler {
             recomputed: BTreeMap::new(),
             readers: BTreeSet::new(),
             growing: BTreeMap::new(),
+            evacuees: Evacuees::default(),
         }
     }
 
@@ -187,10 +191,18 @@ impl Reconciler {
         self.growing.len()
     }
 
-    /// How many objects evacuate something on this node now.
-    pub fn evacuations(&self) -> usize {
-        let holds = |text: &&str| topology::evacuation::holds(text, &self.node, self.state.now());
-        self.state.evacuations().filter(holds).count()
+    /// How many objects evacuate something on this node now; and what that is, with the number of Services that have
+    /// endpoints there, as of the last plan.
+    pub fn evacuations(&self) -> (usize, BTreeMap<Evacuated, usize>) {
+        let (mut objects, mut services) = (0, BTreeMap::new());
+        for text in self.state.evacuations() {
+            let all = topology::evacuated::holding(text, &self.node, self.state.now());
+            objects += usize::from(!all.is_empty());
+            for one in all {
+                services.entry(one).or_insert_with_key(|it| self.evacuees.count(it));
+            }
+        }
+        (objects, services)
     }
 
     /// Has the cluster DNS Service lead to the resolver of this node; without an address, to its own
@@ -366,14 +378,20 @@ impl Reconciler {
 
     fn decide(&self, id: &ServiceId, most: Most) -> Decided {
         let (state, node, exposing) = (&self.state, &self.node, self.exposing.as_ref());
+        let undecided = Decided {
+            reads: false,
+            routes: None,
+            grows: None,
+            is_concern: false,
+            evacuated: vec![],
+        };
         if let Some(excess) = excess(state, node, self.scope, exposing, most, id) {
-            let routes = Some(Err(excess));
-            return Decided { reads: false, routes, grows: None, is_concern: false };
+            return Decided { routes: Some(Err(excess)), ..undecided };
         }
         let reads = self.reads(id);
         // A decision without these labels could refuse connections.
         if reads && self.state.known_nodes() == KnownNodes::Own {
-            return Decided { reads, routes: None, grows: None, is_concern: false };
+            return Decided { reads, ..undecided };
         }
         let mut routes = topology::routes(state, node, self.scope, exposing, id);
         if *id == self.resolver.service {
@@ -384,8 +402,13 @@ impl Reconciler {
             let is_for_peers = route.frontends.iter().any(|(_, it)| it.clients == Clients::Peers);
             route.verdict == Verdict::Refuse && !route.drops && !is_for_peers
         }) || topology::ignored(&self.state, id).is_some();
-        let grows = topology::slow_start::next_step(state, node, id);
-        Decided { reads, routes: Some(Ok(routes)), grows, is_concern }
+        Decided {
+            reads,
+            routes: Some(Ok(routes)),
+            grows: topology::slow_start::next_step(state, node, id),
+            is_concern,
+            evacuated: topology::evacuated::evacuated(state, node, self.scope, id),
+        }
     }
 
     /// Takes the next changed Services to plan, the smallest first.
@@ -415,14 +438,15 @@ impl Reconciler {
         for batch in changed.chunks(BATCH) {
             let ids = batch.par_iter().with_min_len(WORTH_A_THREAD);
             let decided = ids.map(|id| self.decide(id, most));
-            for (id, decided) in batch.iter().zip(decided.collect::<Vec<_>>()) {
+            for (id, mut decided) in batch.iter().zip(decided.collect::<Vec<_>>()) {
+                self.evacuees.set(id, mem::take(&mut decided.evacuated));
                 self.take_in(id.clone(), decided, installed);
             }
         }
     }
 
     fn take_in(&mut self, id: ServiceId, decided: Decided, installed: &Installed) {
-        let Decided { reads, routes, grows, is_concern } = decided;
+        let Decided { reads, routes, grows, is_concern, .. } = decided;
         match grows {
             Some(at) => self.growing.insert(id.clone(), at),
             None => self.growing.remove(&id),
@@ -456,6 +480,7 @@ struct Decided {
     /// When the share of an endpoint grows next.
     grows: Option<i64>,
     is_concern: bool,
+    evacuated: Vec<Evacuated>,
 }
 
 /// Whether the maps have an entry for any of `routes`; adds the ports that they serve to `served`.

@@ -11,4 +11,5 @@
 pub mod crd;
 pub mod evacuation;
 pub mod heap;
+pub mod server_clock;
 pub mod source;

@@ -37,8 +37,12 @@ fn cluster() -> FakeApi {
     api
 }
 
-/// Runs `topo-lb top --cluster --once`.
+/// Runs `topo-lb top --cluster --once -o json`.
 fn top(api: &FakeApi) -> Output {
+    top_as(api, "json")
+}
+
+fn top_as(api: &FakeApi, output: &str) -> Output {
     let folder = tempfile::tempdir().unwrap();
     let kubeconfig = folder.path().join("kubeconfig");
     let text = json!({
@@ -49,13 +53,14 @@ fn top(api: &FakeApi) -> Output {
     });
     std::fs::write(&kubeconfig, text.to_string()).unwrap();
     let kubeconfig = kubeconfig.to_str().unwrap();
-    let flags = ["--cluster", "--once", "--interval", "1", "-o", "json"];
+    let flags = ["--cluster", "--once", "--interval", "1", "-o", output];
     run(&[&["top", "--kubeconfig", kubeconfig][..], &flags].concat(), "")
 }
 
 /// The row of the only Service.
 fn web(output: &Output) -> Value {
-    let rows: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let looked: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = &looked["services"];
     assert_eq!(rows.as_array().map(Vec::len), Some(1), "{rows}");
     rows[0].clone()
 }
@@ -112,4 +117,31 @@ fn an_agent_of_an_older_version_shows_what_it_counts() {
     let ended = number(&row["tiers"]["0"]["ended"]);
     let both = number(&row["connections"][0]);
     assert!(ended > 0.0 && ended < both, "only n1 counts the ends: {row}");
+}
+
+/// Node n2 has chosen as before already.
+#[test]
+fn what_is_evacuated_is_above_the_table_and_in_json() {
+    let api = cluster();
+    assert!(!text(&top_as(&api, "table").stdout).contains("evacuated"));
+    let evacuations = || -> Value {
+        let looked: Value = serde_json::from_slice(&top(&api).stdout).unwrap();
+        looked["evacuations"].clone()
+    };
+    assert_eq!(evacuations(), json!([]));
+    api.answer_texts(|path| {
+        let labels =
+            "key=\"topology.kubernetes.io/zone\",value=\"b\",until=\"2044-11-06T10:49:00Z\"";
+        let evacuated = format!(
+            "# TYPE topo_lb_evacuated_services gauge\ntopo_lb_evacuated_services{{{labels}}} 3\n"
+        );
+        let rest = if path.contains("agent-n1:19876") { &*evacuated } else { "" };
+        path.ends_with("/metrics").then(|| format!("topo_lb_ready 1\n{rest}"))
+    });
+    let said = top_as(&api, "table");
+    let wanted = "evacuated: topology.kubernetes.io/zone=b, 3 Services, until 2044-11-06 10:49 UTC, on 1 of 2 nodes";
+    assert_eq!(text(&said.stdout).lines().next(), Some(wanted), "{}", text(&said.stderr));
+    let wanted = json!([{"key": "topology.kubernetes.io/zone", "value": "b", "until": "2044-11-06T10:49:00Z",
+                         "services": 3, "nodes": 1}]);
+    assert_eq!(evacuations(), wanted);
 }

@@ -4,7 +4,9 @@ use topo_lb_core::cluster::{
     Change, ClusterTopologyPolicy, Exposure, PolicyId, State, TopologyPolicy, Update,
 };
 use topo_lb_core::explain;
+use topo_lb_core::plan::{Capacity, Installed};
 use topo_lb_core::reconcile::Reconciler;
+use topo_lb_core::topology::evacuated::Evacuated;
 use topo_lb_core::topology::{
     NodesByLabel, Scope, Verdict, decide, is_left, reached, reads_other_nodes, routes,
 };
@@ -158,6 +160,67 @@ fn it_ends_by_the_clock_on_one_node_after_the_other() {
 }
 
 #[test]
+fn the_cluster_without_evacuations_is_as_if_nobody_had_said_any() {
+    let until = format!("{ZONE_B}; until=1970-01-01T00:16:40Z");
+    let mut cluster = Cluster { now: Some(900), ..cluster("", &until) };
+    cluster.services[0] = cluster.services[0]
+        .clone()
+        .asking(|policy| policy.evacuate = Some(format!("{Z}=c").into()));
+    let mut own = policy("own", &format!("{Z}=a; until=1970-01-01T00:00:00Z")).0;
+    own.id.namespace = "default".into();
+    cluster.policies.push(own);
+    let state = cluster.state("n1");
+    let restored = what_if::restored(&state).unwrap();
+    assert_eq!(restored.evacuations().count(), 0);
+    let endpoints =
+        |state: &State| routes(state, "n1", Scope::All, None, &id("svc"))[0].endpoints.len();
+    assert_eq!([&state, &restored].map(endpoints), [2, 6]);
+    // Those that have ended change nothing.
+    cluster.services[0] = cluster.services[0].clone().asking(|policy| policy.evacuate = None);
+    cluster.now = Some(1_000);
+    assert!(what_if::restored(&cluster.state("n1")).is_none());
+}
+
+/// As metrics tell it.
+#[test]
+fn an_agent_knows_what_is_evacuated_until_when_and_of_how_many_services() {
+    let mut cluster = cluster("", &format!("{ZONE_B}; until=1970-01-01T00:16:40Z"));
+    let mut elsewhere = service();
+    elsewhere.id = id("elsewhere");
+    let mut local = service();
+    (local.id, local.internal_local) = (id("local"), true);
+    cluster.services.extend([elsewhere, local]);
+    cluster.cluster_policies.push(policy("nowhere", "rack=none"));
+    let mut agent = Reconciler::new("n1".into(), Scope::All, false);
+    let mut after = |update: Update, now: i64| -> Vec<String> {
+        agent.observe(update);
+        agent.pass(now);
+        let room = Capacity { services: 16, slots: 64, members: 64, ..Capacity::default() };
+        agent.expect_all(&Installed::new(room));
+        let (objects, services) = agent.evacuations();
+        assert_eq!(objects, services.len());
+        let told = |(it, count): (&Evacuated, &usize)| {
+            format!("{}={} {} {count}", it.key, it.value, it.end())
+        };
+        services.iter().map(told).collect()
+    };
+    let _ = after(Update::Node(Change::Listed(cluster.nodes.clone(), vec![])), 900);
+    let _ = after(Update::Service(Change::Listed(cluster.services.clone(), vec![])), 900);
+    let _ = after(Update::Slice(Change::Listed(cluster.slices.clone(), vec![])), 900);
+    let policies = Change::Listed(cluster.cluster_policies.clone(), vec![]);
+    let wanted = ["rack=none  0", "topology.kubernetes.io/zone=b 1970-01-01T00:16:40Z 1"];
+    assert_eq!(after(Update::ClusterTopologyPolicy(policies), 901), wanted);
+    let mut empty = cluster.slices[0].clone();
+    empty.endpoints.truncate(2);
+    let wanted = ["rack=none  0", "topology.kubernetes.io/zone=b 1970-01-01T00:16:40Z 0"];
+    assert_eq!(after(Update::Slice(Change::Applied(empty)), 902), wanted);
+    assert_eq!(
+        after(Update::Slice(Change::Applied(cluster.slices[0].clone())), 1_000),
+        wanted[..1]
+    );
+}
+
+#[test]
 fn only_what_its_labels_need_is_read_of_other_nodes() {
     let reads = |evacuate: &str| {
         let state = cluster("", evacuate).state("n1");
@@ -234,6 +297,25 @@ fn the_page_says_who_refuses_who_stays_and_who_carries_more() {
     }
     // Nothing else changes than what says so.
     assert!(report.services.iter().all(|port| port.name != "only"), "it stays as it was");
+}
+
+/// kube-proxy reads neither evacuations nor the keys of policies.
+#[test]
+fn what_is_left_to_kube_proxy_changes_nothing_and_counts_nowhere() {
+    let mut left = cluster("", "rack=none");
+    left.services[0] =
+        left.services[0].clone().asking(|policy| policy.handle = Some("false".into()));
+    std::sync::Arc::make_mut(&mut left.cluster_policies[0].0.policy).topology_keys = Some(Z.into());
+    let before = left.state("");
+    let mut after = before.clone();
+    what_if::evacuate(&mut after, ZONE_B).unwrap();
+    let (before, after) = (Proxied::of(before, Scope::All), Proxied::of(after, Scope::All));
+    let report = what_if::compare(&before, &after, Z, &[id("svc")].into(), None);
+    assert_eq!((report.totals.service_ports, report.totals.changed), (1, 0));
+    let served = report.services[0].served.after.as_ref().unwrap();
+    assert_eq!((served.by, served.policy.kind), ("kube-proxy", "none"));
+    let endpoints = &report.services[0].endpoints;
+    assert!(endpoints.len() == 6 && endpoints.iter().all(|it| it.load.before == it.load.after));
 }
 
 #[test]

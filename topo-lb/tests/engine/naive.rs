@@ -55,6 +55,8 @@ pub(crate) enum Who {
 pub(crate) struct Failing {
     pub(crate) most: u8,
     pub(crate) endpoints: Vec<SocketAddr>,
+    /// Endpoints that do not answer, on a node that is cut off from its API server.
+    pub(crate) island: Option<BTreeSet<SocketAddr>>,
 }
 
 /// A Service that is ours, as a node sees it.
@@ -127,8 +129,19 @@ pub(crate) fn answer(view: View<'_>, port: &Port, v6: bool, who: Who) -> Answer 
         }
     }
     let everyone = candidates.clone();
-    let gone =
-        if only_local || who == Who::Peer { vec![] } else { leaving(cluster, said, &everyone) };
+    let dead: BTreeSet<SocketAddr> = match &failing.island {
+        Some(dead) if port.protocol == Protocol::Tcp => dead.clone(),
+        _ => BTreeSet::new(),
+    };
+    let mut answering = everyone.clone();
+    if best(&everyone, |at| !dead.contains(at)) == best(&everyone, |_| true) {
+        answering.retain(|at, _| !dead.contains(at));
+    }
+    let gone = if only_local || who == Who::Peer {
+        vec![]
+    } else {
+        leaving(cluster, said, &everyone, &answering)
+    };
     candidates.retain(|at, _| !gone.contains(at));
     if only_local {
         candidates.retain(|_, endpoint| endpoint.node().map(|name| &**name) == Some(me));
@@ -139,6 +152,9 @@ pub(crate) fn answer(view: View<'_>, port: &Port, v6: bool, who: Who) -> Answer 
     if !anyone_ready {
         usable = candidates.clone();
         usable.retain(|_, endpoint| endpoint.serving && endpoint.terminating);
+    }
+    if usable.keys().any(|at| !dead.contains(at)) {
+        usable.retain(|at, _| !dead.contains(at));
     }
 
     // Sections 4 to 6: the policy.
@@ -348,7 +364,11 @@ pub(crate) fn answer(view: View<'_>, port: &Port, v6: bool, who: Who) -> Answer 
         source,
         strict: only_local && who != Who::Peer
             || by_keys && keys.last().is_none_or(|key| key != "*"),
-        failures: if port.protocol == Protocol::Tcp { said.failures } else { 0 },
+        failures: match port.protocol {
+            Protocol::Tcp if said.failures == 0 && failing.island.is_some() => 3,
+            Protocol::Tcp => said.failures,
+            _ => 0,
+        },
         direct,
     }
 }
@@ -393,6 +413,7 @@ fn leaving(
     cluster: &Cluster,
     said: &Said,
     all: &BTreeMap<SocketAddr, Endpoint>,
+    answering: &BTreeMap<SocketAddr, Endpoint>,
 ) -> Vec<SocketAddr> {
     let among = |forced: bool| -> Vec<SocketAddr> {
         let mut gone = vec![];
@@ -407,15 +428,18 @@ fn leaving(
         }
         gone
     };
+    let gone = among(false);
+    let left = best(answering, |at| !gone.contains(at));
+    if left < best(answering, |_| true) { among(true) } else { gone }
+}
+
+/// The best of some endpoints: 2 for a ready one, 1 for one that drains, 0 for none of these.
+fn best(all: &BTreeMap<SocketAddr, Endpoint>, counts: impl Fn(&SocketAddr) -> bool) -> u8 {
     let worth = |one: &Endpoint| match one.ready {
         true => 2,
         false => u8::from(one.serving && one.terminating),
     };
-    let best = |without: &[SocketAddr]| {
-        all.iter().filter(|(at, _)| !without.contains(at)).map(|(_, one)| worth(one)).max()
-    };
-    let gone = among(false);
-    if best(&gone).unwrap_or(0) < best(&[]).unwrap_or(0) { among(true) } else { gone }
+    all.iter().filter(|(at, _)| counts(at)).map(|(_, one)| worth(one)).max().unwrap_or(0)
 }
 
 /// Whether an endpoint stands for this port and nothing else of its namespace.
@@ -461,6 +485,7 @@ pub(crate) fn named(
     me: &str,
     service: &Service,
     said: &Said,
+    failing: &Failing,
     v6: bool,
 ) -> Option<Groups> {
     let asked = service.policy.dns.as_deref().map(str::trim) == Some("true");
@@ -468,7 +493,7 @@ pub(crate) fn named(
         return None;
     }
     for port in &service.ports {
-        let failing = &Failing::default();
+        let failing = &Failing { island: failing.island.clone(), ..Failing::default() };
         let view = View { cluster, me, service, said, failing };
         let answer = answer(view, port, v6, Who::Asking);
         let known = answer.chosen.len() + answer.wider.len() + answer.serving.len();

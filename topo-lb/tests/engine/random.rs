@@ -13,6 +13,7 @@ use topo_lb_core::cluster::{
 };
 
 use crate::made::{Cluster, id};
+use crate::naive::Failing;
 
 pub(crate) fn tapes(longest: usize) -> impl Strategy<Value = Vec<u8>> {
     proptest::collection::vec(any::<u8>(), 0..longest)
@@ -485,7 +486,7 @@ pub(crate) fn cluster_of_ours(bytes: &[u8]) -> Cluster {
 }
 
 /// Some endpoints of a cluster in any order, and a percentage, from the end of the tape of [`cluster`].
-pub(crate) fn failing(bytes: &[u8], cluster: &Cluster) -> (u8, Vec<SocketAddr>) {
+pub(crate) fn failing(bytes: &[u8], cluster: &Cluster) -> Failing {
     let reversed: Vec<u8> = bytes.iter().rev().copied().collect();
     let tape = &mut Tape::of(&reversed);
     let most = tape.one(&[50, 100, 1, 34, 99, 100]);
@@ -504,7 +505,11 @@ pub(crate) fn failing(bytes: &[u8], cluster: &Cluster) -> (u8, Vec<SocketAddr>) 
             }
         }
     }
-    (most, failing)
+    let island = tape.chance(20).then(|| {
+        let all = failing.iter().copied();
+        all.filter(|_| tape.chance(60)).collect()
+    });
+    Failing { most, endpoints: failing, island }
 }
 
 /// A sequence of updates about three Services, and the node to decide for.

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZero;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
 
 use proptest::test_runner::{Config, TestRunner};
 use topo_lb_common::selection::SPILL_ONE;
-use topo_lb_core::cluster::{Clients, Frontend, FrontendKind, Service, State, Update};
+use topo_lb_core::cluster::{Clients, Frontend, FrontendKind, Island, Service, State, Update};
 use topo_lb_core::plan::apportionment::{self, Rows};
 use topo_lb_core::topology::candidate::Stock;
 use topo_lb_core::topology::decision::{Choice, Status};
@@ -51,6 +52,8 @@ struct Seen {
     /// What names stand for: all that is chosen, nothing, and several groups.
     named: [AtomicU32; 3],
     on_trial: [AtomicU32; 2],
+    /// Endpoints that do not answer an island: others are there, and none is allowed.
+    dead: [AtomicU32; 2],
     /// Parts of a tier by age, and of weights.
     slowly: [AtomicU32; 2],
     /// Some leave; all stay, as none would be left; a strict policy takes another key.
@@ -93,6 +96,7 @@ fn the_engine_agrees_with_a_naive_reading_of_the_rules() {
             ("a tier has too few", std::slice::from_ref(&seen.too_few)),
             ("several parts by weight", std::slice::from_ref(&seen.weighed)),
             ("evacuations", &seen.evacuated[..2]),
+            ("endpoints that do not answer", &seen.dead),
             ("endpoints of several ages", &seen.slowly[..1]),
             ("an object on trial", &seen.on_trial),
             ("an endpoint without a weight", std::slice::from_ref(&seen.weightless)),
@@ -123,10 +127,15 @@ fn the_engine_agrees_with_a_naive_reading_of_the_rules() {
 fn agree(tape: &[u8], seen: &Seen) {
     let (mut cluster, this_node) = random::cluster(tape);
     random::neighbours(tape, &mut cluster);
-    let (most, endpoints) = random::failing(tape, &cluster);
-    let failing = Failing { most, endpoints };
+    let failing = random::failing(tape, &cluster);
     let mut state = cluster.state(this_node);
-    let _ = state.apply(Update::Ejections(ejections(most, &failing.endpoints)), this_node);
+    let all = ejections(failing.most, &failing.endpoints);
+    let _ = state.apply(Update::Ejections(all), this_node);
+    let island = failing.island.clone().map(|dead| Island {
+        since: Instant::now(),
+        services: [(id("svc"), dead.into_iter().collect())].into(),
+    });
+    let _ = state.apply(Update::Island(island), this_node);
     let service = &cluster.services[0];
     let opted_in = tape.len().is_multiple_of(4);
     let scope = if opted_in { Scope::OptIn } else { Scope::All };
@@ -195,7 +204,8 @@ fn agree(tape: &[u8], seen: &Seen) {
             selected.extend(expected.chosen.keys().chain(expected.wider.keys()).copied());
             sources.insert(expected.source);
             note(seen, &expected, choice);
-            let whole = View { failing: &Failing::default(), ..view };
+            let whole = Failing { endpoints: vec![], ..failing.clone() };
+            let whole = View { failing: &whole, ..view };
             let whole = naive::answer(whole, port, v6, Who::Inside);
             note_ejected(seen, &whole, &expected, failing);
             let is_weightless = |status: &Status<'_>| matches!(status, Status::Weightless { .. });
@@ -317,7 +327,7 @@ fn agree_on_name(view: View<'_>, state: &State, scope: Scope, seen: &Seen) {
     let named = topology::named::named(state, this_node, scope, &id("svc"));
     let own = named.as_ref().map_or([None, None], |it| [it.v4.as_ref(), it.v6.as_ref()]);
     for (own, v6) in own.into_iter().zip([false, true]) {
-        let expected = naive::named(cluster, this_node, service, said, v6);
+        let expected = naive::named(cluster, this_node, service, said, view.failing, v6);
         let group = |group: &Group| {
             let addresses: BTreeSet<_> = group.addresses.iter().copied().collect();
             assert!(group.addresses.is_sorted() && addresses.len() == group.addresses.len());
@@ -417,6 +427,9 @@ fn note(seen: &Seen, answer: &naive::Answer, choice: &Choice<'_>) {
     }
     if !answer.refused && choice.stock == Stock::Draining {
         count(&seen.standing_in);
+    }
+    if choice.dead > 0 {
+        count(&seen.dead[usize::from(answer.refused)]);
     }
     if choice.parts.len() > 1 {
         count(&seen.weighed);

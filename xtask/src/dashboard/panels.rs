@@ -218,6 +218,55 @@ pub(super) const ROWS: &[Row] = &[
         ],
     },
     Row {
+        title: "Bad days",
+        panels: &[
+            Panel {
+                title: "Evacuations in force",
+                description: "Objects that evacuate endpoints, on the node with most of them; and what is evacuated \
+                              without an end, which nothing but a command ends.",
+                unit: "short",
+                stacked: false,
+                queries: &[
+                    query("in force", r#"max(topo_lb_evacuations{$nodes})"#),
+                    query(
+                        "without an end",
+                        r#"count(count by (key, value) (topo_lb_evacuated_services{$nodes,until=""})) or vector(0)"#,
+                    ),
+                ],
+            },
+            Panel {
+                title: "Islands",
+                description: "Nodes that have heard nothing from the API server for --island-after, and the most \
+                              endpoints that do not answer one of them.",
+                unit: "short",
+                stacked: false,
+                queries: &[
+                    query("nodes", r#"sum(topo_lb_island{$nodes})"#),
+                    query("dead endpoints", r#"max(topo_lb_dead_endpoints{$nodes})"#),
+                ],
+            },
+            Panel {
+                title: "Connections brought home",
+                description: "Idle connections to a wider tier that were ended, as a nearer one is back \
+                              (topo-lb.io/return).",
+                unit: "cps",
+                stacked: false,
+                queries: &[query(
+                    "ended",
+                    r#"sum(rate(topo_lb_returned_sockets_total{$nodes}[$__rate_interval]))"#,
+                )],
+            },
+            Panel {
+                title: "Connections that are still away",
+                description: "Those that may come home: they wait for their turn, are in use, or the agent may not \
+                              open them.",
+                unit: "short",
+                stacked: true,
+                queries: &[query("{{state}}", r#"sum by (state) (topo_lb_away_sockets{$nodes})"#)],
+            },
+        ],
+    },
+    Row {
         title: "While agents only observe (--observe)",
         panels: &[
             Panel {

@@ -49,7 +49,7 @@ pub(crate) fn the_page_and_top_show_what_pods_do(stage: &mut Stage<'_>) -> Resul
         let flags = ["top", "--cluster", "--once", "-o", "json", "--interval", "1"];
         let mut command = Binary::new(requirements::agent()?).command(&flags);
         command.args(["--kubeconfig", &kubeconfig]);
-        json_of(command)
+        json_of(command).map(|mut looked| looked["services"].take())
     };
     let is_shown = |rows: &Value| far(rows, ANYWHERE) > 0.0 && near(rows, SERVICE) > 0.0;
     let rows = until_is("rates of both Services", SOON, top, is_shown)?;

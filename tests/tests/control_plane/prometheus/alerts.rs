@@ -148,6 +148,44 @@ const CASES: &[Case] = &[
         silent: &[&[("topo_lb_ejected_endpoints{node='n'}", "0x5 2x20 0 1x20")]],
     },
     Case {
+        alert: "TopoLbEvacuationWithoutEnd",
+        at: "30h",
+        // No Service has endpoints there.
+        fires: &[
+            ("topo_lb_evacuated_services{node='n',key='rack',value='a'}", "_x5 0x2000"),
+            ("topo_lb_evacuated_services{node='m',key='rack',value='a'}", "_x5 0x2000"),
+        ],
+        silent: &[
+            // It says when it ends.
+            &[(
+                "topo_lb_evacuated_services{node='n',key='rack',value='a',until='1970-01-03T00:00:00Z'}",
+                "7x2000",
+            )],
+            // Each ends within a day.
+            &[("topo_lb_evacuated_services{node='n',key='rack',value='a'}", "7x1000 _x60 7x1000")],
+        ],
+    },
+    Case {
+        alert: "TopoLbNodeIsIsland",
+        at: "20m",
+        fires: &[("topo_lb_island{node='n'}", "0x5 1x20")],
+        // The API server restarts.
+        silent: &[&[("topo_lb_island{node='n'}", "0x5 1x8 0 1x8")]],
+    },
+    Case {
+        alert: "TopoLbConnectionsCannotReturn",
+        at: "40m",
+        fires: &[
+            ("topo_lb_away_sockets{node='n',state='forbidden'}", "0x40"),
+            ("topo_lb_hidden_processes{node='n'}", "2x40"),
+        ],
+        silent: &[&[
+            ("topo_lb_away_sockets{node='n',state='waiting'}", "9x40"),
+            ("topo_lb_away_sockets{node='n',state='forbidden'}", "0x40"),
+            ("topo_lb_hidden_processes{node='n'}", "0x40"),
+        ]],
+    },
+    Case {
         alert: "TopoLbCrossZoneShare",
         at: "3h",
         fires: &[

@@ -45,6 +45,8 @@ const STRICT: &str = "10.96.5.2";
 const CLOSED: &str = "10.96.5.3";
 const SECOND: &str = "10.96.5.4";
 
+const EVACUATE: &str = "topo-lb.io/evacuate";
+
 /// Nodes, each with its number, zone and region.
 const NODES: [(&str, u8, &str, &str); 4] = [
     (HERE, 1, "zone-1", "region-1"),
@@ -71,7 +73,9 @@ fn described() -> impl Iterator<Item = Value> {
         ("second", SECOND, 9376, Some((KEYS, "example.com/nobody,*"))),
     ];
     let services = services.map(|(name, address, target, keys)| {
-        let keys: Vec<_> = keys.into_iter().collect();
+        let mut keys: Vec<_> = keys.into_iter().collect();
+        // Nothing is there; the metric is.
+        keys.extend((name == "second").then_some((EVACUATE, "kubernetes.io/hostname=nobody")));
         let mut service = service(name, &[address], &[("http", 80, "TCP")], &keys);
         service["spec"]["selector"] = json!({"app": "web"});
         service["spec"]["ports"][0]["targetPort"] = target.into();

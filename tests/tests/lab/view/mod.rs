@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
-use topo_lb_fake_api::{FakeApi, NODES, SERVICES, SLICES};
+use topo_lb_fake_api::{CLUSTER_POLICIES, FakeApi, NODES, SERVICES, SLICES};
 use topo_lb_tests::browser::Browser;
 use topo_lb_tests::counting::{self, Demand, PODS};
 use topo_lb_tests::pictures;
@@ -80,6 +80,34 @@ fn the_page_shows_zones_nodes_and_what_flows_between_them() -> Result<()> {
     browser.until(&format!("{DIRECTIONS} === '{both}'"))?;
     browser.press("m")?;
     browser.until(&format!("{DIRECTIONS} === 'eu-1c eu-1a|eu-1c eu-1b'"))?;
+    no_complaints(&browser)
+}
+
+#[test]
+fn while_a_zone_is_evacuated_the_flows_of_before_are_beside_those_of_now() -> Result<()> {
+    let (api, _view, mut browser) = shop()?;
+    let count = "document.querySelectorAll('.lines path.before').length";
+    ensure!(
+        browser.run(count)? == 0
+            && browser.run("document.getElementById('before').hidden")? == true
+    );
+    let policy = json!({"apiVersion": "topo-lb.io/v1alpha1", "kind": "ClusterTopologyPolicy",
+                        "metadata": {"name": "evacuate"},
+                        "spec": {"evacuate": "topology.kubernetes.io/zone=eu-1b"}});
+    api.change(CLUSTER_POLICIES, "ADDED", policy.clone());
+    browser.until("document.querySelector('.group.evacuated .title')?.textContent === 'eu-1b'")?;
+    browser.until(&format!("{count} > 0 && !document.getElementById('before').hidden"))?;
+    // Of the clients of eu-1c, who have two zones to choose from without the evacuation.
+    pick(&mut browser, "shop/checkout")?;
+    let before = DIRECTIONS.replace(".lines path", ".lines path.before");
+    let both = "eu-1a eu-1c|eu-1b eu-1c|eu-1c eu-1a|eu-1c eu-1b";
+    browser.until(&format!("{before} === '{both}'"))?;
+    browser.run("document.getElementById('shows-before').click()")?;
+    browser.until(&format!("{count} === 0"))?;
+    browser.run("document.getElementById('shows-before').click()")?;
+    browser.until(&format!("{count} > 0"))?;
+    api.change(CLUSTER_POLICIES, "DELETED", policy);
+    browser.until(&format!("{count} === 0 && document.getElementById('before').hidden"))?;
     no_complaints(&browser)
 }
 

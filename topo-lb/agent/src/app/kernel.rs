@@ -104,8 +104,6 @@ impl Kernel {
         }
         let reconciler = &mut agent.reconciler;
         reconciler.pass(now());
-        let figures = &agent.telemetry.figures;
-        figures.evacuations.store(reconciler.evacuations() as u64, Relaxed);
         let mut steps = 0;
         let mut is_more = !reconciler.settled() || self.settled_ranges.is_none();
         while is_more {
@@ -140,6 +138,8 @@ impl Kernel {
             steps += plan.steps.len();
             is_more = !reconciler.is_between_portions();
         }
+        let (objects, services) = reconciler.evacuations();
+        agent.telemetry.figures.evacuations.set(objects, services);
         self.tell(reconciler.unprogrammed());
         agent.telemetry.figures.slow_starts.store(reconciler.starting_slowly() as u64, Relaxed);
         agent.telemetry.settled(&mut agent.reconciler, &self.installed, steps);

@@ -9,6 +9,7 @@ use topo_lb_common::maps;
 
 use super::dns::DnsFigures;
 use super::ejections::EjectionFigures;
+use super::evacuations::EvacuationFigures;
 use super::island::IslandFigures;
 use super::peers::PeerFigures;
 use topo_lb_core::cluster::Family;
@@ -120,8 +121,6 @@ pub struct Figures {
     pub in_front: AtomicU64,
     /// Known cgroups that the last look did not query.
     pub unasked_cgroups: AtomicU64,
-    /// Objects that evacuate endpoints and hold on this node.
-    pub evacuations: AtomicU64,
     /// Services of which an endpoint gets less than its share, because of a slow start.
     pub slow_starts: AtomicU64,
     /// Health checks of load balancers without a listener: of Services, of the node.
@@ -130,6 +129,8 @@ pub struct Figures {
     pub sockets: Arc<EndedSockets>,
     /// Of endpoints that are ejected.
     pub ejections: EjectionFigures,
+    /// Of evacuations.
+    pub evacuations: EvacuationFigures,
     /// Of islands.
     pub island: IslandFigures,
     /// Of direct return.

@@ -5,6 +5,7 @@
 //! | `bounded` | which Service ports have series of their own |
 //! | `dns` | figures of the resolver |
 //! | `ejections` | figures of endpoints that are ejected |
+//! | `evacuations` | figures of evacuations |
 //! | `families` | how they are written, by declaration |
 //! | `figures` | what the agent's tasks count |
 //! | `island` | figures of a node without its API server |
@@ -18,6 +19,7 @@
 pub mod bounded;
 pub mod dns;
 pub mod ejections;
+pub mod evacuations;
 mod families;
 pub mod figures;
 pub mod island;

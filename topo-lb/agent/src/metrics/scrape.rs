@@ -22,7 +22,7 @@ use super::families::Families;
 use super::figures::{Figures, PLANNED, Times};
 use super::refusals::Refusals;
 use super::zones::{self, FarEndpoints, Matrix};
-use super::{dns, ejections, island, peers, services, tcp};
+use super::{dns, ejections, evacuations, island, peers, services, tcp};
 use topo_lb_core::metrics::declared;
 use topo_lb_core::refusal::Refusal;
 use topo_lb_kernel::datapath::attach::walk;
@@ -195,8 +195,7 @@ impl Collector for Scrape {
         zones::encode(&self.matrix, families)?;
         self.untranslated(families)?;
         self.maps(families)?;
-        let evacuations = self.figures.evacuations.load(Relaxed);
-        families.one(&declared::EVACUATIONS, evacuations)?;
+        evacuations::encode(&self.figures.evacuations, families)?;
         let slow_starts = self.figures.slow_starts.load(Relaxed);
         families.one(&declared::SLOW_STARTS, slow_starts)?;
         let of = ["service", "node"].into_iter().zip(&self.figures.unanswered_health_checks);

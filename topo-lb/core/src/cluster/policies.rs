@@ -1,10 +1,10 @@
 //! Namespaces and policy objects: what gives a policy to more than one Service.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::namespace::Namespace;
-use super::service::{PolicySources, Service};
+use super::service::{PolicySources, Service, ServiceId};
 use super::topology_policy::{PolicyId, Strength, TopologyPolicy};
 use super::update::Change;
 
@@ -20,6 +20,8 @@ pub(super) struct Policies {
     pub(super) all: BTreeMap<PolicyId, Arc<TopologyPolicy>>,
     /// The same by namespace.
     by_strength: BTreeMap<Arc<str>, BTreeMap<Strength, Arc<TopologyPolicy>>>,
+    /// Services of which they say nothing.
+    pub(super) spared: BTreeSet<ServiceId>,
 }
 
 /// What says a policy for a Service besides the Service.
@@ -130,6 +132,9 @@ impl Policies {
     /// What says a policy for `service`, the strongest first: TopologyPolicies, the Namespace,
     /// ClusterTopologyPolicies.
     pub(super) fn above<'a>(&'a self, service: &Service) -> Vec<Above<'a>> {
+        if self.spared.contains(&service.id) {
+            return Vec::new();
+        }
         let namespace = self.namespace_of(service);
         let with_policy = namespace.filter(|it| it.has_policy());
         if self.all.is_empty() {

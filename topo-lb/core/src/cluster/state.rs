@@ -213,6 +213,11 @@ impl State {
         self.policies.above(service)
     }
 
+    /// From now on, nothing but the Service itself says a policy for it.
+    pub(crate) fn spare(&mut self, id: ServiceId) {
+        self.policies.spared.insert(id);
+    }
+
     /// Whether the same objects say the same policies for a Service as in another state.
     #[must_use]
     pub fn has_same_policies(&self, other: &Self, id: &ServiceId) -> bool {

@@ -247,6 +247,9 @@ metrics! {
     SLOW_STARTS: Gauge "topo_lb_slow_starts" []
         "Services of which an endpoint gets less than its share on this node, as it became Ready lately",
         "Only of Services with `topo-lb.io/slow-start`";
+    EVACUATED_SERVICES: Gauge "topo_lb_evacuated_services" [key value until]
+        "Services with endpoints in what is evacuated on this node, by its label and its end",
+        "`until` is empty without an end. At most 16: those without one, then those that end first";
     UNANSWERED_HEALTH_CHECKS: Gauge "topo_lb_unanswered_health_checks" [of]
         "Health checks of load balancers that the agent should answer and cannot, as their port is taken: of Services, \
          or of the node",

@@ -12,6 +12,7 @@
 //!
 //! Open connections stay where they are.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
@@ -25,6 +26,7 @@ use super::origin::Origin;
 use super::spill::Share;
 use super::trial::place;
 use super::validation::{ANY, MAX_KEYS, Rule, quoted};
+use crate::cluster::State;
 
 /// The longest `ramp`.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
@@ -247,16 +249,19 @@ pub fn object_name(key: &str, value: &str) -> String {
     format!("evacuate-{}-{digest:08x}", shown.trim_matches('-'))
 }
 
-/// Whether what a text says holds on a node at a time.
-#[must_use]
-pub fn holds(text: &str, node: &str, now: Option<i64>) -> bool {
-    Evacuation::read(text).is_ok_and(|it| it.holds(now, place(node)))
-}
-
 /// Whether what a text says ends on a node between two times, or holds again as the clock was set back.
 #[must_use]
 pub fn turns(text: &str, node: &str, before: Option<i64>, now: i64) -> bool {
     end(text, node).is_some_and(|end| before.is_some_and(|it| end <= it) != (end <= now))
+}
+
+/// Whether anything that is evacuated ends on some node between a time and that of a state, or holds again.
+#[must_use]
+pub fn turned(state: &State, before: Option<i64>) -> bool {
+    let Some(now) = state.now() else { return false };
+    let texts: BTreeSet<&str> = state.evacuations().collect();
+    let on_any = |text: &str| state.nodes().any(|(node, _)| turns(text, node, before, now));
+    texts.into_iter().any(on_any)
 }
 
 /// When what a text says ends on a node, in seconds since 1970; `None`: never, or it breaks a rule.

@@ -20,6 +20,7 @@
 //! | `slow_start` | which share an endpoint gets that became Ready lately |
 //! | `ejection`, `ejected` | which endpoints of a tier are ejected, because connects to them failed |
 //! | `evacuation` | which endpoints leave every choice for a while |
+//! | `evacuated` | which of them empty a node of a Service's endpoints, for figures |
 //! | `dead`, `watched` | which endpoints do not answer an island, and which it is to watch |
 //! | `decide`, `decision`, `cause` | all of it for a Service, with what explains it |
 //! | `route`, `verdict` | what of it the datapath does |
@@ -44,6 +45,7 @@ pub mod direct;
 pub mod direct_return;
 pub mod ejected;
 pub mod ejection;
+pub mod evacuated;
 pub mod evacuation;
 mod evaluation;
 pub mod exposed;

@@ -13,6 +13,7 @@
 //! | `moved` | how many of those bytes would leave their zone |
 //! | `since` | what has changed since a moment, as agents counted it |
 //! | `without` | the rehearsal of an evacuation |
+//! | `restored` | the cluster as it would be without those in force |
 //! | `table` | the report as text |
 
 mod advice;
@@ -24,6 +25,7 @@ mod load;
 mod moved;
 mod price;
 mod proxied;
+mod restored;
 mod setting;
 mod since;
 mod table;
@@ -45,6 +47,7 @@ pub use cost::{Cost, cost};
 pub use figures::{Figures, Moved};
 pub use price::{Prices, PricesError, months};
 pub use proxied::Proxied;
+pub use restored::restored;
 pub use setting::{Setting, SettingError, apply};
 pub use since::{Distance, Followed, Measured, Outcome, Since, since, table as since_table};
 pub use table::table;

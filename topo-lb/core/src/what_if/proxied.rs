@@ -11,9 +11,9 @@ use crate::topology::{Scope, Verdict, decide};
 #[derive(Clone, Debug)]
 pub struct Proxied {
     pub(super) state: State,
-    /// Services that topo-lb leaves to kube-proxy. In `state` they have no policy: kube-proxy reads no
-    /// annotation of topo-lb or OpenYurt, and since Kubernetes 1.22 no `spec.topologyKeys`. It follows
-    /// hints and `internalTrafficPolicy` as topo-lb does.
+    /// Services that topo-lb leaves to kube-proxy. In `state` they have no policy, and nothing evacuates them:
+    /// kube-proxy reads no annotation or policy of topo-lb or OpenYurt, and since Kubernetes 1.22 no
+    /// `spec.topologyKeys`. It follows hints and `internalTrafficPolicy` as topo-lb does.
     pub(super) by_kube_proxy: BTreeSet<ServiceId>,
 }
 
@@ -33,6 +33,7 @@ impl Proxied {
             let policy = Arc::new(PolicySources { hints_asked, ..PolicySources::default() });
             let service = Service { policy, ..service.clone() };
             let _ = state.apply(Update::Service(Change::Applied(service)), "");
+            state.spare(id.clone());
         }
         Self { state, by_kube_proxy }
     }

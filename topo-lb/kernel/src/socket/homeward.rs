@@ -151,6 +151,7 @@ impl Homeward {
             self.known = HashMap::new();
             self.maps = None;
             self.figures.away.iter().for_each(|figure| figure.store(0, Relaxed));
+            self.figures.hidden.store(0, Relaxed);
         }
     }
 

@@ -36,6 +36,8 @@ pub(super) struct Status {
     pub(super) caveat: Option<String>,
     /// Nodes that there are; `None` if nobody says it.
     pub(super) all_nodes: Option<usize>,
+    /// What is evacuated, as a text; `None` if nothing is.
+    pub(super) evacuated: Option<String>,
     /// What was moved to no Service, as a text; `None` if no node counts that.
     pub(super) others: Option<String>,
     /// Median round trips, as a text.
@@ -52,6 +54,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View, status: &Status, has_colo
     let tiers = open.map(|row| &row.tiers).filter(|tiers| !tiers.is_empty());
     let areas = Layout::vertical([
         Constraint::Length(1),
+        Constraint::Length(u16::from(status.evacuated.is_some())),
         Constraint::Min(3),
         Constraint::Length(u16::from(open.is_some())),
         Constraint::Length(tiers.map_or(0, |tiers| tiers.len().min(8) as u16 + 1)),
@@ -59,8 +62,11 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View, status: &Status, has_colo
         Constraint::Length(u16::from(status.others.is_some())),
         Constraint::Length(1),
     ]);
-    let [head, body, name, by_tier, nodes, others, foot] = areas.areas(frame.area());
+    let [head, evacuated, body, name, by_tier, nodes, others, foot] = areas.areas(frame.area());
     frame.render_widget(summary(view, status, has_colours), head);
+    if let Some(text) = &status.evacuated {
+        frame.render_widget(Paragraph::new(text.clone()), evacuated);
+    }
     let all = view.rows();
     let sum = Row::sum_of(&all);
     let services: Vec<_> = all.iter().copied().chain(&sum).map(Cut::of_service).collect();
@@ -404,8 +410,10 @@ dialled directly                     1.0         -         -
             ..Row::default()
         };
         view.update(vec![left("shop/cart"), left("a-namespace/with-a-service-of-a-long-name")]);
-        let status = Status { others: Some("To no Service: 5.0 B/s".into()), ..Status::default() };
-        let screen = screen_of(40, &view, &status);
+        let evacuated = Some("evacuated: rack=r1, 3 Services".into());
+        let others = Some("To no Service: 5.0 B/s".into());
+        let screen = screen_of(40, &view, &Status { others, evacuated, ..Status::default() });
+        assert_eq!(screen.lines().nth(1), Some("evacuated: rack=r1, 3 Services"), "\n{screen}");
         assert!(screen.contains("shop/cart (left)"), "\n{screen}");
         assert!(screen.contains("… (left)"), "\n{screen}");
         let foot: Vec<_> = screen.lines().rev().take(2).collect();

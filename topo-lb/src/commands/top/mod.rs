@@ -2,13 +2,15 @@
 //!
 //! `source` asks nodes for what they have counted: `agents` says which Pods, `agent` asks one, `scraped`
 //! reads its answer, and `moment` is what all of them say. `traffic` makes rates of two moments; `view` sorts and filters them; `round_trips`
-//! has their medians, `zones` what was moved to which zone, `others` what went to no Service; `draw` shows them, in the `columns` that fit.
+//! has their medians, `zones` what was moved to which zone, `others` what went to no Service, `evacuations` what is evacuated; `draw` shows
+//! them, in the `columns` that fit.
 
 mod agent;
 mod agents;
 mod cells;
 mod columns;
 mod draw;
+mod evacuations;
 mod moment;
 mod others;
 mod round_trips;
@@ -27,6 +29,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
+use serde::Serialize;
 use tokio::runtime::Builder;
 use tokio::time::sleep;
 
@@ -34,6 +37,7 @@ pub use agent::{get, metrics};
 pub use agents::scope;
 pub(crate) use agents::{AgentPod, agent_on};
 use draw::Status;
+pub use evacuations::Evacuation;
 #[cfg(test)]
 pub(crate) use moment::{Counter, Series, Traffic};
 pub(crate) use moment::{Moment, Moved, Zones};
@@ -46,6 +50,8 @@ pub use view::Column;
 pub(crate) use view::order;
 use view::{Key, View};
 pub(crate) use zones::zone_rates;
+
+use topo_lb_kube::source::clock::now;
 
 use crate::{
     commands::list::Listed,
@@ -69,12 +75,24 @@ pub struct Options {
     pub filter: String,
 }
 
+/// What a single look shows. Its JSON is a fixed interface.
+#[derive(Clone, Debug, Serialize)]
+pub struct Looked {
+    /// The rates of Services.
+    pub services: Vec<Row>,
+    /// What is evacuated.
+    pub evacuations: Vec<Evacuation>,
+    /// The same as a sentence; `None` if nothing is.
+    #[serde(skip)]
+    evacuated: Option<String>,
+}
+
 /// Looks twice, and returns the rates in the order of `options`, and sentences on nodes that could not be asked or
 /// only observe.
 ///
 /// # Errors
 /// No node can be asked.
-pub async fn once(options: &Options) -> anyhow::Result<(Vec<Row>, Vec<String>)> {
+pub async fn once(options: &Options) -> anyhow::Result<(Looked, Vec<String>)> {
     let mut source = Source::open(&options.from).await?;
     let before = source.moment().await?;
     sleep(options.interval).await;
@@ -92,15 +110,18 @@ pub async fn once(options: &Options) -> anyhow::Result<(Vec<Row>, Vec<String>)> 
     let mut view = View::new(options.sort, options.filter.clone());
     view.update(rows);
     let sentences = troubles.into_iter().chain(status.caveat).chain(status.others).collect();
-    Ok((view.rows().into_iter().cloned().collect(), sentences))
+    let services = view.rows().into_iter().cloned().collect();
+    let evacuations = evacuations::all(&after);
+    Ok((Looked { services, evacuations, evacuated: status.evacuated }, sentences))
 }
 
-/// The rows as a table for people; on a terminal only the columns that it has room for.
+/// The rows as a table for people, below what is evacuated; on a terminal only the columns that it has room for.
 #[must_use]
-pub fn table(rows: &[Row], sort: Column, is_terminal: bool) -> String {
+pub fn table(looked: &Looked, sort: Column, is_terminal: bool) -> String {
     let size = if is_terminal { ratatui::crossterm::terminal::size().ok() } else { None };
     let room = size.map(|(columns, _)| usize::from(columns));
-    text::text(&rows.iter().collect::<Vec<_>>(), sort, room)
+    let table = text::text(&looked.services.iter().collect::<Vec<_>>(), sort, room);
+    looked.evacuated.iter().map(|it| format!("{it}\n")).collect::<String>() + &table
 }
 
 /// Shows the rates until the user quits.
@@ -226,5 +247,8 @@ fn looked(before: &Moment, after: &Moment) -> (Vec<Row>, Status) {
     let others: Vec<_> = others.into_iter().flatten().collect();
     let others = (!others.is_empty()).then(|| others.join(". "));
     let all_nodes = after.all_nodes;
-    (rows, Status { asked, troubles, round_trips, caveat, all_nodes, others, ..Status::default() })
+    let answering = after.nodes.values().filter(|it| it.is_ok()).count();
+    let evacuated = evacuations::sentence(&evacuations::all(after), answering, now());
+    let said = Status { round_trips, caveat, others, evacuated, ..Status::default() };
+    (rows, Status { asked, troubles, all_nodes, ..said })
 }

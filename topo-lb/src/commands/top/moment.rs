@@ -87,6 +87,10 @@ pub(crate) struct Zones {
     pub others: Option<Others>,
 }
 
+/// What one agent evacuates: a label, its value, and the end, as metrics say them; and the number of Services with
+/// endpoints there.
+pub(crate) type ByAgent = BTreeMap<[Arc<str>; 3], usize>;
+
 /// Sentences by node.
 pub(super) type Doubts = BTreeMap<Arc<str>, String>;
 
@@ -103,6 +107,8 @@ pub(crate) struct Moment {
     pub round_trips: BTreeMap<Arc<str>, RoundTrips>,
     /// Bytes not by Service, of the nodes that measure such.
     pub zones: BTreeMap<Arc<str>, Zones>,
+    /// What is evacuated, of the nodes that say so.
+    pub evacuations: BTreeMap<Arc<str>, ByAgent>,
     /// What is wrong with nodes even if they could be asked.
     pub doubts: Doubts,
     /// How many agents only observe.
@@ -119,10 +125,21 @@ impl Moment {
     /// A moment of which nothing is known yet.
     pub(crate) fn at(at: Instant) -> Self {
         let (nodes, round_trips, zones) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let (when, doubts) = (BTreeMap::new(), Doubts::new());
-        let (observing, unhandled, all_nodes) = (0, 0, None);
-        let scope = None;
-        Self { at, when, nodes, round_trips, zones, doubts, observing, scope, unhandled, all_nodes }
+        let (when, evacuations, doubts) = (BTreeMap::new(), BTreeMap::new(), Doubts::new());
+        let (observing, scope, unhandled, all_nodes) = (0, None, 0, None);
+        Self {
+            at,
+            when,
+            nodes,
+            round_trips,
+            zones,
+            evacuations,
+            doubts,
+            observing,
+            scope,
+            unhandled,
+            all_nodes,
+        }
     }
 
     /// How many nodes count all connections, also those that topo-lb leaves alone.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use prometheus_parse::{Sample, Scrape, Value};
 use topo_lb_common::backend::Locality;
 
-use super::moment::{Counter, Moved, Others, RoundTrips, Series, Totals, Traffic, Zones};
+use super::moment::{ByAgent, Counter, Moved, Others, RoundTrips, Series, Totals, Traffic, Zones};
 use super::round_trips::limit;
 use topo_lb_core::metrics;
 use topo_lb_core::metrics::Tier;
@@ -17,6 +17,7 @@ const MOST_LINES: usize = 100_000;
 const TCP_RTT: &str = declared::TCP_RTT.name;
 const OBSERVING: &str = declared::OBSERVING.name;
 const UNHANDLED: &str = declared::UNHANDLED_SERVICES.name;
+const EVACUATED: &str = declared::EVACUATED_SERVICES.name;
 const COUNTING_ALL: &str = declared::COUNTING_ALL.name;
 const OTHER_SENT: &str = declared::OTHER_SENT_BYTES.name;
 const OTHER_RECEIVED: &str = declared::OTHER_RECEIVED_BYTES.name;
@@ -32,6 +33,8 @@ pub(super) struct Scraped {
     pub(super) observes: bool,
     /// Services that it leaves alone because they have no policy, and does not count.
     pub(super) unhandled: usize,
+    /// What is evacuated on its node.
+    pub(super) evacuations: ByAgent,
 }
 
 /// What the counters say in an agent's OpenMetrics text. Series of other metrics, without a Service or with an
@@ -47,8 +50,14 @@ pub(super) fn answer(text: &str) -> Result<Scraped, String> {
     }
     let scrape = Scrape::parse(text.lines().map(|line| Ok(line.to_owned())))
         .map_err(|error| format!("its metrics cannot be read: {error}"))?;
-    let Scraped { mut traffic, mut round_trips, mut zones, mut observes, mut unhandled } =
-        Scraped::default();
+    let Scraped {
+        mut traffic,
+        mut round_trips,
+        mut zones,
+        mut observes,
+        mut unhandled,
+        mut evacuations,
+    } = Scraped::default();
     let (mut is_agent, mut counts_all, mut others) = (false, false, Others::new());
     for sample in scrape.samples {
         let name = &*sample.metric;
@@ -72,6 +81,10 @@ pub(super) fn answer(text: &str) -> Result<Scraped, String> {
         }
         if let (UNHANDLED, Value::Gauge(value)) = (name, &sample.value) {
             unhandled = *value as usize;
+        }
+        if let (EVACUATED, Value::Gauge(value)) = (name, &sample.value) {
+            let of = |label| sample.labels.get(label).unwrap_or_default().into();
+            evacuations.insert(["key", "value", "until"].map(of), *value as usize);
         }
         if let (COUNTING_ALL, Value::Gauge(value)) = (name, &sample.value) {
             counts_all = *value > 0.0;
@@ -100,7 +113,7 @@ pub(super) fn answer(text: &str) -> Result<Scraped, String> {
         unhandled = 0;
     }
     if is_agent {
-        Ok(Scraped { traffic, round_trips, zones, observes, unhandled })
+        Ok(Scraped { traffic, round_trips, zones, observes, unhandled, evacuations })
     } else {
         Err("it has no metric of topo-lb: is it an agent?".into())
     }
@@ -196,9 +209,12 @@ mod tests {
             topo_lb_observing 1\n\
             # TYPE topo_lb_unhandled_services gauge\n\
             topo_lb_unhandled_services 7\n\
+            # TYPE topo_lb_evacuated_services gauge\n\
+            topo_lb_evacuated_services{key=\"rack\",value=\"r1\",until=\"\"} 3\n\
             # EOF\n";
-        let Scraped { traffic, round_trips, zones, observes, unhandled } =
+        let Scraped { traffic, round_trips, zones, observes, unhandled, evacuations } =
             answer(text).expect("metrics");
+        assert_eq!(evacuations, [(["rack", "r1", ""].map(Into::into), 3)].into());
         assert!(observes);
         assert_eq!(unhandled, 7);
         let moved = |sent, received| Moved { sent, received };

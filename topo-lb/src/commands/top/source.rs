@@ -174,12 +174,16 @@ impl Source {
         };
         for (node, answer) in answers {
             let traffic = answer.map(
-                |(when, Scraped { traffic, round_trips, zones, observes, unhandled })| {
+                |(
+                    when,
+                    Scraped { traffic, round_trips, zones, observes, unhandled, evacuations },
+                )| {
                     moment.observing += usize::from(observes);
                     // All agents see the same Services, not all at once.
                     moment.unhandled = moment.unhandled.max(unhandled);
                     moment.when.insert(Arc::clone(&node), when);
                     moment.round_trips.insert(Arc::clone(&node), round_trips);
+                    moment.evacuations.insert(Arc::clone(&node), evacuations);
                     moment.zones.extend(zones.map(|zones| (Arc::clone(&node), zones)));
                     traffic
                 },

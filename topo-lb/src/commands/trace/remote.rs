@@ -11,7 +11,7 @@ use kube::api::{Api, ListParams};
 use tokio::time::{Instant, sleep};
 
 use super::names;
-use crate::called::called;
+use crate::aside::say;
 use crate::commands::top::{AgentPod, agent_on};
 use topo_lb_kube::source::kube::{KubeTarget, Server, connect, in_words};
 
@@ -54,11 +54,8 @@ pub async fn trace_there(place: &Place, arguments: &[String]) -> anyhow::Result<
             match names::on(&server, &node).await {
                 Ok(pods) => tell(&mut names, &pods),
                 Err(error) if told.is_none() => {
-                    eprintln!(
-                        "{}: the names of Pods cannot be read: {}",
-                        called(),
-                        in_words(&error)
-                    );
+                    let why = in_words(&error);
+                    say(format_args!("the names of Pods cannot be read: {why}"));
                     tell(&mut names, &[]);
                 }
                 // Those that are known stay.

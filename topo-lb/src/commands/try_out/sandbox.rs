@@ -13,6 +13,7 @@ use netlink_packet_core::NLM_F_ACK;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
+use crate::aside::say;
 use topo_lb_kernel::datapath::host::mount::cgroup2_root;
 use topo_lb_kernel::netlink::{Netlink, request};
 
@@ -124,7 +125,7 @@ struct Inside(PathBuf);
 impl Drop for Inside {
     fn drop(&mut self) {
         if let Err(error) = fs::write(&self.0, "0") {
-            eprintln!("topo-lb: cannot return to {}: {error}", self.0.display());
+            say(format_args!("cannot return to {}: {error}", self.0.display()));
         }
     }
 }

@@ -8,16 +8,19 @@ use anyhow::Context as _;
 use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
 use tokio::sync::{oneshot, watch};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use topo_lb_core::cluster::Freshness;
 use topo_lb_core::cluster::{ServiceId, State, Update};
+use topo_lb_core::topology::evacuation::turned;
 use topo_lb_kube::source::clock::now;
 use topo_lb_kube::source::kube::{KubeTarget, connect_to_show, follow_all};
 use topo_lb_kube::source::{Event, file};
 
 /// The pause between two publications: a busy cluster changes many times a second.
 const PAUSE: Duration = Duration::from_millis(500);
+/// While no object changes, the clock is looked at so often: evacuations end by it.
+const GLANCE: Duration = Duration::from_secs(5);
 /// Most sentences of a kind that are kept.
 const SENTENCES: usize = 8;
 const OLD: &str =
@@ -109,8 +112,18 @@ async fn publish(
     mut cluster: Cluster,
 ) {
     let mut pause_ends = Instant::now();
-    while let Some(event) = events.next().await {
-        cluster.take(event);
+    loop {
+        match timeout(GLANCE, events.next()).await {
+            Ok(Some(event)) => cluster.take(event),
+            Ok(None) => return,
+            Err(_) => {
+                let before = cluster.state.now();
+                let _ = cluster.state.apply(Update::Time(now()), "");
+                if !turned(&cluster.state, before) {
+                    continue;
+                }
+            }
+        }
         // Takes what is there already even if no pause is left.
         while let Ok(Some(event)) = timeout_at(pause_ends, events.next()).await {
             cluster.take(event);
@@ -171,6 +184,22 @@ fn say(sentences: &mut Vec<String>, sentence: String) {
 pub(super) fn id(name: &str) -> Option<ServiceId> {
     let (namespace, name) = name.split_once('/')?;
     Some(ServiceId { namespace: namespace.into(), name: name.into() })
+}
+
+/// Whether nothing that a decision for this Service reads has changed, given the same Nodes. States share
+/// objects that are the same.
+pub(super) fn is_same(old: &State, new: &State, id: &ServiceId) -> bool {
+    let same_service = match (old.service(id), new.service(id)) {
+        (Some(old), Some(new)) => std::ptr::eq(old, new) || old == new,
+        (None, None) => true,
+        _ => false,
+    };
+    let same =
+        |((a, old), (b, new)): ((_, &_), (_, &_))| a == b && (std::ptr::eq(old, new) || old == new);
+    same_service
+        && old.has_same_policies(new, id)
+        && old.slices(id).count() == new.slices(id).count()
+        && old.slices(id).zip(new.slices(id)).all(same)
 }
 
 #[cfg(test)]

@@ -39,6 +39,30 @@ impl Leads {
         scope: Scope,
         id: &ServiceId,
     ) -> Self {
+        Self::by(by_locality, state, nodes, label, groups, scope, id)
+    }
+
+    /// The same, whatever the distance: [`anywhere`](Self::anywhere) has it.
+    pub(super) fn whole(
+        state: &State,
+        nodes: &NodesByLabel<'_>,
+        label: &str,
+        groups: &Groups,
+        scope: Scope,
+        id: &ServiceId,
+    ) -> Self {
+        Self::by(together, state, nodes, label, groups, scope, id)
+    }
+
+    fn by(
+        share: fn(Weights) -> ByLocality,
+        state: &State,
+        nodes: &NodesByLabel<'_>,
+        label: &str,
+        groups: &Groups,
+        scope: Scope,
+        id: &ServiceId,
+    ) -> Self {
         let mut leads = Self::default();
         let mut class = vec![u32::MAX; groups.nodes()];
         let Some(service) = state.service(id) else { return leads };
@@ -46,7 +70,7 @@ impl Leads {
         for alike in nodes.alike(service, &anywhere, &[label, ZONE, REGION]) {
             let Some(first) = alike.first() else { continue };
             let decisions = decide(state, first, scope, id);
-            let shares = shares(state, label, groups, &decisions);
+            let shares = share(weights(state, label, groups, &decisions));
             let known = leads.shares.iter().position(|known| *known == shares);
             let place = known.unwrap_or_else(|| {
                 leads.shares.push(shares);
@@ -75,10 +99,22 @@ impl Leads {
             (leads, _) => leads,
         }
     }
+
+    /// Where the connections of the node with this number lead, of leads that are [`whole`](Self::whole).
+    pub(super) fn anywhere(&self, number: usize) -> &[(usize, f64)] {
+        let place = self.class.get(number).map_or(usize::MAX, |&place| place as usize);
+        self.shares.get(place).map_or(&[], |shares| &shares[WHOLE])
+    }
 }
 
-fn shares(state: &State, label: &str, groups: &Groups, decisions: &[Decision<'_>]) -> ByLocality {
-    let mut weights: [HashMap<usize, f64>; Locality::ALL.len()] = Default::default();
+/// By locality and group.
+type Weights = [HashMap<usize, f64>; Locality::ALL.len()];
+
+/// Where shares are that count for any distance.
+const WHOLE: usize = Locality::Node as usize;
+
+fn weights(state: &State, label: &str, groups: &Groups, decisions: &[Decision<'_>]) -> Weights {
+    let mut weights = Weights::default();
     for decision in decisions {
         for choice in &decision.choices {
             let sites = sites(state, decision.service, decision.port, choice.family);
@@ -90,9 +126,6 @@ fn shares(state: &State, label: &str, groups: &Groups, decisions: &[Decision<'_>
             let of_family = decision.endpoints.iter();
             let of_family = of_family.filter(|it| Family::of(it.address.ip()) == choice.family);
             for endpoint in of_family.filter(|endpoint| endpoint.selected()) {
-                if endpoint.locality == Locality::Node {
-                    continue;
-                }
                 let site = sites.binary_search_by_key(&endpoint.address, |(address, _)| *address);
                 let value = site.ok().and_then(|place| sites[place].1.label(label).ok());
                 let Some(group) = groups.with(value) else { continue };
@@ -105,13 +138,30 @@ fn shares(state: &State, label: &str, groups: &Groups, decisions: &[Decision<'_>
             }
         }
     }
-    weights.map(|weights| {
-        let sum: f64 = weights.values().sum();
-        let mut shares: Shares =
-            weights.into_iter().map(|(group, weight)| (group, weight / sum)).collect();
-        shares.retain(|(_, share)| share.is_finite() && *share > 0.0);
-        shares.sort_unstable_by_key(|(group, _)| *group);
-        shares.shrink_to_fit();
-        shares
-    })
+    weights
+}
+
+fn by_locality(mut weights: Weights) -> ByLocality {
+    weights[Locality::Node as usize].clear();
+    weights.map(shares)
+}
+
+fn together(weights: Weights) -> ByLocality {
+    let mut all = HashMap::new();
+    for (group, weight) in weights.into_iter().flatten() {
+        *all.entry(group).or_default() += weight;
+    }
+    let mut whole = ByLocality::default();
+    whole[WHOLE] = shares(all);
+    whole
+}
+
+fn shares(weights: HashMap<usize, f64>) -> Shares {
+    let sum: f64 = weights.values().sum();
+    let mut shares: Shares =
+        weights.into_iter().map(|(group, weight)| (group, weight / sum)).collect();
+    shares.retain(|(_, share)| share.is_finite() && *share > 0.0);
+    shares.sort_unstable_by_key(|(group, _)| *group);
+    shares.shrink_to_fit();
+    shares
 }

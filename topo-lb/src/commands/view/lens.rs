@@ -7,7 +7,8 @@ use rayon::prelude::*;
 use serde::Serialize;
 use topo_lb_common::backend::Locality;
 
-use super::cluster::{Cluster, id};
+use super::before::Before;
+use super::cluster::{Cluster, id, is_same};
 use super::groups::{Groups, labels};
 use super::leads::Leads;
 use super::lines::{Line, Lines};
@@ -15,7 +16,7 @@ use super::regions::Regions;
 use super::treatment::uncounted;
 use crate::{commands::top::Rate, commands::top::Row, commands::top::Zones};
 use topo_lb_agent::metrics::zones::named;
-use topo_lb_core::cluster::{ServiceId, State};
+use topo_lb_core::topology::evacuation::turned;
 use topo_lb_core::topology::label::ZONE;
 use topo_lb_core::topology::{NodesByLabel, Scope};
 
@@ -30,6 +31,9 @@ pub(super) struct Flows {
     /// For each group one for each node: `None` without an answer of its agent.
     nodes: Vec<Vec<Option<OfNode>>>,
     lines: Vec<Line>,
+    /// The same as they would be without the evacuations in force; empty without any.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    before: Vec<Line>,
     /// How many lines there are.
     all_lines: usize,
     /// On how many nodes the bytes of lines were measured. On others they are estimated.
@@ -48,6 +52,7 @@ pub(super) struct Lens {
     pub(super) uncounted: usize,
     pub(super) groups: Arc<Groups>,
     leads: HashMap<Arc<str>, Arc<Leads>>,
+    before: Option<Before>,
 }
 
 /// The groups, as the page gets them once.
@@ -80,7 +85,13 @@ impl Lens {
             self.groups = Arc::new(Groups::of(new, &self.label, agents.iter()));
             self.regions = Regions::of(new);
             self.leads.clear();
+            self.before = None;
         }
+        // Evacuations end also while no object changes.
+        if turned(new, old.now()) {
+            self.leads.clear();
+        }
+        self.before = Before::of(new, self.before.take());
         // Evacuations come and end while the nodes stay.
         let evacuates = new.evacuations().next().is_some();
         if evacuates || self.groups.all.iter().any(|group| group.evacuated) {
@@ -125,6 +136,7 @@ impl Lens {
         answered: &HashSet<Arc<str>>,
     ) -> Flows {
         self.learn(rows.clone());
+        let all = rows.clone();
         let groups = &self.groups.all;
         let node = |node| answered.contains(node).then(OfNode::default);
         let mut flows = Flows {
@@ -165,6 +177,9 @@ impl Lens {
         let sums = flows.nodes.iter_mut().flatten().flatten().flatten();
         sums.for_each(|sum| *sum = (*sum * 100.0).round() / 100.0);
         (flows.lines, flows.all_lines) = lines.largest();
+        if let Some(before) = &mut self.before {
+            flows.before = before.lines(all, &self.label, &self.groups, self.scope);
+        }
         flows
     }
 
@@ -196,22 +211,6 @@ impl Lens {
     }
 }
 
-/// Whether nothing that a decision for this Service reads has changed, given the same Nodes. States share
-/// objects that are the same.
-fn is_same(old: &State, new: &State, id: &ServiceId) -> bool {
-    let same_service = match (old.service(id), new.service(id)) {
-        (Some(old), Some(new)) => std::ptr::eq(old, new) || old == new,
-        (None, None) => true,
-        _ => false,
-    };
-    let same =
-        |((a, old), (b, new)): ((_, &_), (_, &_))| a == b && (std::ptr::eq(old, new) || old == new);
-    same_service
-        && old.has_same_policies(new, id)
-        && old.slices(id).count() == new.slices(id).count()
-        && old.slices(id).zip(new.slices(id)).all(same)
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -220,8 +219,9 @@ mod tests {
 
     use super::*;
     use crate::commands::top::Moved;
-    use topo_lb_core::cluster::{Change, Update};
+    use topo_lb_core::cluster::{Change, State, Update};
     use topo_lb_core::topology::label::ZONE;
+    use topo_lb_core::what_if::evacuate;
     use topo_lb_kube::source::object::{Object, parse};
 
     /// Four nodes in three zones of one region, and a Service with endpoints on a1, b1 and c1.
@@ -309,6 +309,35 @@ mod tests {
     fn traffic_that_an_agent_calls_elsewhere_has_lines_within_the_region() {
         let all = lines("*", "a2", [0.0, 2.0, 0.0, 6.0]);
         assert_eq!(all, [(0, Some(0), 2.0, 0.0), (0, Some(1), 3.0, 1.0), (0, Some(2), 3.0, 1.0)]);
+    }
+
+    /// Without it, any endpoint gets a third.
+    #[test]
+    fn while_something_is_evacuated_there_are_also_the_lines_of_before() {
+        let mut lens = Lens::new(ZONE);
+        let mut before = |revision, state: &State| -> Vec<Shown> {
+            let state = state.clone();
+            lens.take(
+                &Arc::new(Cluster { revision, state, ..Cluster::default() }),
+                &[],
+                Scope::All,
+            );
+            let flows = lens.flows_of(Some(&row("a2", [0.0, 2.0, 4.0, 0.0])), &HashSet::new());
+            assert_eq!(flows.lines.len(), 2 + usize::from(flows.before.is_empty()));
+            let line = |it: &Line| (it.from, it.to, it.connections, it.estimated.connections);
+            let mut lines: Vec<_> = flows.before.iter().map(line).collect();
+            lines.sort_by_key(|line| (line.0, line.1));
+            lines
+        };
+        let mut state = cluster("*").state.clone();
+        assert_eq!(before(2, &state), []);
+        let text = "topology.kubernetes.io/zone=b; until=1970-01-01T00:16:40Z";
+        evacuate(&mut state, text).expect("an evacuation");
+        let _ = state.apply(Update::Time(999), "");
+        let all = [(0, Some(0), 2.0, 0.0), (0, Some(1), 2.0, 0.0), (0, Some(2), 2.0, 0.0)];
+        assert_eq!(before(3, &state), all);
+        let _ = state.apply(Update::Time(1_000), "");
+        assert_eq!(before(4, &state), []);
     }
 
     #[test]

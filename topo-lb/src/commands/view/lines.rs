@@ -75,6 +75,16 @@ impl Lines {
         }
     }
 
+    /// Adds what clients of the group `from` do, wherever it goes, as if it led to `leads`.
+    pub(super) fn suppose(&mut self, from: usize, leads: &[(usize, f64)], rate: &Rate) {
+        let (connections, bytes): (f64, f64) =
+            (rate.connections.iter().sum(), rate.bytes.iter().sum());
+        for &(to, share) in leads.iter().filter(|_| connections + bytes > 0.0) {
+            let moved = Moved { sent: rate.sent * share, received: (bytes - rate.sent) * share };
+            self.add(from, Some(to), Locality::Node, connections * share, moved);
+        }
+    }
+
     /// Adds bytes that an agent measured.
     pub(super) fn measure(
         &mut self,

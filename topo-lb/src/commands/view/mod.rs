@@ -15,6 +15,7 @@
 //! | `history`, `histories` | the last hour; of all Services, the busiest and the picked |
 //! | `groups` | nodes by their value of a label |
 //! | `leads` | where connections lead, by the decisions |
+//! | `before` | where they would lead without the evacuations in force |
 //! | `lines` | traffic between groups, measured or estimated |
 //! | `lens` | traffic by groups |
 //! | `treatment` | whether a Service has a policy, is left to another proxy, or is not counted |
@@ -26,6 +27,7 @@
 //! | `page/` | the page itself |
 //! | `palette` | tests of its colours |
 
+mod before;
 mod cluster;
 mod gaps;
 mod groups;

@@ -5,6 +5,7 @@ use topo_lb_common::counters::Counters;
 use topo_lb_common::totals::{Failure, Totals};
 
 use topo_lb_core::metrics::Tier;
+use topo_lb_core::topology::evacuated::Evacuated;
 use topo_lb_kernel::datapath::maps::totals::Group;
 
 use super::*;
@@ -14,6 +15,8 @@ use crate::metrics::zones::Zones;
 fn scrape() -> Scrape {
     let figures = Figures::default();
     figures.peers.set(Vec::new());
+    let zone = |until| Evacuated { until, key: "zone".to_owned(), value: "b".to_owned() };
+    figures.evacuations.set(2, [(zone(None), 3), (zone(Some(1_000)), 1)].into());
     for millis in [1, 4, 400, 9_000] {
         figures.times.programming.observe(Duration::from_millis(millis).as_secs_f64());
         figures.times.network_programming.observe(Duration::from_millis(millis * 50).as_secs_f64());
@@ -170,6 +173,24 @@ fn a_service_port_is_told_by_its_labels_and_where_nothing_went_is_left_out() {
     assert_eq!((told.join(" ").as_str(), dns.2), ("kube-system dns 53 zone", 7.0));
     let refused = &families["topo_lb_refused_connections"].samples;
     assert_eq!((refused[0].1["reason"].as_str(), refused[0].2), ("topology-policy", 30.0));
+}
+
+#[test]
+fn evacuations_are_told_by_their_labels_and_their_end() {
+    let of = |one: Scrape| -> Vec<String> {
+        let families = read(&one.text().unwrap());
+        let samples = families["topo_lb_evacuated_services"].samples.iter();
+        samples
+            .map(|(_, it, value)| format!("{} {} {} {value}", it["key"], it["value"], it["until"]))
+            .collect()
+    };
+    assert_eq!(of(scrape()), ["zone b  3", "zone b 1970-01-01T00:16:40Z 1"]);
+    // Who may annotate Services may write many.
+    let many = (0..100)
+        .map(|until| (Evacuated { until: Some(until), key: "a".into(), value: "b".into() }, 1));
+    let crowded = scrape();
+    crowded.figures.evacuations.set(100, many.collect());
+    assert_eq!(of(crowded).len(), 16);
 }
 
 #[test]

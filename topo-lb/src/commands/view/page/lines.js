@@ -52,9 +52,20 @@ export function drawLines(view, shape) {
     taken.push(place);
     labels.push(svg("text", { x: place.x + place.width / 2, y: place.y + 12, "text-anchor": "middle" }, text));
   }
-  $("drawing").firstChild.replaceChildren(...drawn.reverse());
+  $("drawing").firstChild.replaceChildren(...before(view, shape, largest), ...drawn.reverse());
   $("drawing").lastChild.replaceChildren(...labels);
   say(view);
+}
+
+// The flows as they would be without the evacuations in force: behind those of now.
+function before({ measure, hidesBefore, now: { flows } }, shape, largest) {
+  $("before").hidden = !flows.before;
+  if (!flows.before || hidesBefore) return [];
+  const all = edges(flows.before, measure).filter(({ from, to }) => shape.boxes[from] && shape.boxes[to]);
+  return all.map((edge) => {
+    const curve = curveOf(shape.boxes[edge.from], shape.boxes[edge.to]);
+    return svg("path", { class: "before", d: arrow(curve, Math.max(1, 5 * Math.sqrt(edge.value / Math.max(largest, edge.value)))) });
+  });
 }
 
 // From the edge of one card to that of another, bent to the side: traffic the other way has the other side.

@@ -13,7 +13,7 @@ import { drawTime } from "./time.js";
 const $ = (id) => document.getElementById(id);
 const view = {
   by: "", service: "", filter: "", sort: "bytes", measure: "bytes", span: 3600,
-  prices: { zone: 0.01, region: 0.02 },
+  prices: { zone: 0.01, region: 0.02 }, hidesBefore: false,
   cluster: null, waterfall: null, now: null, history: [],
 };
 const HOUR = 3600;
@@ -285,6 +285,7 @@ $("controls").addEventListener("submit", (event) => event.preventDefault());
 $("theme").addEventListener("click", turnTheme);
 $("help-button").addEventListener("click", () => $("help").showModal());
 $("flows").addEventListener("toggle", draw);
+$("shows-before").addEventListener("change", () => { view.hidesBefore = !$("shows-before").checked; draw(); });
 $("span").addEventListener("change", () => { view.span = Number($("span").value); note(); draw(); });
 $("save-flows").addEventListener("click", () => { if (view.now && view.cluster) save(table(flowRows(view)), "flows", "csv", view.now.at); });
 $("save-services").addEventListener("click", () => { if (view.now) save(table(serviceRows(view)), "services", "csv", view.now.at); });
