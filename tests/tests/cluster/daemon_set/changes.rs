@@ -11,6 +11,7 @@ use topo_lb_tests::kubernetes::Kubernetes;
 use topo_lb_tests::wait::until;
 
 use super::answers::{POOLS, SERVICE, answers, answers_on, client_of, cluster_ip, only_from};
+use super::island::Victim;
 use super::load::Stage;
 use super::{SOON, limit, rolled_out};
 
@@ -119,7 +120,8 @@ pub(crate) fn a_node_without_kubelet_keeps_its_connections(stage: &mut Stage<'_>
     .map(drop)
 }
 
-/// An agent hangs: its kubelet finds out, and starts it again although the API server is away.
+/// An agent hangs: its kubelet finds out, and starts it again although the API server is away. On the other node a pod
+/// dies, and its agent finds that out.
 pub(crate) fn a_node_works_and_mends_itself_alone(stage: &mut Stage<'_>) -> Result<()> {
     let (_, node) = POOLS[1];
     let wait = |stage: &Stage<'_>, what: &str, wanted: (bool, u64)| {
@@ -130,6 +132,7 @@ pub(crate) fn a_node_works_and_mends_itself_alone(stage: &mut Stage<'_>) -> Resu
     };
     wait(stage, "an agent that is ready", (true, 0))?;
     let address = cluster_ip(&stage.kubernetes)?;
+    let victim = Victim::of(&stage.kubernetes, POOLS[0])?;
     let begun = Instant::now();
     // Controllers end when they cannot renew their leases; these have none, so they are ended. They
     // would otherwise take the nodes for dead, and their pods for unready, when the API server is back.
@@ -149,11 +152,19 @@ pub(crate) fn a_node_works_and_mends_itself_alone(stage: &mut Stage<'_>) -> Resu
     };
     let outcome = alone();
     sleep(AWAY.saturating_sub(begun.elapsed()));
+    let island = victim.dies(stage, &address);
     stage.kubernetes.plane_mut().start_api_server()?;
     stage.kubernetes.plane_mut().start_all_controllers()?;
     outcome?;
+    island?;
     stage.kubernetes.wait_for_nodes()?;
     stage.kubernetes.wait_for_agents()?;
     wait(stage, "an agent that was restarted", (true, 1))?;
-    stage.nothing_failed()
+    until("answers of the pod that is back", SOON, || {
+        let answers = answers_on(stage, POOLS[0].1, &address)?;
+        let is_back = only_from(POOLS[0].0, &answers).is_ok() && victim.is_in(&answers);
+        Ok(if is_back { Ok(()) } else { Err(format!("{answers:?}")) })
+    })?;
+    // What was on its way to the pod that died.
+    stage.nothing_failed_but_in(POOLS[0].0)
 }

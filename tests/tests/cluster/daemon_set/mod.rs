@@ -4,6 +4,7 @@ mod answers;
 mod bill;
 mod changes;
 mod deployments;
+mod island;
 mod load;
 mod names;
 mod policies;

@@ -10,8 +10,8 @@ use topo_lb_tests::wait::{until, until_is};
 use super::town::{A, B, IN_SLICE, SOON, Town, WEB, service};
 
 /// Long enough for an agent to restart within a step.
-const SLOWLY: &str = "30s";
-const STEP: Duration = Duration::from_secs(5);
+const SLOWLY: &str = "18s";
+const STEP: Duration = Duration::from_secs(3);
 
 impl Town<'_> {
     /// The share of each pod of `web` in the maps, in percent of what the most favoured one gets.
@@ -88,10 +88,9 @@ pub(super) fn a_pod_starts_slowly(town: &mut Town<'_>) -> Result<()> {
         town.agent.stop()?;
         town.agent.resume()?;
         let steps = town.steps_of(B[0])?;
-        ensure!(
-            [&[10, 25, 40, 55, 70, 85, 100][..], &[25, 40, 55, 70, 85, 100]].contains(&&steps[..]),
-            "{steps:?}"
-        );
+        // It may have restarted beyond a step.
+        let whole = [10, 25, 40, 55, 70, 85, 100];
+        ensure!((4..8).contains(&steps.len()) && whole.ends_with(&steps), "{steps:?}");
         Ok(())
     })?;
 
