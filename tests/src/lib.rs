@@ -87,11 +87,13 @@ pub mod report;
 pub mod requirements;
 pub mod residue;
 pub mod restarts;
+pub mod room;
 pub mod router;
 pub mod scene;
 pub mod served;
 pub mod stress;
 pub mod terminal;
+pub mod town;
 pub mod traffic;
 pub mod transfer;
 #[expect(clippy::mut_range_bound, reason = "the search for jumps begins again with more parts")]

@@ -99,6 +99,23 @@ pub fn agent_that_logs() -> Result<Option<PathBuf>> {
     named("TOPO_LB_LOG_AGENT")
 }
 
+/// The files of the packages that the suite `neighbours` takes, if `TOPO_LB_NEIGHBOURS` names their folder. `cargo xtask
+/// test` does.
+///
+/// # Errors
+/// The variable is not set, or names no folder.
+pub fn neighbours() -> Result<PathBuf> {
+    named("TOPO_LB_NEIGHBOURS")?.context(
+        "TOPO_LB_NEIGHBOURS does not name the folder of Debian's packages: `cargo xtask test` gets them and sets it",
+    )
+}
+
+/// Says that something could not be checked here. `cargo xtask test` repeats it at its end.
+pub fn not_checked(what: &str) {
+    // libtest keeps what is printed by macros.
+    let _ = writeln!(io::stderr(), "\nNOT checked: {what}");
+}
+
 /// The file that a variable names, if it is set.
 ///
 /// # Errors

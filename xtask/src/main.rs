@@ -45,6 +45,7 @@ mod libraries;
 mod machine;
 mod mounts;
 mod needs;
+mod neighbours;
 mod oci;
 mod pictures;
 mod plan;

@@ -22,6 +22,7 @@ use crate::lanes::{self, Suite};
 use crate::last_release::{self, LastRelease};
 use crate::machine::Machine;
 use crate::needs::Need;
+use crate::neighbours;
 use crate::plan::object_tools;
 use crate::process::{run_logged, run_visible, to_log};
 use crate::progress::{self, Running};
@@ -104,7 +105,16 @@ impl Stage {
             Self::ClippyEbpf => &[Need::Object, Need::ObjectLints],
             Self::Deny => &[Need::Deny],
             Self::Lab => {
-                &[Need::Object, Need::Kernel, Need::Lab, Need::Peers, Need::Browser, Need::Root]
+                &[
+                    Need::Object,
+                    Need::Kernel,
+                    Need::Lab,
+                    Need::Peers,
+                    Need::Neighbours,
+                    Need::Iptables,
+                    Need::Browser,
+                    Need::Root,
+                ]
             }
             Self::Kernels => &[
                 Need::Object,
@@ -278,12 +288,13 @@ fn lab(workspace: &Workspace, machine: &Machine) -> Result<(Vec<Suite>, Outcome)
     let release = LastRelease::find(workspace);
     let earlier = release.as_ref().map(|it| it.agent(workspace)).transpose()?;
     let logs = suites::agent_that_logs(workspace)?;
+    let neighbours = neighbours::files(workspace)?;
     let mut all = Vec::new();
     for (binary, path) in &binaries {
         let mut names = suites::of_binary(workspace, binary)?;
         names.retain(|name| name != suites::IN_GUESTS);
         all.extend(of_the_lab(workspace, path, names, &agent, |command| {
-            command.env(suites::LOG_AGENT, &logs);
+            command.env(suites::LOG_AGENT, &logs).env(neighbours::VARIABLE, &neighbours);
             command.envs(earlier.iter().map(|path| (last_release::AGENT, path)));
         }));
     }
