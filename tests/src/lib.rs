@@ -36,6 +36,7 @@ pub mod cgroup;
 pub mod client;
 pub mod cluster;
 pub mod cluster_dns;
+pub mod cni;
 pub mod control_plane;
 pub mod counting;
 pub mod crowd;

@@ -10,6 +10,8 @@ use topo_lb_kernel::datapath::host::feature::{self, Feature};
 use topo_lb_kernel::datapath::host::mount::check_bpffs;
 
 use crate::cgroup;
+use crate::netns::NetNs;
+use crate::prefix::Prefix;
 
 /// Where pins are.
 pub const BPFFS: &str = "/sys/fs/bpf";
@@ -114,6 +116,24 @@ pub fn neighbours() -> Result<PathBuf> {
 pub fn not_checked(what: &str) {
     // libtest keeps what is printed by macros.
     let _ = writeln!(io::stderr(), "\nNOT checked: {what}");
+}
+
+/// Whether the kernel has this kind of network devices, which `what` needs. Says so if it has not.
+///
+/// # Errors
+/// No network namespace can be made.
+pub fn has_device(kind: &str, arguments: &str, what: &str) -> Result<bool> {
+    let netns = NetNs::make(&[Prefix::new().name("kinds")])?.pop().context("a namespace")?;
+    let line = format!("link add name kind0 {arguments} type {kind}");
+    let has = match netns.ip(&[line]) {
+        Ok(()) => true,
+        Err(error) if format!("{error:#}").contains("Unknown device type") => false,
+        Err(error) => return Err(error),
+    };
+    if !has {
+        not_checked(&format!("{what}, as this kernel has no devices of type {kind}"));
+    }
+    Ok(has)
 }
 
 /// The file that a variable names, if it is set.

@@ -1,4 +1,5 @@
-//! The cluster in which topo-lb has neighbours: two nodes in two zones, an agent on each in place of kube-proxy.
+//! The cluster in which topo-lb has neighbours: two nodes in two zones, with an agent in place of kube-proxy on west, and on
+//! east where a neighbour is on the way between them.
 //!
 //! | node | zone | pods |
 //! |---|---|---|
@@ -78,7 +79,7 @@ pub struct Town<'a> {
     pub cluster: &'a Cluster,
     /// What the agents know.
     pub objects: Objects,
-    /// The agents of west and east.
+    /// The agent of west, and that of east if there is one.
     pub agents: Vec<Agent<'a>>,
     /// Which node ports clients outside dial.
     pub doors: Doors,
@@ -91,6 +92,7 @@ pub struct Town<'a> {
     /// A client outside of the nodes.
     pub outside: Client,
     _servers: Vec<Running>,
+    pods: Vec<&'a Pod>,
 }
 
 /// The manifests, and the pods that they name.
@@ -120,7 +122,7 @@ pub fn visit(body: impl FnOnce(&mut Town<'_>) -> Result<()>) -> Result<()> {
         let pods: Vec<&Pod> = cluster.pods().collect();
         let places = pods.iter().map(|it| Place::of(it, Some(it.ipv6))).collect();
         let rooms = [Rc::new(Room::on(cluster, WEST)?), Rc::new(Room::on(cluster, EAST)?)];
-        body(&mut Town::new(cluster, rooms, &pods, places)?)
+        body(&mut Town::new(cluster, rooms, pods, places)?)
     })
 }
 
@@ -137,7 +139,7 @@ pub fn visit_pods_of(
         let pods = make(cluster, &rooms)?;
         let pods: Vec<&Pod> = pods.iter().collect();
         let places = pods.iter().map(|it| Place::of(it, None)).collect();
-        body(&mut Town::new(cluster, rooms, &pods, places)?)
+        body(&mut Town::new(cluster, rooms, pods, places)?)
     })
 }
 
@@ -164,7 +166,7 @@ impl<'a> Town<'a> {
     fn new(
         cluster: &'a Cluster,
         rooms: [Rc<Room<'a>>; 2],
-        pods: &[&Pod],
+        pods: Vec<&'a Pod>,
         places: Vec<Place>,
     ) -> Result<Self> {
         let binary = Binary::new(requirements::agent()?);
@@ -175,23 +177,51 @@ impl<'a> Town<'a> {
         let _servers = SERVERS.iter().map(|(name, _)| pod(name)?.serve()).collect::<Result<_>>()?;
         let mut objects = Objects { manifests: Manifests::new(cluster.folder())?, places };
         objects.describe()?;
-        let mut agents = Vec::new();
-        for node in [WEST, EAST] {
-            let folder = objects.manifests.folder();
-            let mut agent = Agent::prepare(&binary, cluster, node, folder)?;
-            agent.set("--kube-proxy-replacement", "");
-            let room = ["--max-services", "--max-endpoints"];
-            room.iter().for_each(|flag| agent.set(flag, "512"));
-            ["--max-flows", "--max-connections"].iter().for_each(|flag| agent.set(flag, "16384"));
-            agents.push(agent);
-        }
         let [client, prober] = [pod("client")?.client()?, pod("client")?.client()?];
         let outside = cluster.guest("outside", cluster.fabric())?;
         let doors = Doors::Both;
-        Ok(Self { binary, cluster, objects, agents, doors, rooms, client, prober, outside, _servers })
+        let agents = Vec::new();
+        let mut town = Self { binary, cluster, objects, agents, doors, rooms, client, prober, outside, _servers, pods };
+        town.add_agent(WEST)?;
+        Ok(town)
     }
 
-    /// Starts both agents, also again.
+    /// Adds an agent on a node, which does not run yet.
+    ///
+    /// # Errors
+    /// Its command cannot be made.
+    pub fn add_agent(&mut self, node: &str) -> Result<()> {
+        let folder = self.objects.manifests.folder();
+        let mut agent = Agent::prepare(&self.binary, self.cluster, node, folder)?;
+        agent.set("--kube-proxy-replacement", "");
+        for (flag, value) in [
+            ("--max-services", "512"),
+            ("--max-endpoints", "512"),
+            ("--max-flows", "16384"),
+            ("--max-connections", "16384"),
+        ] {
+            agent.set(flag, value);
+        }
+        self.agents.push(agent);
+        Ok(())
+    }
+
+    /// A pod.
+    ///
+    /// # Errors
+    /// There is none with this name.
+    pub fn pod(&self, name: &str) -> Result<&'a Pod> {
+        let found = self.pods.iter().find(|it| it.name == name).copied();
+        found.with_context(|| format!("the town has no pod {name}"))
+    }
+
+    /// The agent of west.
+    #[must_use]
+    pub fn agent(&self) -> &Agent<'a> {
+        &self.agents[0]
+    }
+
+    /// Starts all agents, also again.
     ///
     /// # Errors
     /// One does not start.
@@ -283,7 +313,7 @@ impl<'a> Town<'a> {
         })
     }
 
-    /// Ends both agents, one after the other, and starts them again under load.
+    /// Ends all agents, one after the other, and starts them again under load.
     ///
     /// # Errors
     /// A connection fails, or leaves its zone.
@@ -317,17 +347,20 @@ impl<'a> Town<'a> {
         self.serves().context("the neighbour came later than the agents")?;
         own(self).context("the neighbour's own work, beside the agents")?;
         self.rolls_out().context("a rollout")?;
-        self.agents_restart().context("agents start again")?;
-        self.serves().context("the agents have started again")?;
-        own(self).context("the neighbour's own work, after all")
+        if is_whole() {
+            self.agents_restart().context("agents start again")?;
+            self.serves().context("the agents have started again")?;
+            own(self).context("the neighbour's own work, after all")?;
+        }
+        Ok(())
     }
 
-    /// Runs lines of a shell on both nodes, and others when the returned values are dropped.
+    /// Runs lines of a shell on west, and others when the returned value is dropped.
     ///
     /// # Errors
     /// One of the first fails.
-    pub fn begin(&self, begin: &str, end: &str) -> Result<Vec<Begun<'a>>> {
-        self.rooms.iter().map(|room| room.begin(begin, end)).collect()
+    pub fn begin(&self, begin: &str, end: &str) -> Result<Begun<'a>> {
+        self.rooms[0].begin(begin, end)
     }
 
     /// Waits until the agent of west is ready.
@@ -336,8 +369,13 @@ impl<'a> Town<'a> {
     /// It is not in time.
     pub fn wait_until_ready(&self) -> Result<()> {
         let is_ready = |answer: &Answer| answer.status == 200;
-        self.agents[0].wait_for_answer("/readyz", SETTLES, is_ready).map(drop)
+        self.agent().wait_for_answer("/readyz", SETTLES, is_ready).map(drop)
     }
+}
+
+/// Whether agents start again beside each neighbour: `TOPO_LB_WHOLE` is set. It takes as long as all else.
+fn is_whole() -> bool {
+    std::env::var_os("TOPO_LB_WHOLE").is_some_and(|it| !it.is_empty())
 }
 
 /// What may be changed under load.
@@ -347,7 +385,7 @@ pub struct Load<'t, 'a> {
     pub objects: &'t mut Objects,
     /// A further process of the client.
     pub prober: &'t mut Client,
-    /// The agents of west and east.
+    /// The agents.
     pub agents: &'t mut Vec<Agent<'a>>,
 }
 

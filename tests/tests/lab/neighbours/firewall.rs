@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use topo_lb_tests::town::{Town, WEST4, visit};
-use topo_lb_tests::wait::patient;
+use topo_lb_tests::wait::{PATIENCE, patient, until};
 
 /// A port of a process of west that firewalls block, and one that they do not.
 const BLOCKED: u16 = 7_777;
@@ -30,7 +30,7 @@ fn blocks(town: &mut Town<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A firewall on both nodes that lines of a shell begin, and others end.
+/// A firewall on west that lines of a shell begin, and others end.
 fn beside(begin: &str, end: &str) -> Result<()> {
     visit(|town| town.has(|town| town.begin(begin, end), blocks))
 }
@@ -66,12 +66,16 @@ fn nftables() -> Result<()> {
     beside(&format!("echo '{NFTABLES}' | nft -f -"), "nft delete table inet guard")
 }
 
-/// As the package's installation makes its files.
+/// As the package's installation makes its files; all of pods is allowed where the administrator's own rules belong.
 const UFW: &str = "
 cp /usr/share/ufw/iptables/*.rules /etc/ufw/
 printf 'ENABLED=no\\nLOGLEVEL=off\\n' > /etc/ufw/ufw.conf
+allow() {
+    sed -i \"s,^# allow all on loopback,-A $2-forward -s $3 -j ACCEPT\\\\n-A $2-forward -d $3 -j ACCEPT\\\\n&,\" /etc/ufw/$1.rules
+}
+allow before ufw-before 10.244.0.0/16
+allow before6 ufw6-before fd00:244::/32
 ufw allow 7778/tcp
-for pods in 10.244.0.0/16 fd00:244::/32; do ufw route allow from $pods; ufw route allow to $pods; done
 ufw --force enable
 ";
 
@@ -99,4 +103,67 @@ nft list table inet firewalld | grep -q 7778
 #[test]
 fn firewalld() -> Result<()> {
     beside(FIREWALLD, "nft delete table inet firewalld")
+}
+
+/// Docker drops what is forwarded but for its own; a network plugin then allows pods, as flannel does.
+const DOCKER: &str = "
+pods() {
+    $1 -N PODS
+    $1 -A PODS -s $2 -j ACCEPT
+    $1 -A PODS -d $2 -j ACCEPT
+    $1 -A FORWARD -j PODS
+}
+pods iptables 10.244.0.0/16
+pods ip6tables fd00:244::/32
+";
+
+/// `dockerd` itself, without containers. Docker ends, its rules stay, and it starts again.
+#[test]
+fn docker() -> Result<()> {
+    visit(|town| {
+        town.rooms[0].run(DOCKER)?;
+        town.has(
+            |town| {
+                let room = &town.rooms[0];
+                let docker = room.serve("dockerd", DOCKERD, "")?;
+                until("Docker's rules", PATIENCE, || {
+                    let rules = room.run("iptables -S FORWARD")?;
+                    let are_there = rules.contains("-P FORWARD DROP");
+                    let is_up = room.said("dockerd").contains("API listen on");
+                    let said = || format!("{rules}{}", room.said("dockerd"));
+                    Ok(if are_there && is_up { Ok(()) } else { Err(said()) })
+                })?;
+                Ok(docker)
+            },
+            |town| {
+                // It drops what is forwarded to others than pods, as before.
+                let rules = town.rooms[0].run("iptables -S; iptables -t nat -S")?;
+                ensure!(rules.contains("-P FORWARD DROP"), "{rules}");
+                ensure!(rules.contains("-s 172.17.0.0/16 ! -o docker0 -j MASQUERADE"), "{rules}");
+                Ok(())
+            },
+        )
+    })
+}
+
+const DOCKERD: &[&str] = &[
+    "/usr/sbin/dockerd",
+    "--data-root=/run/docker/data",
+    "--exec-root=/run/docker/exec",
+    "--pidfile=/run/docker/pid",
+    "--host=unix:///run/docker/socket",
+    "--storage-driver=vfs",
+];
+
+/// Rules in the kernel's own tables of iptables, which nftables does not show.
+#[test]
+fn legacy_iptables() -> Result<()> {
+    let chain = |command: &str| {
+        format!("
+            {command} -A INPUT -p tcp --dport 7777 -j DROP
+            {command} -A FORWARD -m conntrack --ctstate INVALID -j DROP
+        ")
+    };
+    let begin = format!("{}{}", chain("iptables-legacy"), chain("ip6tables-legacy"));
+    beside(&begin, "iptables-legacy -F; ip6tables-legacy -F")
 }

@@ -2,4 +2,5 @@
 //! switches, programs of XDP. Each test has the neighbour before the agents, beside them and while they start again, keeps a
 //! policy, dials a node port, replaces endpoints under load, and checks that the neighbour still does its own work.
 
+mod cni;
 mod firewall;

@@ -1,0 +1,155 @@
+//! CNI plugins: pods whose network they make.
+
+use std::net::SocketAddr;
+
+use anyhow::{Result, ensure};
+use serde_json::json;
+use topo_lb_tests::cni::{Plugins, pods};
+use topo_lb_tests::requirements::has_device;
+use topo_lb_tests::scene::FOLLOWS;
+use topo_lb_tests::town::{Doors, Town, WEST4, visit_pods_of};
+use topo_lb_tests::traffic::Via;
+
+/// A town whose pods have this network; `own` checks what the plugins are for.
+fn with(
+    plugins: Plugins<'_>,
+    set: impl FnOnce(&mut Town<'_>) -> Result<()>,
+    own: impl FnMut(&mut Town<'_>) -> Result<()>,
+) -> Result<()> {
+    visit_pods_of(
+        |cluster, rooms| pods(cluster, rooms, plugins),
+        |town| {
+            set(town)?;
+            town.has(|_| Ok(()), own)
+        },
+    )
+}
+
+#[test]
+fn bridge() -> Result<()> {
+    with(
+        &|node| vec![json!({"type": "bridge", "bridge": "cni0", "isGateway": true, "ipam": node.pods()})],
+        |_| Ok(()),
+        |_| Ok(()),
+    )
+}
+
+#[test]
+fn ptp() -> Result<()> {
+    with(&|node| vec![json!({"type": "ptp", "ipam": node.pods()})], |_| Ok(()), |_| Ok(()))
+}
+
+/// A host does not reach its own pods by such devices: clients outside dial a Service whose endpoint is on another node.
+#[test]
+fn macvlan() -> Result<()> {
+    with(
+        &|node| vec![json!({"type": "macvlan", "master": "eth0", "ipam": node.beside_nodes()})],
+        |town| {
+            town.doors = Doors::All;
+            Ok(())
+        },
+        |_| Ok(()),
+    )
+}
+
+/// Like macvlan; in mode `l2` by the pod's Ethernet network, in mode `l3` by the host's routes.
+fn ipvlan(mode: &str) -> Result<()> {
+    if !has_device("ipvlan", "link lo", &format!("the CNI plugin ipvlan, mode {mode}"))? {
+        return Ok(());
+    }
+    with(
+        &|node| {
+            let ipam = node.beside_nodes();
+            vec![json!({"type": "ipvlan", "master": "eth0", "mode": mode, "ipam": ipam})]
+        },
+        |town| {
+            town.doors = Doors::All;
+            Ok(())
+        },
+        |_| Ok(()),
+    )
+}
+
+#[test]
+fn ipvlan_l2() -> Result<()> {
+    ipvlan("l2")
+}
+
+#[test]
+fn ipvlan_l3() -> Result<()> {
+    ipvlan("l3")
+}
+
+/// Port 8080 of the node is the pod's.
+#[test]
+fn portmap() -> Result<()> {
+    let ports = json!({"portMappings": [{"hostPort": 8080, "containerPort": 9376, "protocol": "tcp"}]});
+    with(
+        &|node| {
+            vec![
+                json!({"type": "ptp", "ipMasq": true, "ipam": node.pods()}),
+                json!({"type": "portmap", "snat": true, "runtimeConfig": ports}),
+            ]
+        },
+        |_| Ok(()),
+        |town| {
+            let to = SocketAddr::from((WEST4, 8080));
+            // Each pod has it; the last one's rules are first.
+            town.outside.wait_for(Via::Http, to, &["near"], FOLLOWS).map(drop)
+        },
+    )
+}
+
+/// An administrator's rule still blocks what the plugin lets pass.
+#[test]
+fn firewall() -> Result<()> {
+    with(
+        &|node| {
+            vec![
+                json!({"type": "bridge", "bridge": "cni0", "isGateway": true, "ipam": node.pods()}),
+                json!({"type": "firewall", "backend": "iptables"}),
+            ]
+        },
+        |town| {
+            let near = town.objects.address("near")?;
+            let room = &town.rooms[0];
+            room.run(&format!("iptables -I CNI-ADMIN -d {near} -p tcp --dport 9377 -j DROP"))?;
+            Ok(())
+        },
+        |town| {
+            let near = town.objects.address("near")?;
+            let rules = town.rooms[0].run("iptables -S CNI-FORWARD")?;
+            ensure!(rules.contains(&format!("{near}/32")), "{rules}");
+            let _server = town.pod("near")?.serve_as("blocked", 9377)?;
+            let tally = town.outside.call(Via::Http, SocketAddr::from((near, 9377)), 1)?;
+            ensure!(tally.answered() == 0, "{tally}");
+            let tally = town.outside.call(Via::Http, SocketAddr::from((near, 9376)), 10)?;
+            ensure!(tally.is_of(&["near"]), "{tally}");
+            Ok(())
+        },
+    )
+}
+
+/// The plugin's queueing discipline is at each pod's device.
+#[test]
+fn bandwidth() -> Result<()> {
+    let limits = json!({"bandwidth": {
+        "ingressRate": 1_000_000_000, "ingressBurst": 1_000_000_000,
+        "egressRate": 1_000_000_000, "egressBurst": 1_000_000_000,
+    }});
+    with(
+        &|node| {
+            vec![
+                json!({"type": "ptp", "ipam": node.pods()}),
+                json!({"type": "bandwidth", "runtimeConfig": limits}),
+            ]
+        },
+        |_| Ok(()),
+        |town| {
+            let disciplines = town.rooms[0].run("tc qdisc show")?;
+            // Three pods, each with one for what it gets and one for what it sends.
+            ensure!(disciplines.matches("qdisc tbf").count() == 6, "{disciplines}");
+            Ok(())
+        },
+    )
+}
