@@ -21,17 +21,19 @@ const PODS: [(&str, &str); 4] = [("client", WEST), ("near", WEST), ("next", WEST
 /// What a runtime tells all plugins of the network; each takes what it knows.
 const VERSION: &str = "0.4.0";
 
-/// What a network is made of on a node: the configurations of its plugins, in order.
-pub type Plugins<'a> = &'a dyn Fn(Node) -> Vec<Value>;
+/// What a network is made of for a pod: the configurations of its plugins, in order.
+pub type Plugins<'a> = &'a dyn Fn(Place<'_>) -> Vec<Value>;
 
-/// The node of a network.
+/// A pod that is to be added to a network.
 #[derive(Clone, Copy, Debug)]
-pub struct Node {
-    /// Its number in the lab.
+pub struct Place<'a> {
+    /// Its name.
+    pub pod: &'a str,
+    /// Its node's number in the lab.
     pub number: u8,
 }
 
-impl Node {
+impl Place<'_> {
     /// Addresses for pods of this node, from the plugin `host-local`.
     #[must_use]
     pub fn pods(self) -> Value {
@@ -67,7 +69,7 @@ pub fn pods(cluster: &Cluster, rooms: &[Rc<Room<'_>>; 2], plugins: Plugins<'_>) 
     let mut pods = Vec::new();
     for (netns, (name, node)) in NetNs::make(&names)?.into_iter().zip(PODS) {
         let room = &rooms[usize::from(node == EAST)];
-        let place = Node { number: if node == EAST { 2 } else { 1 } };
+        let place = Place { pod: name, number: if node == EAST { 2 } else { 1 } };
         netns.ip(&["link set lo up".to_owned()])?;
         let ipv4 = attach(room, &netns, name, &plugins(place))?;
         let cgroup = Cgroup::make(cluster.node(node)?.cgroup_path(), name)?;

@@ -19,6 +19,7 @@ use rustix::thread::{
 use crate::cgroup::Cgroup;
 use crate::cluster::Cluster;
 use crate::netns::NetNs;
+use crate::pod::Pod;
 use crate::process::{Running, enter, fed, printed, spawn_logged};
 use crate::requirements;
 
@@ -109,11 +110,15 @@ impl<'a> Room<'a> {
         self.start_in(name, words, netns, self.cluster.agents())
     }
 
-    /// Like [`start`](Self::start), in any network namespace and cgroup.
+    /// Like [`start`](Self::start), in a pod: an agent serves it.
     ///
     /// # Errors
     /// It does not start.
-    pub fn start_in(
+    pub fn start_in_pod(&self, name: &str, words: &[&str], pod: &Pod) -> Result<Running> {
+        self.start_in(name, words, &pod.netns, &pod.cgroup)
+    }
+
+    fn start_in(
         &self,
         name: &str,
         words: &[&str],

@@ -4,3 +4,6 @@
 
 mod cni;
 mod firewall;
+mod foreign;
+mod ingress;
+mod overlay;
