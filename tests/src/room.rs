@@ -110,6 +110,15 @@ impl<'a> Room<'a> {
         self.start_in(name, words, netns, self.cluster.agents())
     }
 
+    /// Like [`start`](Self::start), in the node's cgroup: an agent serves it, like a Pod with `hostNetwork`.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn start_on_node(&self, name: &str, words: &[&str]) -> Result<Running> {
+        let node = self.cluster.node(&self.node)?;
+        self.start_in(name, words, &node.netns, &node.cgroup)
+    }
+
     /// Like [`start`](Self::start), in a pod: an agent serves it.
     ///
     /// # Errors

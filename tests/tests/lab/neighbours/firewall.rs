@@ -23,7 +23,7 @@ fn dial(town: &Town<'_>, port: u16) -> Result<io::Result<()>> {
 }
 
 /// Checks that clients outside reach one port of west, and not the other.
-fn blocks(town: &mut Town<'_>) -> Result<()> {
+pub(super) fn blocks(town: &mut Town<'_>) -> Result<()> {
     let (blocked, open) = (dial(town, BLOCKED)?, dial(town, OPEN)?);
     ensure!(blocked.is_err(), "port {BLOCKED} is open");
     ensure!(open.is_ok(), "port {OPEN}: {open:?}");
@@ -36,7 +36,7 @@ fn beside(begin: &str, end: &str) -> Result<()> {
 }
 
 /// What an administrator allows on a node of Kubernetes: all from pods and to pods.
-const NFTABLES: &str = "
+pub(super) const NFTABLES: &str = "
 table inet guard {
     set pods4 { type ipv4_addr; flags interval; elements = { 10.244.0.0/16 } }
     set pods6 { type ipv6_addr; flags interval; elements = { fd00:244::/32 } }
@@ -67,7 +67,7 @@ fn nftables() -> Result<()> {
 }
 
 /// As the package's installation makes its files; all of pods is allowed where the administrator's own rules belong.
-const UFW: &str = "
+pub(super) const UFW: &str = "
 cp /usr/share/ufw/iptables/*.rules /etc/ufw/
 printf 'ENABLED=no\\nLOGLEVEL=off\\n' > /etc/ufw/ufw.conf
 allow() {

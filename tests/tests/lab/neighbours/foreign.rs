@@ -1,10 +1,20 @@
-//! Programs of others in the kernel: XDP, tc, and those that systemd attaches to cgroups.
+//! Programs of others in the kernel: XDP, and those that systemd attaches to cgroups. Those of tc are in the suite `tc_beside`.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::process::{Command, Stdio};
 
 use anyhow::{Result, ensure};
+use aya_obj::generated::bpf_attach_type::{self, BPF_CGROUP_INET_EGRESS, BPF_CGROUP_INET4_BIND};
+use aya_obj::generated::bpf_prog_type::{BPF_PROG_TYPE_CGROUP_SKB, BPF_PROG_TYPE_CGROUP_SOCK_ADDR};
+use fs_err::File;
+use topo_lb_kernel::datapath::host::syscall;
+use topo_lb_tests::cgroup::Cgroup;
+use topo_lb_tests::foreign::instruction;
+use topo_lb_tests::process::enter;
+use topo_lb_tests::requirements;
 use topo_lb_tests::scene::FOLLOWS;
-use topo_lb_tests::town::{Town, WEST4, visit};
+use topo_lb_tests::town::{ALL4, Town, WEB4, WEST4, visit};
 use topo_lb_tests::traffic::Via;
 
 /// Checks that a client outside reaches a port of west, or does not.
@@ -49,19 +59,75 @@ fn xdp_filter_beside_xdp() -> Result<()> {
     xdp_filter("any")
 }
 
-/// A program of tc that `tc` attaches by clsact, as older tools do: it counts and lets pass. Before 6.6 both are filters there.
+/// A denied port.
+const DENIED: u16 = 7_777;
+
+/// What systemd attaches to a unit's cgroup for `IPAddressDeny=` (at egress) and `SocketBindDeny=`: an address that no packet
+/// may go to, and a port that no socket may have. systemd itself needs to be the machine's first process; these programs are
+/// of the same kinds, at the same hooks.
+struct Denials {
+    _links: [OwnedFd; 2],
+}
+
+impl Denials {
+    fn attach(unit: &Cgroup, address: Ipv4Addr) -> Result<Self> {
+        let address = i32::from_ne_bytes(address.octets());
+        let egress = [
+            instruction(0x61, 2, 1, 76, 0),      // w2 = ctx->data
+            instruction(0x61, 3, 1, 80, 0),      // w3 = ctx->data_end
+            instruction(0xb7, 0, 0, 0, 1),       // r0 = 1
+            instruction(0xbf, 4, 2, 0, 0),       // r4 = r2
+            instruction(0x07, 4, 0, 0, 20),      // r4 += 20
+            instruction(0x2d, 4, 3, 4, 0),       // if r4 > r3 goto exit
+            instruction(0x61, 4, 2, 16, 0),      // w4 = the destination of IPv4
+            instruction(0xb4, 5, 0, 0, address), // w5 = address
+            instruction(0x5d, 4, 5, 1, 0),       // if r4 != r5 goto exit
+            instruction(0xb7, 0, 0, 0, 0),       // r0 = 0
+            instruction(0x95, 0, 0, 0, 0),       // exit
+        ];
+        let bind = [
+            instruction(0xb7, 0, 0, 0, 1),  // r0 = 1
+            instruction(0x61, 2, 1, 24, 0), // w2 = ctx->user_port
+            instruction(0x55, 2, 0, 1, i32::from(DENIED.to_be())),
+            instruction(0xb7, 0, 0, 0, 0), // r0 = 0
+            instruction(0x95, 0, 0, 0, 0), // exit
+        ];
+        let cgroup = File::open(unit.path())?;
+        let link = |kind, code: &[[u8; 8]], hook: bpf_attach_type| -> Result<OwnedFd> {
+            let program = syscall::load(kind, "sd_deny", code, hook as u32)?;
+            Ok(syscall::link_cgroup(program.as_fd(), cgroup.as_fd(), hook, 0)?)
+        };
+        let _links = [
+            link(BPF_PROG_TYPE_CGROUP_SKB, &egress, BPF_CGROUP_INET_EGRESS)?,
+            link(BPF_PROG_TYPE_CGROUP_SOCK_ADDR, &bind, BPF_CGROUP_INET4_BIND)?,
+        ];
+        Ok(Self { _links })
+    }
+}
+
+/// A unit's limits hold for what its Services lead to: the programs see a pod's address.
 #[test]
-fn tc_filter() -> Result<()> {
+fn cgroup_programs_of_the_kinds_of_systemd() -> Result<()> {
     visit(|town| {
+        let pod = town.cluster.node("west")?.cgroup_path().join("client");
+        let unit = Cgroup::make(&pod, "unit")?;
+        let mut inside = town.cluster.client_in("client", &unit)?;
         town.has(
+            |town| Denials::attach(&unit, town.objects.address("far")?),
             |town| {
-                let filter = "filter add dev eth0 ingress protocol ip pref 5 flower ip_proto tcp dst_port 7777 action drop";
-                let begin = format!("tc qdisc add dev eth0 clsact; tc {filter}");
-                town.begin(&begin, "tc qdisc del dev eth0 clsact")
-            },
-            |town| {
-                reaches(town, 7_777, false)?;
-                reaches(town, 7_778, true)
+                inside.wait_for(Via::Http, SocketAddr::new(WEB4.parse()?, 80), &["near"], FOLLOWS)?;
+                let tally = inside.call(Via::Http, SocketAddr::new(ALL4.parse()?, 80), 1)?;
+                ensure!(tally.answered() == 0, "{tally}");
+                for (port, is_denied) in [(DENIED, true), (DENIED + 1, false)] {
+                    let mut server = Command::new(requirements::pod()?);
+                    server.args(["serve", "--name", "unit", "--listen", &format!("0.0.0.0:{port}")]);
+                    enter(&mut server, town.pod("client")?.netns(), Some(&unit))?;
+                    // It serves until its input ends, which is at once.
+                    let output = server.stdin(Stdio::null()).output()?;
+                    let said = String::from_utf8(output.stderr)?;
+                    ensure!(said.contains("Operation not permitted") == is_denied, "{port}: {said}");
+                }
+                Ok(())
             },
         )
     })

@@ -77,8 +77,7 @@ fn haproxy() -> Result<()> {
                 listen pods
                     bind :{OF_PODS}
                     server near {near}
-                    server far {far}
-                "
+                    server far {far}\n"
             )
         },
     )

@@ -4,6 +4,9 @@
 
 mod cni;
 mod firewall;
+mod flush;
 mod foreign;
 mod ingress;
+mod name_cache;
 mod overlay;
+mod pairs;
