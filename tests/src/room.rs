@@ -12,9 +12,7 @@ use std::{io, thread};
 use anyhow::{Context as _, Result};
 use fs_err::{self as fs, File};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
-use rustix::thread::{
-    LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe,
-};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
 use crate::cgroup::Cgroup;
 use crate::cluster::Cluster;
@@ -89,7 +87,12 @@ impl<'a> Room<'a> {
     ///
     /// # Errors
     /// It fails; the error has all that it says.
-    pub fn run_fed(&self, program: &str, input: &str, variables: &[(&str, &str)]) -> Result<String> {
+    pub fn run_fed(
+        &self,
+        program: &str,
+        input: &str,
+        variables: &[(&str, &str)],
+    ) -> Result<String> {
         let mut command = Command::new(program);
         command.envs(variables.iter().copied());
         self.beside(&mut command)?;
@@ -139,6 +142,24 @@ impl<'a> Room<'a> {
         command.args(arguments);
         self.enter(&mut command, netns, cgroup)?;
         spawn_logged(&mut command, &self.log(name))
+    }
+
+    /// Like [`start`](Self::start): it runs until the cluster is removed.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn detach(&self, name: &str, words: &[&str]) -> Result<()> {
+        // The cluster kills all in its cgroups.
+        std::mem::forget(self.start(name, words)?);
+        Ok(())
+    }
+
+    /// The network namespace of the node.
+    ///
+    /// # Errors
+    /// The lab has no such node.
+    pub fn netns(&self) -> Result<&NetNs> {
+        self.cluster.node_netns(&self.node)
     }
 
     /// Runs lines of a shell on the node; `end` are those that run when the returned value is dropped.

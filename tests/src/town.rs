@@ -20,11 +20,13 @@ use serde_json::Value;
 
 use crate::agent::Agent;
 use crate::binary::Binary;
+use crate::cgroup::Cgroup;
 use crate::client::Client;
 use crate::cluster::Cluster;
 use crate::http::Answer;
 use crate::lab;
 use crate::manifest::{self, Manifests, Port, endpoint, service, slice};
+use crate::netns::NetNs;
 use crate::node::NodePlan;
 use crate::pod::Pod;
 use crate::process::Running;
@@ -53,8 +55,11 @@ pub const EAST: &str = "east";
 pub const WEST4: Ipv4Addr = Ipv4Addr::new(172, 30, 0, 2);
 /// The same of IPv6.
 pub const WEST6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x172, 0, 0, 0, 0, 0, 2);
-/// Pods that serve, and their nodes.
-pub const SERVERS: [(&str, &str); 3] = [("near", WEST), ("next", WEST), ("far", EAST)];
+/// The pods: names, nodes, and last bytes of the addresses that the lab gives them.
+const PODS: [(&str, &str, u8); 4] =
+    [("client", WEST, 2), ("near", WEST, 3), ("next", WEST, 4), ("far", EAST, 2)];
+/// Those that serve.
+const SERVERS: [&str; 3] = ["near", "next", "far"];
 
 const SERVED: [Port<'_>; 2] = [("http", 9376, "TCP"), ("udp", 9376, "UDP")];
 /// A node may look for uplinks, rules and routes only once in some seconds.
@@ -62,12 +67,23 @@ const SETTLES: Duration = Duration::from_secs(15);
 
 /// The pods of a town: those that the lab has wired, or those of a network plugin.
 #[derive(Debug)]
-struct Place {
+struct Known {
     name: String,
     node: String,
     ipv4: Ipv4Addr,
     /// None if the network has no IPv6.
     ipv6: Option<Ipv6Addr>,
+}
+
+/// A pod that is to be wired.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// Its name.
+    pub pod: &'a str,
+    /// Its node's number in the lab.
+    pub number: u8,
+    /// The last byte of its address, where nobody else gives it one.
+    pub host: u8,
 }
 
 /// The cluster with everything in it but the agents running.
@@ -100,7 +116,7 @@ pub struct Town<'a> {
 pub struct Objects {
     /// The agents' manifests.
     pub manifests: Manifests,
-    places: Vec<Place>,
+    places: Vec<Known>,
 }
 
 /// Which node ports clients outside dial.
@@ -117,28 +133,40 @@ pub enum Doors {
 /// # Errors
 /// It cannot be made, or `body` fails.
 pub fn visit(body: impl FnOnce(&mut Town<'_>) -> Result<()>) -> Result<()> {
-    let pods = (vec![("client", 2), ("near", 3), ("next", 4)], vec![("far", 2)]);
+    let of = |wanted| PODS.iter().filter(move |it| it.1 == wanted).map(|it| (it.0, it.2)).collect();
+    let pods = (of(WEST), of(EAST));
     within(pods, |cluster| {
         let pods: Vec<&Pod> = cluster.pods().collect();
-        let places = pods.iter().map(|it| Place::of(it, Some(it.ipv6))).collect();
+        let places = pods.iter().map(|it| Known::of(it, Some(it.ipv6))).collect();
         let rooms = [Rc::new(Room::on(cluster, WEST)?), Rc::new(Room::on(cluster, EAST)?)];
         body(&mut Town::new(cluster, rooms, pods, places)?)
     })
 }
 
-/// Runs `body` in a town whose pods `make` has wired: client, near, next, far. They have no IPv6.
+/// Runs `body` in a town whose pods `wire` wires, each in its network namespace, and returns its address. They have no
+/// IPv6.
 ///
 /// # Errors
 /// It cannot be made, or `body` fails.
-pub fn visit_pods_of(
-    make: impl FnOnce(&Cluster, &[Rc<Room<'_>>; 2]) -> Result<Vec<Pod>>,
+pub fn visit_wired(
+    mut wire: impl for<'r> FnMut(&Rc<Room<'r>>, &NetNs, Place<'_>) -> Result<Ipv4Addr>,
     body: impl FnOnce(&mut Town<'_>) -> Result<()>,
 ) -> Result<()> {
     within((Vec::new(), Vec::new()), |cluster| {
         let rooms = [Rc::new(Room::on(cluster, WEST)?), Rc::new(Room::on(cluster, EAST)?)];
-        let pods = make(cluster, &rooms)?;
+        let names = PODS.map(|(pod, ..)| cluster.prefix().name(pod));
+        let mut pods = Vec::new();
+        for (netns, (name, node, host)) in NetNs::make(&names)?.into_iter().zip(PODS) {
+            netns.ip(&["link set lo up".to_owned()])?;
+            let number = if node == EAST { 2 } else { 1 };
+            let room = &rooms[usize::from(node == EAST)];
+            let ipv4 = wire(room, &netns, Place { pod: name, number, host })?;
+            let cgroup = Cgroup::make(cluster.node(node)?.cgroup_path(), name)?;
+            let (name, node, ipv6) = (name.to_owned(), node.to_owned(), Ipv6Addr::UNSPECIFIED);
+            pods.push(Pod { name, node, ipv4, ipv6, cgroup, netns });
+        }
         let pods: Vec<&Pod> = pods.iter().collect();
-        let places = pods.iter().map(|it| Place::of(it, None)).collect();
+        let places = pods.iter().map(|it| Known::of(it, None)).collect();
         body(&mut Town::new(cluster, rooms, pods, places)?)
     })
 }
@@ -156,7 +184,7 @@ fn within(
     lab::within(&plan, body)
 }
 
-impl Place {
+impl Known {
     fn of(pod: &Pod, ipv6: Option<Ipv6Addr>) -> Self {
         Self { name: pod.name.clone(), node: pod.node.clone(), ipv4: pod.ipv4, ipv6 }
     }
@@ -167,21 +195,33 @@ impl<'a> Town<'a> {
         cluster: &'a Cluster,
         rooms: [Rc<Room<'a>>; 2],
         pods: Vec<&'a Pod>,
-        places: Vec<Place>,
+        places: Vec<Known>,
     ) -> Result<Self> {
         let binary = Binary::new(requirements::agent()?);
         let pod = |name: &str| {
             let found = pods.iter().find(|it| it.name == name);
             found.with_context(|| format!("the town has no pod {name}"))
         };
-        let _servers = SERVERS.iter().map(|(name, _)| pod(name)?.serve()).collect::<Result<_>>()?;
+        let _servers = SERVERS.iter().map(|name| pod(name)?.serve()).collect::<Result<_>>()?;
         let mut objects = Objects { manifests: Manifests::new(cluster.folder())?, places };
         objects.describe()?;
         let [client, prober] = [pod("client")?.client()?, pod("client")?.client()?];
         let outside = cluster.guest("outside", cluster.fabric())?;
         let doors = Doors::Both;
         let agents = Vec::new();
-        let mut town = Self { binary, cluster, objects, agents, doors, rooms, client, prober, outside, _servers, pods };
+        let mut town = Self {
+            binary,
+            cluster,
+            objects,
+            agents,
+            doors,
+            rooms,
+            client,
+            prober,
+            outside,
+            _servers,
+            pods,
+        };
         town.add_agent(WEST)?;
         Ok(town)
     }
@@ -281,7 +321,10 @@ impl<'a> Town<'a> {
     ///
     /// # Errors
     /// One does.
-    pub fn under_load<T>(&mut self, work: impl FnOnce(&mut Load<'_, 'a>) -> Result<T>) -> Result<T> {
+    pub fn under_load<T>(
+        &mut self,
+        work: impl FnOnce(&mut Load<'_, 'a>) -> Result<T>,
+    ) -> Result<T> {
         let to = SocketAddr::new(WEB4.parse()?, 80);
         let http = if self.doors == Doors::Both { OF_WEB.0 } else { OF_ALL.0 };
         let port = SocketAddr::new(WEST4.into(), http);
@@ -422,12 +465,12 @@ impl Objects {
         Ok(self.place(pod)?.ipv4)
     }
 
-    fn place(&self, pod: &str) -> Result<&Place> {
+    fn place(&self, pod: &str) -> Result<&Known> {
         self.places.iter().find(|it| it.name == pod).with_context(|| format!("no pod {pod}"))
     }
 
     fn put_endpoints(&mut self, service: &str, pods: &[&str]) -> Result<()> {
-        type Address = fn(&Place) -> Option<IpAddr>;
+        type Address = fn(&Known) -> Option<IpAddr>;
         let families: [(&str, Address); 2] =
             [("IPv4", |it| Some(it.ipv4.into())), ("IPv6", |it| it.ipv6.map(IpAddr::from))];
         for (family, address) in families {

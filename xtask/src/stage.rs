@@ -104,18 +104,16 @@ impl Stage {
             Self::Clippy => &[Need::Object, Need::HostLints],
             Self::ClippyEbpf => &[Need::Object, Need::ObjectLints],
             Self::Deny => &[Need::Deny],
-            Self::Lab => {
-                &[
-                    Need::Object,
-                    Need::Kernel,
-                    Need::Lab,
-                    Need::Peers,
-                    Need::Neighbours,
-                    Need::Iptables,
-                    Need::Browser,
-                    Need::Root,
-                ]
-            }
+            Self::Lab => &[
+                Need::Object,
+                Need::Kernel,
+                Need::Lab,
+                Need::Peers,
+                Need::Neighbours,
+                Need::Iptables,
+                Need::Browser,
+                Need::Root,
+            ],
             Self::Kernels => &[
                 Need::Object,
                 Need::Lab,

@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 
 use anyhow::{Result, ensure};
 use serde_json::json;
-use topo_lb_tests::cni::{Plugins, pods};
+use topo_lb_tests::cni::{Plugins, attach};
 use topo_lb_tests::requirements::has_device;
 use topo_lb_tests::scene::FOLLOWS;
-use topo_lb_tests::town::{Doors, Town, WEST4, visit_pods_of};
+use topo_lb_tests::town::{Doors, Town, WEST4, visit_wired};
 use topo_lb_tests::traffic::Via;
 
 /// A town whose pods have this network; `own` checks what the plugins are for.
@@ -16,8 +16,8 @@ fn with(
     set: impl FnOnce(&mut Town<'_>) -> Result<()>,
     own: impl FnMut(&mut Town<'_>) -> Result<()>,
 ) -> Result<()> {
-    visit_pods_of(
-        |cluster, rooms| pods(cluster, rooms, plugins),
+    visit_wired(
+        |room, netns, place| attach(room, netns, place, plugins),
         |town| {
             set(town)?;
             town.has(|_| Ok(()), own)
@@ -28,7 +28,11 @@ fn with(
 #[test]
 fn bridge() -> Result<()> {
     with(
-        &|place| vec![json!({"type": "bridge", "bridge": "cni0", "isGateway": true, "ipam": place.pods()})],
+        &|place| {
+            vec![
+                json!({"type": "bridge", "bridge": "cni0", "isGateway": true, "ipam": place.pods()}),
+            ]
+        },
         |_| Ok(()),
         |_| Ok(()),
     )
@@ -83,7 +87,8 @@ fn ipvlan_l3() -> Result<()> {
 /// Port 8080 of the node is that of the pod near.
 #[test]
 fn portmap() -> Result<()> {
-    let ports = json!({"portMappings": [{"hostPort": 8080, "containerPort": 9376, "protocol": "tcp"}]});
+    let ports =
+        json!({"portMappings": [{"hostPort": 8080, "containerPort": 9376, "protocol": "tcp"}]});
     with(
         &|place| {
             let ptp = json!({"type": "ptp", "ipMasq": true, "ipam": place.pods()});

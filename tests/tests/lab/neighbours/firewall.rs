@@ -161,10 +161,12 @@ const DOCKERD: &[&str] = &[
 #[test]
 fn legacy_iptables() -> Result<()> {
     let chain = |command: &str| {
-        format!("
+        format!(
+            "
             {command} -A INPUT -p tcp --dport 7777 -j DROP
             {command} -A FORWARD -m conntrack --ctstate INVALID -j DROP
-        ")
+        "
+        )
     };
     let begin = format!("{}{}", chain("iptables-legacy"), chain("ip6tables-legacy"));
     beside(&begin, "iptables-legacy -F; ip6tables-legacy -F")

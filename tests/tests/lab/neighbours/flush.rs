@@ -11,7 +11,9 @@ fn mends(flags: &[(&'static str, &str)], line: &str, sentence: Option<&str>) -> 
         set(town, flags)?;
         let said = town.rooms[0].run(&format!("{{ {line}; }} 2>&1 || true"))?;
         if let Some(sentence) = sentence {
-            town.agent().wait_for_log(sentence, FOLLOWS).with_context(|| format!("{line}: {said}"))?;
+            town.agent()
+                .wait_for_log(sentence, FOLLOWS)
+                .with_context(|| format!("{line}: {said}"))?;
         }
         town.serves().with_context(|| format!("after `{line}`: {said}"))?;
         town.wait_until_ready()?;

@@ -115,17 +115,31 @@ fn cgroup_programs_of_the_kinds_of_systemd() -> Result<()> {
         town.has(
             |town| Denials::attach(&unit, town.objects.address("far")?),
             |town| {
-                inside.wait_for(Via::Http, SocketAddr::new(WEB4.parse()?, 80), &["near"], FOLLOWS)?;
+                inside.wait_for(
+                    Via::Http,
+                    SocketAddr::new(WEB4.parse()?, 80),
+                    &["near"],
+                    FOLLOWS,
+                )?;
                 let tally = inside.call(Via::Http, SocketAddr::new(ALL4.parse()?, 80), 1)?;
                 ensure!(tally.answered() == 0, "{tally}");
                 for (port, is_denied) in [(DENIED, true), (DENIED + 1, false)] {
                     let mut server = Command::new(requirements::pod()?);
-                    server.args(["serve", "--name", "unit", "--listen", &format!("0.0.0.0:{port}")]);
+                    server.args([
+                        "serve",
+                        "--name",
+                        "unit",
+                        "--listen",
+                        &format!("0.0.0.0:{port}"),
+                    ]);
                     enter(&mut server, town.pod("client")?.netns(), Some(&unit))?;
                     // It serves until its input ends, which is at once.
                     let output = server.stdin(Stdio::null()).output()?;
                     let said = String::from_utf8(output.stderr)?;
-                    ensure!(said.contains("Operation not permitted") == is_denied, "{port}: {said}");
+                    ensure!(
+                        said.contains("Operation not permitted") == is_denied,
+                        "{port}: {said}"
+                    );
                 }
                 Ok(())
             },

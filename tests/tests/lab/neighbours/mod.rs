@@ -10,3 +10,4 @@ mod ingress;
 mod name_cache;
 mod overlay;
 mod pairs;
+mod switch;

@@ -11,10 +11,7 @@ fn ufw_and_xdp_filter() -> Result<()> {
     visit(|town| {
         town.agents[0].set("--tolerate-programs", "xdp*");
         let _ufw = town.begin(UFW, "ufw --force disable")?;
-        town.has(
-            |town| town.begin("xdp-filter load -m skb eth0", "xdp-filter unload eth0"),
-            blocks,
-        )
+        town.has(|town| town.begin("xdp-filter load -m skb eth0", "xdp-filter unload eth0"), blocks)
     })
 }
 
