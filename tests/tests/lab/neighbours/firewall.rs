@@ -14,17 +14,21 @@ const OPEN: u16 = 7_778;
 /// How long a client outside waits for an answer that must not come.
 const SILENCE: Duration = Duration::from_millis(200);
 
-/// What a client outside gets at a port of west where a process listens.
-fn dial(town: &Town<'_>, port: u16) -> Result<io::Result<()>> {
-    let to = SocketAddr::from((WEST4, port));
-    let node = town.cluster.node_netns(town.rooms[0].node())?;
-    let _listener = node.run(|| Ok(TcpListener::bind(to)?))?;
+/// What a client outside gets there.
+pub(super) fn dial(town: &Town<'_>, to: SocketAddr) -> Result<io::Result<()>> {
     town.cluster.fabric().run(|| Ok(TcpStream::connect_timeout(&to, patient(SILENCE)).map(drop)))
+}
+
+/// The same at a port of west where a process listens.
+fn dial_west(town: &Town<'_>, port: u16) -> Result<io::Result<()>> {
+    let to = SocketAddr::from((WEST4, port));
+    let _listener = town.rooms[0].netns()?.run(|| Ok(TcpListener::bind(to)?))?;
+    dial(town, to)
 }
 
 /// Checks that clients outside reach one port of west, and not the other.
 pub(super) fn blocks(town: &mut Town<'_>) -> Result<()> {
-    let (blocked, open) = (dial(town, BLOCKED)?, dial(town, OPEN)?);
+    let (blocked, open) = (dial_west(town, BLOCKED)?, dial_west(town, OPEN)?);
     ensure!(blocked.is_err(), "port {BLOCKED} is open");
     ensure!(open.is_ok(), "port {OPEN}: {open:?}");
     Ok(())

@@ -14,20 +14,10 @@ use topo_lb_tests::foreign::instruction;
 use topo_lb_tests::process::enter;
 use topo_lb_tests::requirements;
 use topo_lb_tests::scene::FOLLOWS;
-use topo_lb_tests::town::{ALL4, Town, WEB4, WEST4, visit};
-use topo_lb_tests::traffic::Via;
+use topo_lb_tests::town::{ALL4, WEB4, visit};
+use topo_lb_tests::traffic::{Failure, Via};
 
-/// Checks that a client outside reaches a port of west, or does not.
-fn reaches(town: &mut Town<'_>, port: u16, is_open: bool) -> Result<()> {
-    let to = SocketAddr::from((WEST4, port));
-    let _server = town.cluster.serve_on("west", "host", &[to])?;
-    if is_open {
-        return town.outside.wait_for(Via::Http, to, &["host"], FOLLOWS).map(drop);
-    }
-    let tally = town.outside.call(Via::Http, to, 1)?;
-    ensure!(tally.answered() == 0, "{tally}");
-    Ok(())
-}
+use super::firewall::blocks;
 
 /// `xdp-filter` of xdp-tools at the uplink, by libxdp: it drops what is for one port, and lets tc do the rest.
 fn xdp_filter(xdp: &'static str) -> Result<()> {
@@ -40,10 +30,7 @@ fn xdp_filter(xdp: &'static str) -> Result<()> {
                 let begin = "xdp-filter load -m skb eth0; xdp-filter port -m dst -p tcp 7777";
                 town.begin(begin, "xdp-filter unload eth0")
             },
-            |town| {
-                reaches(town, 7_777, false)?;
-                reaches(town, 7_778, true)
-            },
+            blocks,
         )
     })
 }
@@ -57,6 +44,21 @@ fn xdp_filter_beside_tc() -> Result<()> {
 #[test]
 fn xdp_filter_beside_xdp() -> Result<()> {
     xdp_filter("any")
+}
+
+/// topo-lb's program is there first: a later one does not get the place, and its tool says so.
+#[test]
+fn xdp_filter_after_xdp() -> Result<()> {
+    visit(|town| {
+        town.agents[0].set("--xdp", "any");
+        town.start_agents()?;
+        town.serves()?;
+        let said =
+            town.rooms[0].run("xdp-filter load -m native eth0 2>&1 && echo loaded || true")?;
+        ensure!(!said.contains("loaded") && said.contains("busy"), "{said}");
+        town.serves()?;
+        town.rolls_out()
+    })
 }
 
 /// A denied port.
@@ -121,8 +123,11 @@ fn cgroup_programs_of_the_kinds_of_systemd() -> Result<()> {
                     &["near"],
                     FOLLOWS,
                 )?;
-                let tally = inside.call(Via::Http, SocketAddr::new(ALL4.parse()?, 80), 1)?;
-                ensure!(tally.answered() == 0, "{tally}");
+                // A datagram: its sender is told at once.
+                let all = SocketAddr::new(ALL4.parse()?, 80);
+                let tally = inside.call(Via::UdpConnected, all, 1)?;
+                let is_denied = |it: &(Failure, u32)| it.0.errno == libc::EPERM;
+                ensure!(tally.failures.iter().any(is_denied), "{tally}");
                 for (port, is_denied) in [(DENIED, true), (DENIED + 1, false)] {
                     let mut server = Command::new(requirements::pod()?);
                     server.args([
