@@ -303,7 +303,7 @@ fn lab(workspace: &Workspace, machine: &Machine) -> Result<(Vec<Suite>, Outcome)
 ///
 /// `set` sets their further environment. The tests of a suite run one at
 /// a time: each has its own cluster, and measures times.
-fn of_the_lab(
+pub(crate) fn of_the_lab(
     workspace: &Workspace,
     binary: &Path,
     names: Vec<String>,
