@@ -99,8 +99,8 @@ pub struct Town<'a> {
     pub agents: Vec<Agent<'a>>,
     /// Which node ports clients outside dial.
     pub doors: Doors,
-    /// Rooms for neighbours, on west and east.
-    pub rooms: [Rc<Room<'a>>; 2],
+    /// Rooms for neighbours, on west and east, if somebody needs them.
+    pub rooms: Vec<Rc<Room<'a>>>,
     /// The pod client.
     pub client: Client,
     /// A second process there.
@@ -133,13 +133,30 @@ pub enum Doors {
 /// # Errors
 /// It cannot be made, or `body` fails.
 pub fn visit(body: impl FnOnce(&mut Town<'_>) -> Result<()>) -> Result<()> {
+    with_pods_of_the_lab(rooms, body)
+}
+
+/// Like [`visit`], without rooms: no program of a package is needed.
+///
+/// # Errors
+/// It cannot be made, or `body` fails.
+pub fn visit_without_rooms(body: impl FnOnce(&mut Town<'_>) -> Result<()>) -> Result<()> {
+    with_pods_of_the_lab(|_| Ok(Vec::new()), body)
+}
+
+fn rooms(cluster: &Cluster) -> Result<Vec<Rc<Room<'_>>>> {
+    [WEST, EAST].iter().map(|node| Ok(Rc::new(Room::on(cluster, node)?))).collect()
+}
+
+fn with_pods_of_the_lab(
+    rooms: impl for<'r> FnOnce(&'r Cluster) -> Result<Vec<Rc<Room<'r>>>>,
+    body: impl FnOnce(&mut Town<'_>) -> Result<()>,
+) -> Result<()> {
     let of = |wanted| PODS.iter().filter(move |it| it.1 == wanted).map(|it| (it.0, it.2)).collect();
-    let pods = (of(WEST), of(EAST));
-    within(pods, |cluster| {
+    within((of(WEST), of(EAST)), |cluster| {
         let pods: Vec<&Pod> = cluster.pods().collect();
         let places = pods.iter().map(|it| Known::of(it, Some(it.ipv6))).collect();
-        let rooms = [Rc::new(Room::on(cluster, WEST)?), Rc::new(Room::on(cluster, EAST)?)];
-        body(&mut Town::new(cluster, rooms, pods, places)?)
+        body(&mut Town::new(cluster, rooms(cluster)?, pods, places)?)
     })
 }
 
@@ -153,7 +170,7 @@ pub fn visit_wired(
     body: impl FnOnce(&mut Town<'_>) -> Result<()>,
 ) -> Result<()> {
     within((Vec::new(), Vec::new()), |cluster| {
-        let rooms = [Rc::new(Room::on(cluster, WEST)?), Rc::new(Room::on(cluster, EAST)?)];
+        let rooms = rooms(cluster)?;
         let names = PODS.map(|(pod, ..)| cluster.prefix().name(pod));
         let mut pods = Vec::new();
         for (netns, (name, node, host)) in NetNs::make(&names)?.into_iter().zip(PODS) {
@@ -193,7 +210,7 @@ impl Known {
 impl<'a> Town<'a> {
     fn new(
         cluster: &'a Cluster,
-        rooms: [Rc<Room<'a>>; 2],
+        rooms: Vec<Rc<Room<'a>>>,
         pods: Vec<&'a Pod>,
         places: Vec<Known>,
     ) -> Result<Self> {
@@ -271,7 +288,7 @@ impl<'a> Town<'a> {
     }
 
     /// Where the client dials `web`, and where it dials `all`: each way, and the pod that has to answer.
-    fn inside(&self) -> Result<Vec<(Via, SocketAddr, &'static str)>> {
+    fn ways_inside(&self) -> Result<Vec<(Via, SocketAddr, &'static str)>> {
         let mut all = Vec::new();
         let families = [(WEB4, ALL4), (WEB6, ALL6)];
         for (web, endpoints) in &families[..if self.objects.has_ipv6() { 2 } else { 1 }] {
@@ -284,7 +301,7 @@ impl<'a> Town<'a> {
     }
 
     /// Where a client outside dials west, and the pod that has to answer.
-    fn from_outside(&self) -> Vec<(Via, SocketAddr, &'static str)> {
+    fn ways_from_outside(&self) -> Vec<(Via, SocketAddr, &'static str)> {
         let mut all = Vec::new();
         let addresses = [IpAddr::from(WEST4), WEST6.into()];
         for address in &addresses[..if self.objects.has_ipv6() { 2 } else { 1 }] {
@@ -304,13 +321,13 @@ impl<'a> Town<'a> {
     /// # Errors
     /// That is not so, also after a while.
     pub fn serves(&mut self) -> Result<()> {
-        for (via, to, pod) in self.inside()? {
+        for (via, to, pod) in self.ways_inside()? {
             self.client.wait_for(via, to, &[pod], SETTLES)?;
         }
-        for (via, to, pod) in self.from_outside() {
+        for (via, to, pod) in self.ways_from_outside() {
             self.outside.wait_for(via, to, &[pod], SETTLES)?;
         }
-        for (via, to, pod) in self.inside()? {
+        for (via, to, pod) in self.ways_inside()? {
             self.client.expect(via, to, &[pod])?;
         }
         Ok(())

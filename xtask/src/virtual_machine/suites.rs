@@ -67,7 +67,7 @@ const EVERYWHERE: [&str; 4] = [VERIFIER, "records", "connect", "accounting"];
 const WITHOUT_AGENT: [&str; 1] = [VERIFIER];
 
 /// In the order of execution. `tc_packets` is last: its old connections need some uptime.
-pub(super) const SUITES: [Suite; 11] = [
+pub(super) const SUITES: [Suite; 12] = [
     Suite { name: VERIFIER, short: &[], skipped: &[], has_mptcp: false },
     Suite { name: "records", short: &[], skipped: &[], has_mptcp: false },
     Suite {
@@ -110,6 +110,12 @@ pub(super) const SUITES: [Suite; 11] = [
     Suite {
         name: "foreign",
         short: &["a_load_balancer_that_is_first_is_named_everywhere_until_it_has_gone"],
+        skipped: &[],
+        has_mptcp: false,
+    },
+    Suite {
+        name: "overlays",
+        short: &["pods_behind_geneve_are_served", "pods_behind_ipip_are_served"],
         skipped: &[],
         has_mptcp: false,
     },

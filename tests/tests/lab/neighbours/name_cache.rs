@@ -65,7 +65,8 @@ fn unbound() -> Result<()> {
             town.objects.manifests.put(slice(name, "IPv4", &ports, &endpoints));
         }
         town.objects.manifests.write()?;
-        let [west, east] = &town.rooms.clone();
+        let rooms = town.rooms.clone();
+        let (west, east) = (&rooms[0], &rooms[1]);
         east.write(
             "/etc/unbound/lab.conf",
             &format!(

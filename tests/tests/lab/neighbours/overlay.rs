@@ -1,4 +1,5 @@
 //! Networks over the nodes' network: what goes from pod to pod is inside packets from node to node.
+//! Those that the kernel makes alone are in the suite `overlays`, too, which Debian's kernels run.
 
 use std::rc::Rc;
 
@@ -78,50 +79,18 @@ fn between(
     })
 }
 
-/// A tunnel of the kernel, which `device` makes of the last bytes of the nodes' addresses.
-fn tunnel(device: impl Fn((u8, u8)) -> String, outer: &str) -> Result<()> {
-    between(outer, |room, ends| {
-        let begin = device(ends.hosts()) + &ends.set_up();
-        room.begin(&begin, &format!("ip link delete overlay; {}", ends.plain()))
-    })
-}
-
 /// As flannel's, but that nodes ask for the addresses of each other's devices.
 #[test]
 fn vxlan() -> Result<()> {
-    tunnel(
-        |(own, other)| {
-            let ends = format!("local 172.30.0.{own} remote 172.30.0.{other}");
-            format!("ip link add overlay type vxlan id 1 {ends} dstport 8472")
-        },
-        "udp dport 8472",
-    )
-}
-
-#[test]
-fn geneve() -> Result<()> {
-    if !has_device("geneve", "", "pods behind Geneve")? {
-        return Ok(());
-    }
-    tunnel(
-        |(_, other)| format!("ip link add overlay type geneve id 1 remote 172.30.0.{other}"),
-        "udp dport 6081",
-    )
-}
-
-/// It carries IPv4 alone; packets of IPv6 are inside those of a second tunnel.
-#[test]
-fn ipip() -> Result<()> {
-    if !has_device("ipip", "", "pods behind IPIP")? {
-        return Ok(());
-    }
-    tunnel(
-        |(own, other)| {
-            let ends = format!("local 172.30.0.{own} remote 172.30.0.{other}");
-            format!("ip link add overlay type ipip {ends}")
-        },
-        "ip protocol 4",
-    )
+    between("udp dport 8472", |room, ends| {
+        let (own, other) = ends.hosts();
+        let begin = format!(
+            "ip link add overlay type vxlan id 1 local 172.30.0.{own} remote 172.30.0.{other} dstport 8472
+            {}",
+            ends.set_up()
+        );
+        room.begin(&begin, &format!("ip link delete overlay; {}", ends.plain()))
+    })
 }
 
 /// Private keys of the nodes.
