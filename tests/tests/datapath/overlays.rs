@@ -50,7 +50,7 @@ fn sent(town: &Town<'_>, device: &str) -> Result<u64> {
 fn routes(other: u8, by: &str) -> [String; 2] {
     [
         format!("route replace 10.244.{other}.0/24 via 10.244.{other}.0 {by} onlink"),
-        format!("-6 route replace fd00:244:{other}::/64 via fe80::{other} {by}"),
+        format!("route replace fd00:244:{other}::/64 via fe80::{other} {by}"),
     ]
 }
 
@@ -58,7 +58,7 @@ fn plain(other: u8) -> [String; 2] {
     let host = other + 1;
     [
         format!("route replace 10.244.{other}.0/24 via 172.30.0.{host}"),
-        format!("-6 route replace fd00:244:{other}::/64 via fd00:172::{host}"),
+        format!("route replace fd00:244:{other}::/64 via fd00:172::{host}"),
     ]
 }
 

@@ -5,7 +5,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use topo_lb_tests::town::{Town, WEST4, visit};
+use topo_lb_tests::scene::FOLLOWS;
+use topo_lb_tests::town::{Doors, Town, WEST4, visit};
 use topo_lb_tests::wait::{PATIENCE, patient, until};
 
 /// A port of a process of west that firewalls block, and one that they do not.
@@ -174,4 +175,26 @@ fn legacy_iptables() -> Result<()> {
     };
     let begin = format!("{}{}", chain("iptables-legacy"), chain("ip6tables-legacy"));
     beside(&begin, "iptables-legacy -F; ip6tables-legacy -F")
+}
+
+/// It comes while connections are opened, the agent leaves new ones to the kernel, and it goes: none fails.
+#[test]
+fn comes_and_goes_under_load() -> Result<()> {
+    visit(|town| {
+        // What it forwards between nodes, too.
+        town.doors = Doors::All;
+        town.start_agents()?;
+        town.serves()?;
+        let room = town.rooms[0].clone();
+        town.under_load(|load| {
+            for _ in 0..3 {
+                let rules = format!("echo '{NFTABLES}' | nft -f -");
+                let guard = room.begin(&rules, "nft delete table inet guard")?;
+                load.agents[0].wait_for_log("of the nftables table guard", FOLLOWS)?;
+                drop(guard);
+            }
+            Ok(())
+        })?;
+        town.serves()
+    })
 }
