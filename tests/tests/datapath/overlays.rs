@@ -27,7 +27,7 @@ impl Drop for Lines<'_> {
 type Both<'a> = &'a dyn Fn(u8, u8) -> [Vec<String>; 2];
 
 fn begin<'a>(town: &Town<'a>, lines: Both<'_>) -> Result<Lines<'a>> {
-    let mut node = |name, own, other| {
+    let node = |name, own, other| {
         let netns = town.cluster.node_netns(name)?;
         let [begin, end] = lines(own, other);
         netns.ip(&begin)?;
