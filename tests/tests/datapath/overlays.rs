@@ -155,12 +155,8 @@ fn pods_behind_ipsec_of_the_kernel_are_served() -> Result<()> {
         }
         town.has(
             |town| begin(town, &lines),
-            |town| {
-                let read = || Ok(fs::read_to_string("/proc/thread-self/net/xfrm_stat")?);
-                let errors = town.cluster.node_netns(WEST)?.run(read)?;
-                println!("{errors}");
-                Ok(())
-            },
+            // What is not encrypted, the other node's policies drop.
+            |_| Ok(()),
         )
     })
 }

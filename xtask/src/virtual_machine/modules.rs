@@ -10,7 +10,7 @@ use walkdir::WalkDir;
 
 /// Modules for the suites: the lab's devices, the clsact discipline and its filters, `sock_diag`, nftables (an
 /// agent that cannot list its chains gives clients outside no source) with what masquerades, overlays, and the machine's cards.
-const WANTED: [&str; 21] = [
+const WANTED: [&str; 23] = [
     "veth",
     "bridge",
     "dummy",
@@ -30,6 +30,8 @@ const WANTED: [&str; 21] = [
     "authenc",
     "echainiv",
     "cbc",
+    "jitterentropy_rng",
+    "drbg",
     "virtio_pci",
     "virtio_net",
 ];
