@@ -13,7 +13,7 @@ use topo_lb_tests::wait::{PATIENCE, patient, until};
 const BLOCKED: u16 = 7_777;
 const OPEN: u16 = 7_778;
 /// How long a client outside waits for an answer that must not come.
-const SILENCE: Duration = Duration::from_millis(200);
+const SILENCE: Duration = Duration::from_millis(100);
 
 /// What a client outside gets there.
 pub(super) fn dial(town: &Town<'_>, to: SocketAddr) -> Result<io::Result<()>> {
