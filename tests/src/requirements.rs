@@ -10,6 +10,8 @@ use topo_lb_kernel::datapath::host::feature::{self, Feature};
 use topo_lb_kernel::datapath::host::mount::check_bpffs;
 
 use crate::cgroup;
+use crate::netns::NetNs;
+use crate::prefix::Prefix;
 
 /// Where pins are.
 pub const BPFFS: &str = "/sys/fs/bpf";
@@ -97,6 +99,39 @@ pub fn last_release() -> Result<Option<PathBuf>> {
 /// There is no such file.
 pub fn agent_that_logs() -> Result<Option<PathBuf>> {
     named("TOPO_LB_LOG_AGENT")
+}
+
+/// The files of the packages that the suite `neighbours` takes, if `TOPO_LB_NEIGHBOURS` names their folder. `cargo xtask
+/// test` does.
+///
+/// # Errors
+/// The variable is not set, or names no folder.
+pub fn neighbours() -> Result<PathBuf> {
+    named("TOPO_LB_NEIGHBOURS")?.context(
+        "TOPO_LB_NEIGHBOURS does not name the folder of Debian's packages: `cargo xtask test` gets them and sets it",
+    )
+}
+
+/// Says that something could not be checked here. `cargo xtask test` repeats it at its end.
+pub fn not_checked(what: &str) {
+    // libtest keeps what is printed by macros.
+    let _ = writeln!(io::stderr(), "\nNOT checked: {what}");
+}
+
+/// Whether the kernel has this kind of network devices, which `what` needs. Says so if it has not.
+///
+/// # Errors
+/// No network namespace can be made.
+pub fn has_device(kind: &str, arguments: &str, what: &str) -> Result<bool> {
+    let netns = NetNs::make(&[Prefix::new().name("kinds")])?.pop().context("a namespace")?;
+    let line = format!("link add name kind0 {arguments} type {kind}");
+    // Another complaint is one of a kind that it knows.
+    let unknown = |error: &anyhow::Error| format!("{error:#}").contains("Unknown device type");
+    let has = !netns.ip(&[line]).as_ref().is_err_and(unknown);
+    if !has {
+        not_checked(&format!("{what}, as this kernel has no devices of type {kind}"));
+    }
+    Ok(has)
 }
 
 /// The file that a variable names, if it is set.

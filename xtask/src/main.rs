@@ -45,6 +45,8 @@ mod libraries;
 mod machine;
 mod mounts;
 mod needs;
+mod neighbours;
+mod neighbours_suite;
 mod oci;
 mod pictures;
 mod plan;
@@ -91,6 +93,7 @@ enum Command {
     Cluster(cluster::Args),
     E2e(e2e::Args),
     ExternalMatrix(external_matrix::Args),
+    Neighbours(neighbours_suite::Args),
     Dashboard(dashboard::Args),
     Chart(chart::Args),
     Pictures(pictures::Args),
@@ -113,6 +116,7 @@ fn main() -> ExitCode {
         Command::Cluster(args) => cluster::run(&workspace, &args),
         Command::E2e(args) => e2e::run(&workspace, &args),
         Command::ExternalMatrix(args) => external_matrix::run(&workspace, &args),
+        Command::Neighbours(args) => neighbours_suite::run(&workspace, &args),
         Command::Dashboard(args) => dashboard::run(&workspace, &args),
         Command::Chart(args) => chart::run(&workspace, &args),
         Command::Pictures(args) => pictures::run(&workspace, &args),

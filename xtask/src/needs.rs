@@ -7,6 +7,7 @@ use crate::cluster_tools;
 use crate::control_plane;
 use crate::debian;
 use crate::kube_proxy;
+use crate::neighbours;
 use crate::prometheus;
 use crate::virtual_machine;
 use crate::workspace::find_program;
@@ -29,6 +30,8 @@ pub(crate) enum Need {
     Lab,
     /// nftables: the lab drops packets by it, and the bench measures it for comparison.
     Peers,
+    /// Programs that share nodes with topo-lb.
+    Neighbours,
     /// kube-proxy 1.20, which the bench measures, too.
     KubeProxy,
     /// iptables, which kube-proxy calls.
@@ -90,6 +93,18 @@ pub(crate) const ITEMS: &[Item] = &[
         hint: Some(("no FRR: the lab announces addresses by its bgpd", "sudo apt-get install frr")),
     },
     program(Need::Peers, "nft", "nftables"),
+    Item {
+        need: Need::Neighbours,
+        name: "neighbours",
+        is_there: |_| neighbours::are_there() || (debian::is_12() && debian::is_obtainable()),
+        package: None,
+        hint: Some((
+            "no neighbours to test beside (CNI plugins, firewalls, VPNs, ingresses): they come from Debian 12's \
+             archive where apt-get, dpkg-deb and debian-archive-keyring are installed, or TOPO_LB_NEIGHBOURS \
+             names a folder with their files",
+            "TOPO_LB_NEIGHBOURS=FOLDER cargo xtask test",
+        )),
+    },
     program(Need::Browser, "chromium-headless-shell", "chromium-headless-shell"),
     program(Need::Iptables, "iptables", "iptables"),
     Item {

@@ -64,6 +64,7 @@ const TO_TEST: &[Need] = &[
     Need::HostLints,
     Need::Deny,
     Need::Peers,
+    Need::Neighbours,
     Need::ControlPlane,
     Need::ClusterTools,
     Need::Prometheus,

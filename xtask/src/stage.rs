@@ -22,6 +22,7 @@ use crate::lanes::{self, Suite};
 use crate::last_release::{self, LastRelease};
 use crate::machine::Machine;
 use crate::needs::Need;
+use crate::neighbours;
 use crate::plan::object_tools;
 use crate::process::{run_logged, run_visible, to_log};
 use crate::progress::{self, Running};
@@ -103,9 +104,16 @@ impl Stage {
             Self::Clippy => &[Need::Object, Need::HostLints],
             Self::ClippyEbpf => &[Need::Object, Need::ObjectLints],
             Self::Deny => &[Need::Deny],
-            Self::Lab => {
-                &[Need::Object, Need::Kernel, Need::Lab, Need::Peers, Need::Browser, Need::Root]
-            }
+            Self::Lab => &[
+                Need::Object,
+                Need::Kernel,
+                Need::Lab,
+                Need::Peers,
+                Need::Neighbours,
+                Need::Iptables,
+                Need::Browser,
+                Need::Root,
+            ],
             Self::Kernels => &[
                 Need::Object,
                 Need::Lab,
@@ -278,12 +286,13 @@ fn lab(workspace: &Workspace, machine: &Machine) -> Result<(Vec<Suite>, Outcome)
     let release = LastRelease::find(workspace);
     let earlier = release.as_ref().map(|it| it.agent(workspace)).transpose()?;
     let logs = suites::agent_that_logs(workspace)?;
+    let neighbours = neighbours::files(workspace)?;
     let mut all = Vec::new();
     for (binary, path) in &binaries {
         let mut names = suites::of_binary(workspace, binary)?;
         names.retain(|name| name != suites::IN_GUESTS);
         all.extend(of_the_lab(workspace, path, names, &agent, |command| {
-            command.env(suites::LOG_AGENT, &logs);
+            command.env(suites::LOG_AGENT, &logs).env(neighbours::VARIABLE, &neighbours);
             command.envs(earlier.iter().map(|path| (last_release::AGENT, path)));
         }));
     }
@@ -294,7 +303,7 @@ fn lab(workspace: &Workspace, machine: &Machine) -> Result<(Vec<Suite>, Outcome)
 ///
 /// `set` sets their further environment. The tests of a suite run one at
 /// a time: each has its own cluster, and measures times.
-fn of_the_lab(
+pub(crate) fn of_the_lab(
     workspace: &Workspace,
     binary: &Path,
     names: Vec<String>,

@@ -41,8 +41,9 @@ pub(crate) const BENCH: &str = "bench_kube_proxy";
 const SPLIT: &str = "outside";
 
 /// The suites that take longest. They start first: the last to start would run alone at the end.
-const LONG: [&str; 16] = [
+const LONG: [&str; 17] = [
     fuzz::SUITE,
+    "neighbours",
     "outside::sources",
     "outside::xdp",
     "outside::uplinks",

@@ -6,6 +6,7 @@ mod accounting;
 mod connect;
 mod datagram;
 mod foreign;
+mod overlays;
 mod records;
 mod tc_packets;
 mod tc_traffic;

@@ -22,6 +22,7 @@ mod keepalived;
 mod lifetime;
 mod many_services;
 mod masquerade;
+mod neighbours;
 mod objects;
 mod observe;
 mod outside;

@@ -7,6 +7,7 @@ mod folders;
 mod links;
 mod page;
 mod paths;
+mod runs;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -44,7 +45,9 @@ pub(crate) fn run(workspace: &Workspace, Args {}: &Args) -> Result<()> {
     let mut faults = links::broken(&pages, &files);
     faults.extend(paths::missing(&pages, &files));
     faults.extend(folders::faults(&pages, &files));
-    faults.extend(commands::faults(&pages, &commands::suites(workspace)?));
+    let suites = commands::suites(workspace)?;
+    faults.extend(commands::faults(&pages, &suites));
+    faults.extend(runs::faults(&pages["docs/compatibility.md"].text, &suites));
     ensure!(faults.is_empty(), "the pages have faults:\n  {}", faults.join("\n  "));
     let folder = workspace.target.join("docs");
     write(workspace, &pages, &folder)?;

@@ -11,8 +11,8 @@ use crate::needs::{DEBIAN_LLVM, packages};
 use crate::toolchain::{Linker, Toolchain};
 
 /// No package provides them: they are downloaded.
-const DOWNLOADED: [&str; 3] =
-    ["emulator and kernels", "emulator and kernel for arm64", "Prometheus"];
+const DOWNLOADED: [&str; 4] =
+    ["emulator and kernels", "emulator and kernel for arm64", "Prometheus", "neighbours"];
 
 /// Root on Debian 12 with gcc and rustup's stable Rust, nothing else.
 fn bare() -> Machine {

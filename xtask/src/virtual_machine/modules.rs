@@ -9,8 +9,8 @@ use anyhow::{Context as _, Result, ensure};
 use walkdir::WalkDir;
 
 /// Modules for the suites: the lab's devices, the clsact discipline and its filters, `sock_diag`, nftables (an
-/// agent that cannot list its chains gives clients outside no source), and the machine's cards.
-const WANTED: [&str; 11] = [
+/// agent that cannot list its chains gives clients outside no source) with what masquerades, overlays, and the machine's cards.
+const WANTED: [&str; 23] = [
     "veth",
     "bridge",
     "dummy",
@@ -20,6 +20,18 @@ const WANTED: [&str; 11] = [
     "udp_diag",
     "tcp_diag",
     "nf_tables",
+    "nft_chain_nat",
+    "nft_masq",
+    "vxlan",
+    "geneve",
+    "ipip",
+    "esp4",
+    "xfrm_user",
+    "authenc",
+    "echainiv",
+    "cbc",
+    "jitterentropy_rng",
+    "drbg",
     "virtio_pci",
     "virtio_net",
 ];

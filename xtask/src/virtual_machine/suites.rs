@@ -35,12 +35,12 @@ pub(super) struct Suite {
 /// See [`Suite::has_mptcp`].
 pub(super) const MPTCP: &str = "mptcp";
 
-/// The suites of this extent on this kernel. `try_out` is part of the whole: in the lab it runs with every
-/// test. `virtio` takes every kernel's driver; for a short run it is the newest one's, whose machine ends before the
+/// The suites of this extent on this kernel. `try_out` and `overlays` are part of the whole: in the lab the first runs with
+/// every test, and each overlay takes minutes here. `virtio` takes every kernel's driver; for a short run it is the newest one's, whose machine ends before the
 /// oldest one's.
 pub(super) fn of(scope: Scope, line: Line) -> Vec<Suite> {
     let is_short = |suite: &Suite| match line {
-        Line::V5_10 => !["try_out", IN_GUESTS].contains(&suite.name),
+        Line::V5_10 => !["try_out", IN_GUESTS, OVERLAYS].contains(&suite.name),
         Line::V6_1 => EVERYWHERE.contains(&suite.name),
         Line::V6_12 => EVERYWHERE.contains(&suite.name) || suite.name == IN_GUESTS,
         Line::Arm64 => WITHOUT_AGENT.contains(&suite.name),
@@ -52,6 +52,9 @@ pub(super) fn of(scope: Scope, line: Line) -> Vec<Suite> {
     };
     SUITES.into_iter().filter(is_of).collect()
 }
+
+/// The suite of tunnels and IPsec.
+const OVERLAYS: &str = "overlays";
 
 /// The suite that only asks the verifiers.
 const VERIFIER: &str = "verifier";
@@ -67,7 +70,7 @@ const EVERYWHERE: [&str; 4] = [VERIFIER, "records", "connect", "accounting"];
 const WITHOUT_AGENT: [&str; 1] = [VERIFIER];
 
 /// In the order of execution. `tc_packets` is last: its old connections need some uptime.
-pub(super) const SUITES: [Suite; 11] = [
+pub(super) const SUITES: [Suite; 12] = [
     Suite { name: VERIFIER, short: &[], skipped: &[], has_mptcp: false },
     Suite { name: "records", short: &[], skipped: &[], has_mptcp: false },
     Suite {
@@ -113,6 +116,7 @@ pub(super) const SUITES: [Suite; 11] = [
         skipped: &[],
         has_mptcp: false,
     },
+    Suite { name: OVERLAYS, short: &[], skipped: &[], has_mptcp: false },
     Suite {
         name: "tc_traffic",
         short: &[
@@ -240,11 +244,11 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_kernel_runs_all_but_two_and_the_others_what_differs() {
+    fn the_oldest_kernel_runs_all_but_three_and_the_others_what_differs() {
         let short = |line| of(Scope::Short, line).len();
-        assert_eq!(Line::ALL.map(short), [SUITES.len() - 2, 4, 5, 1]);
+        assert_eq!(Line::ALL.map(short), [SUITES.len() - 3, 4, 5, 1]);
         let accepted = |line| of(Scope::Accepted, line).len();
-        assert_eq!(Line::ALL.map(accepted), [SUITES.len() - 3, 3, 4, 0]);
+        assert_eq!(Line::ALL.map(accepted), [SUITES.len() - 4, 3, 4, 0]);
         assert!(Line::ALL.iter().all(|line| of(Scope::Whole, *line).len() == SUITES.len()));
     }
 

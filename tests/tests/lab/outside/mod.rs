@@ -10,7 +10,7 @@ mod flooded;
 mod floods;
 mod forged;
 mod guards;
-mod neighbours;
+mod networks;
 mod restarted;
 mod scene;
 mod short_connections;
