@@ -3,7 +3,7 @@
 //!
 //! * The share of a part, or without weights of the tier, stays the same: its other endpoints get what a young one
 //!   leaves. So nobody refuses because of it, and endpoints that are alike young are treated alike.
-//! * It grows in [`STEPS`], as each one writes the row of the Service port anew.
+//! * It grows in six steps, as each one writes the row of the Service port anew.
 //! * The time is the API's (`endpoints.kubernetes.io/last-change-trigger-time` of the slice that brought the endpoint),
 //!   the present that of the node. A time farther in the future than the slow start is long is not believed.
 
