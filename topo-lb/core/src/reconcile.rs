@@ -405,7 +405,7 @@ impl Reconciler {
         Decided {
             reads,
             routes: Some(Ok(routes)),
-            grows: topology::slow_start::next_step(state, node, id),
+            grows: topology::next_step(state, node, id),
             is_concern,
             evacuated: topology::evacuated::evacuated(state, node, self.scope, id),
         }

@@ -332,7 +332,7 @@ pub(crate) fn answer(view: View<'_>, port: &Port, v6: bool, who: Who) -> Answer 
         false => shared.clone(),
     };
     let sum = if shared.is_empty() { 1.0 } else { sum };
-    if let Some(during) = said.slowly.filter(|_| wider.is_empty() && who != Who::Asking) {
+    if let Some(during) = said.slowly.filter(|_| wider.is_empty()) {
         let grown = grown_up(cluster, service, during, own);
         if grown.len() > shared.len().max(1) {
             shared = grown;
@@ -492,6 +492,8 @@ pub(crate) fn named(
     if service.skipped.is_none() || !service.cluster_ips.is_empty() || !asked || !said.ours {
         return None;
     }
+    // Names do not follow a slow start.
+    let said = &Said { slowly: None, ..said.clone() };
     for port in &service.ports {
         let failing = &Failing { island: failing.island.clone(), ..Failing::default() };
         let view = View { cluster, me, service, said, failing };

@@ -199,6 +199,16 @@ pub fn routes(
     routes
 }
 
+/// When routes of a Service change as time passes, in seconds since 1970: the share of an endpoint grows. `None`: none.
+#[must_use]
+pub fn next_step(state: &State, this_node: &str, id: &ServiceId) -> Option<i64> {
+    let now = state.now()?;
+    let mut lately = state.ready_since(id).peekable();
+    lately.peek()?;
+    let setting = policy::of(state, Seen::From(this_node), state.service(id)?).slow_start?;
+    lately.filter_map(|(_, since)| setting.next(since, now)).min()
+}
+
 /// What becomes of clients that dial the endpoints of a headless Service: by port and family. Empty for every other
 /// Service, and for one that does not say.
 #[must_use]

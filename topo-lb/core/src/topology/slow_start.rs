@@ -15,11 +15,9 @@ use std::time::Duration;
 use super::candidate::Candidate;
 use super::ejection::span;
 use super::evaluation::{CandidateStatus, Evaluation};
-use super::policy;
-use super::trial::Seen;
 use super::validation::{Rule, quoted};
 use super::weights::Part;
-use crate::cluster::{Service, ServiceId, State};
+use crate::cluster::{Service, State};
 
 /// The value that stands for none.
 const OFF: &str = "off";
@@ -75,7 +73,7 @@ impl Setting {
     }
 
     /// When the next step follows; `None`: there is none.
-    fn next(self, since: i64, now: i64) -> Option<i64> {
+    pub(super) fn next(self, since: i64, now: i64) -> Option<i64> {
         let following = self.step(since, now) + 1;
         let during = self.during.as_secs().cast_signed();
         // Rounded up: not before the step is over.
@@ -150,16 +148,6 @@ impl Young {
         }
         (divided.len() > parts.len()).then_some(divided)
     }
-}
-
-/// When the share of an endpoint of a Service grows next, in seconds since 1970; `None`: of none does.
-#[must_use]
-pub fn next_step(state: &State, this_node: &str, id: &ServiceId) -> Option<i64> {
-    let now = state.now()?;
-    let mut lately = state.ready_since(id).peekable();
-    lately.peek()?;
-    let setting = policy::of(state, Seen::From(this_node), state.service(id)?).slow_start?;
-    lately.filter_map(|(_, since)| setting.next(since, now)).min()
 }
 
 #[cfg(test)]
