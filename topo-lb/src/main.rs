@@ -98,7 +98,8 @@ fn run_migrate(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
             std::fs::read_to_string(path)
         };
         let text = text.with_context(|| format!("cannot read {}", path.display()))?;
-        for document in migrate::stream(&text).with_context(|| path.display().to_string())? {
+        let documents = migrate::stream(&text, args.zones_are_pools);
+        for document in documents.with_context(|| path.display().to_string())? {
             for sentence in &document.sentences {
                 eprintln!("{}: {sentence}", name::called());
             }
