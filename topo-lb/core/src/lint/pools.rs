@@ -26,8 +26,8 @@ pub(super) fn look(state: &State, findings: &mut Vec<Finding>) {
         return;
     }
     let message = format!(
-        "zones are node pools: {ZONE} is {NODEPOOL} on each Node that has one of them, {} in all; where \
-         plan, metrics and prices say zone, they mean a pool",
+        "zones are node pools, {} in all: each Node with one of the labels has {ZONE} equal to {NODEPOOL}; \
+         where plan, metrics and prices say zone, they mean a pool",
         pools.len(),
     );
     findings.push(Finding::of("", NODES, Rule::ZonesArePools, message));
