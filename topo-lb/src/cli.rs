@@ -141,6 +141,7 @@ Examples:
   topo-lb migrate services.yaml                     # the changed documents; a sentence for each on stderr
   topo-lb migrate --all services.yaml > new.yaml    # the whole file
   kubectl get services -A -o yaml | topo-lb migrate > changed.yaml
+  topo-lb migrate --zones-are-pools services.yaml   # PreferClose becomes a closed pool
 
 Comments and order stay in documents in block style. It changes no file and no cluster.")]
     Migrate(MigrateArgs),

@@ -99,7 +99,8 @@ fn run_migrate(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
             std::fs::read_to_string(path)
         };
         let text = text.with_context(|| format!("cannot read {}", path.display()))?;
-        for document in migrate::stream(&text).with_context(|| path.display().to_string())? {
+        let documents = migrate::stream(&text, args.zones_are_pools);
+        for document in documents.with_context(|| path.display().to_string())? {
             document.sentences.iter().for_each(say);
             if args.all || document.is_changed {
                 let is_apart = is_first || document.text.trim_start().starts_with("---");

@@ -16,13 +16,14 @@ use topo_lb_tests::client::Client;
 use topo_lb_tests::cluster::Cluster;
 use topo_lb_tests::control_plane::{AGENT, ControlPlane};
 use topo_lb_tests::kind::{
-    CONTROL_PLANE, HANGZHOU, HANGZHOU_CLIENT, NEIGHBOUR, POOL, SERVERS, WORKER, WORKER2, plan,
+    CONTROL_PLANE, HANGZHOU, HANGZHOU_CLIENT, NEIGHBOUR, POOL, SERVERS, SHANGHAI, WORKER, WORKER2,
+    plan,
 };
 use topo_lb_tests::lab::{play_all, within};
 use topo_lb_tests::manifest::{endpoint, node, service, slice};
 use topo_lb_tests::pod::PORT;
 use topo_lb_tests::requirements;
-use topo_lb_tests::scene::{FOLLOWS, KEYS, at};
+use topo_lb_tests::scene::{FOLLOWS, KEYS, ZONE, at};
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::until_is;
 
@@ -30,6 +31,8 @@ use topo_lb_tests::wait::until_is;
 const WEB: &str = "10.96.3.1";
 /// A Service that is created and deleted.
 const SHOP: &str = "10.96.3.2";
+/// A Service with OpenYurt's annotation.
+const TUTORIAL: &str = "10.96.3.5";
 /// The API server's own Service.
 const KUBERNETES: &str = "10.96.0.1";
 
@@ -134,6 +137,7 @@ fn a_node_serves_while_its_api_server_is_away_and_finds_it_again() -> Result<()>
                 ("a full disk keeps the saved state and is logged once", full_disk),
                 ("without a server it serves what it last knew", serves_what_it_knew),
                 ("what the last agent left outlasts a restart", outlasts_a_restart),
+                ("a pool that is a zone stays closed", pools_that_are_zones_stay_closed),
                 ("without a saved state a ClusterIP leads nowhere", nothing_saved),
                 ("a dead endpoint, a server that is killed, a token that runs out", finds_it_again),
             ],
@@ -262,6 +266,65 @@ fn outlasts_a_restart(edge: &mut Edge<'_>) -> Result<()> {
     edge.close_web()?;
     edge.answered_by(&HANGZHOU, SOON)?;
     Ok(())
+}
+
+/// OpenYurt's tutorial after openyurt#2550: a pool's name is the zone of its nodes. A Service by the zone's
+/// key and one by OpenYurt's annotation give a pool that is cut off the same endpoints, also after a power
+/// failure; a Service without endpoints there is refused, and does not lead to another pool.
+fn pools_that_are_zones_stay_closed(edge: &mut Edge<'_>) -> Result<()> {
+    let mut endpoints = Vec::new();
+    for (zone, node, pods) in [("hangzhou", WORKER, HANGZHOU), ("shanghai", WORKER2, SHANGHAI)] {
+        edge.plane.relabel(node, ZONE, Some(zone))?;
+        for name in pods {
+            let mut one = endpoint(&edge.cluster.pod(name)?.ipv4.to_string(), node, name);
+            one["zone"] = zone.into();
+            endpoints.push(one);
+        }
+    }
+    edge.plane.delete("Service", &["web", "shop"])?;
+    edge.plane.delete("EndpointSlice", &["web-ipv4", "shop-ipv4"])?;
+    let (ports, targets) = ([("", 80, "TCP")], [("", PORT, "TCP")]);
+    let openyurt = ("openyurt.io/topologyKeys", "openyurt.io/nodepool");
+    edge.plane.create([
+        service("web", &[WEB], &ports, &[(KEYS, ZONE)]),
+        service("tutorial", &[TUTORIAL], &ports, &[openyurt]),
+        service("shop", &[SHOP], &ports, &[(KEYS, ZONE)]),
+        slice("web", "IPv4", &targets, &endpoints),
+        slice("tutorial", "IPv4", &targets, &endpoints),
+        // Those in shanghai.
+        slice("shop", "IPv4", &targets, &endpoints[2..]),
+    ])?;
+    edge.agent.resume()?;
+    edge.is_closed_in_hangzhou(FOLLOWS).context("with its server")?;
+    for what in ["\"web\"", "\"tutorial\"", "\"shop\"", "\"shanghai\""] {
+        edge.saved(what)?;
+    }
+    edge.cut_off(|edge| {
+        edge.is_closed_in_hangzhou(FOLLOWS).context("cut off")?;
+        edge.agent.kill();
+        edge.agent.cleanup()?;
+        edge.agent.launch()?;
+        edge.is_closed_in_hangzhou(SOON).context("cut off, after a power failure")?;
+        edge.agent.wait_until_ready()?;
+        // Nothing of this reaches the node.
+        edge.plane.annotate("web", KEYS, None)?;
+        edge.plane.annotate("tutorial", openyurt.0, None)?;
+        edge.is_closed_in_hangzhou(FOLLOWS).context("cut off from a change")
+    })?;
+    edge.answered_by(&SERVERS, SOON).context("without the key, with its server again")?;
+    edge.client.wait_for(Via::Http, at(TUTORIAL)?, &SERVERS, SOON)?;
+    Ok(())
+}
+
+impl Edge<'_> {
+    /// Waits until the client in hangzhou reaches its pool alone, and is refused where that has nothing.
+    fn is_closed_in_hangzhou(&mut self, limit: Duration) -> Result<()> {
+        for (address, pods) in [(WEB, &HANGZHOU[..]), (TUTORIAL, &HANGZHOU[..]), (SHOP, &[][..])] {
+            self.client.wait_for(Via::Http, at(address)?, pods, limit)?;
+            self.client.expect(Via::Http, at(address)?, pods)?;
+        }
+        Ok(())
+    }
 }
 
 /// Only topo-lb translates ClusterIPs here: [`finds_it_again`] reaches the server by its endpoints.

@@ -160,3 +160,31 @@ fn services_are_migrated_from_a_file_and_from_a_cluster() -> Result<()> {
     ensure!(changed.contains(KEYS) && !changed.contains("name: kubernetes"), "{changed}");
     reader.types("kubectl apply -f changed.yaml", &[]).map(drop)
 }
+
+#[test]
+fn services_of_openyurt_are_migrated_as_the_page_says() -> Result<()> {
+    let plane = ControlPlane::on_loopback()?;
+    let reader = reader(&plane)?;
+    let annotated = "  annotations:\n    openyurt.io/topologyKeys: openyurt.io/nodepool\nspec:\n  ";
+    let preferring = "spec:\n  trafficDistribution: PreferClose # near\n  ";
+    let service = |name: &str, rest: &str| {
+        format!(
+            "apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\n{rest}ports: [{{port: 80}}]\n"
+        )
+    };
+    let services = format!("{}---\n{}", service("pool", annotated), service("zone", preferring));
+    fs::write(reader.folder().join("services.yaml"), services)?;
+    let shown = marked(
+        "docs/from-openyurt.md",
+        "commands_api_server::services_of_openyurt_are_migrated_as_the_page_says",
+    )?;
+    reader.types(&shown.commands, &[])?;
+    let read = |name: &str| fs::read_to_string(reader.folder().join(name));
+    let (new, closed) = (read("new.yaml")?, read("closed.yaml")?);
+    let keys = |label: &str| format!("{KEYS}: \"{label}, kubernetes.io/hostname\"");
+    let [pool, zone] = ["apps.openyurt.io/nodepool", ZONE].map(keys);
+    ensure!(new.contains(&pool) && !new.contains(&zone), "{new}");
+    ensure!(closed.contains(&pool) && closed.contains(&zone), "{closed}");
+    ensure!(closed.contains("trafficDistribution: PreferClose # near"), "{closed}");
+    Ok(())
+}

@@ -13,4 +13,7 @@ pub struct MigrateArgs {
     /// Print unchanged documents, too: the output then replaces the file
     #[arg(long, env = "TOPO_LB_ALL")]
     pub all: bool,
+    /// Zones are OpenYurt's node pools: close Services that prefer their zone (trafficDistribution) in it
+    #[arg(long, env = "TOPO_LB_ZONES_ARE_POOLS")]
+    pub zones_are_pools: bool,
 }

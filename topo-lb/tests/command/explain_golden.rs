@@ -1,4 +1,5 @@
-//! The exact output of `explain`, `lint` and `plan` for the clusters of two real control planes.
+//! The exact output of `explain`, `lint` and `plan` for the clusters of two real control planes; `migrate`
+//! compares its own in the same way.
 //!
 //! `TOPO_LB_WRITE_GOLDEN=1 cargo test -p topo-lb --test command` rewrites the expected
 //! output; review the diff.
@@ -32,7 +33,8 @@ fn json(actual: &impl Serialize) -> String {
     serde_json::to_string_pretty(actual).unwrap() + "\n"
 }
 
-fn golden(name: &str, actual: &str) -> Result<(), String> {
+/// Compares with the file of this name, or writes it.
+pub(crate) fn golden(name: &str, actual: &str) -> Result<(), String> {
     let path: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
     if std::env::var_os("TOPO_LB_WRITE_GOLDEN").is_some() {
         std::fs::write(&path, actual).unwrap();

@@ -1,5 +1,6 @@
 //! The command `topo-lb migrate`: standard input, files, output, exit code.
 
+use crate::explain_golden::golden;
 use crate::run::{run, text};
 
 /// A Service that changes, with a comment.
@@ -64,6 +65,25 @@ fn files_are_read_in_order_and_all_makes_whole_files() {
         text(&again.stderr)
     );
     assert_eq!(std::fs::read_to_string(path("pool.yaml")).unwrap(), POOL, "no file is changed");
+}
+
+/// Where OpenYurt's users are now: with its annotation, or with pools as zones.
+#[test]
+fn services_of_openyurt_change_as_they_always_did() {
+    let services = include_str!("../golden/openyurt.yaml");
+    let mut wrong = Vec::new();
+    for (name, flags) in
+        [("openyurt-annotation", &[][..]), ("openyurt-zones", &["--zones-are-pools"])]
+    {
+        let done = run(&[&["migrate", "--all"], flags].concat(), services);
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+        wrong.extend(golden(&format!("{name}.yaml"), text(&done.stdout)).err());
+        wrong.extend(golden(&format!("{name}.txt"), text(&done.stderr)).err());
+        // Nothing is left to do, but for what cannot be done.
+        let again = run(&[&["migrate"], flags].concat(), text(&done.stdout));
+        assert_eq!(text(&again.stdout), "");
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]

@@ -91,6 +91,31 @@ fn a_strict_service_is_exposed_where_clients_outside_get_past_its_policy() {
 }
 
 #[test]
+fn zones_that_are_openyurts_pools_are_told_once_for_the_cluster() {
+    const POOL: &str = "apps.openyurt.io/nodepool";
+    let of = |name: &str, labels: &[(&str, &str)]| node(name, labels);
+    let both = |name: &str, pool: &str| of(name, &[(POOL, pool), (Z, pool)]);
+    let told = |nodes| {
+        let found = found(nodes, service(), vec![endpoint("10.0.0.1", "a1")]);
+        found.into_iter().filter(|one| one.rule == Rule::ZonesArePools).collect::<Vec<_>>()
+    };
+    // A Node in no pool has no zone either: OpenYurt gives one to those of a pool alone.
+    let pools = || vec![both("a1", "a"), both("a2", "a"), both("b1", "b"), of("cloud", &[])];
+    let [one] = &told(pools())[..] else { panic!("one finding") };
+    assert_eq!((&*one.namespace, &*one.name, one.severity), ("", "Nodes", Severity::Info));
+    assert!(one.message.contains("2 in all"), "{}", one.message);
+    assert_eq!(one.nodes, [""; 0]);
+    for other in [
+        of("other", &[(POOL, "a"), (Z, "z")]),
+        of("other", &[(POOL, "a")]),
+        of("other", &[(Z, "z")]),
+    ] {
+        assert_eq!(told([pools(), vec![other.clone()]].concat()), [], "{other:?}");
+    }
+    assert_eq!(told(vec![of("a1", &[]), of("a2", &[])]), []);
+}
+
+#[test]
 fn what_an_endpoint_of_an_unknown_node_can_match_depends_on_the_policy() {
     let said = |service| {
         let nodes = vec![node("here", &[(Z, "a")])];

@@ -9,6 +9,7 @@ mod load;
 mod names;
 mod policies;
 mod watching;
+mod zones;
 
 use std::process::Command;
 use std::time::Duration;
@@ -44,6 +45,7 @@ use policies::{
     a_ramp_holds_on_one_node_and_then_on_all, an_endpoint_that_refuses_is_left_out,
 };
 use watching::the_page_and_top_show_what_pods_do;
+use zones::{a_pool_that_is_cut_off_stays_closed, close_by_zone, name_zones_after_pools};
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -127,6 +129,27 @@ fn a_cluster_without_kube_proxy_serves_pods_nodes_and_clients_outside() -> Resul
             only_from(pool, &answers).context("from the node itself")?;
         }
         Ok(())
+    })
+}
+
+/// OpenYurt's tutorial after openyurt#2550.
+#[test]
+fn pools_that_are_zones_stay_closed_while_one_is_cut_off() -> Result<()> {
+    requirements::command("curl", "curl")?;
+    let names = names(2);
+    within(&plan(&names), |cluster| {
+        let parts = Parts::given()?;
+        let mut kubernetes = Kubernetes::start(cluster, &parts, Proxy::Beside, Progress::new())?;
+        name_zones_after_pools(&kubernetes)?;
+        let tutorial = deploy("examples/openyurt.yaml").display().to_string();
+        kubernetes.kubectl(&["apply", "-f", &tutorial])?;
+        close_by_zone(&kubernetes)?;
+        for (pool, _) in POOLS {
+            for number in [1, 2] {
+                rolled_out(&kubernetes, &format!("deployment/united-deployment{number}-{pool}"))?;
+            }
+        }
+        a_pool_that_is_cut_off_stays_closed(&mut kubernetes, cluster)
     })
 }
 

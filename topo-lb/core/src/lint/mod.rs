@@ -3,6 +3,7 @@
 mod mesh;
 mod pod;
 mod policy;
+mod pools;
 mod service;
 mod severity;
 mod table;
@@ -62,6 +63,8 @@ pub enum Rule {
     Meshed,
     /// A TopologyPolicy or ClusterTopologyPolicy selects no Service.
     SelectsNone,
+    /// The zones are OpenYurt's node pools.
+    ZonesArePools,
 }
 
 impl Rule {
@@ -81,7 +84,7 @@ impl Rule {
             | Self::Meshed
             | Self::NotEvacuated
             | Self::SelectsNone => Severity::Warning,
-            Self::Refused | Self::TooFew => Severity::Info,
+            Self::Refused | Self::TooFew | Self::ZonesArePools => Severity::Info,
         }
     }
 }
@@ -97,7 +100,7 @@ pub fn name(one: &impl ValueEnum) -> String {
 pub struct Finding {
     /// `metadata.namespace` of the Service, or of the object that cannot be used; empty for Nodes.
     pub namespace: String,
-    /// `metadata.name` of the same.
+    /// `metadata.name` of the same; `Nodes` for what is about all of them.
     pub name: String,
     /// The Service port by name, else by number; `None` if it concerns all ports.
     pub port: Option<String>,
@@ -144,6 +147,7 @@ pub fn findings(state: &State, scope: Scope) -> Vec<Finding> {
     let keys = keys(state);
     let mut findings = of_services(state, scope, &keys, state.services());
     policy::look(state, &keys, &mut findings);
+    pools::look(state, &mut findings);
     shared_frontends(state, scope, &mut findings);
     findings.sort();
     findings.dedup();

@@ -1,5 +1,5 @@
-//! Manifests with `spec.topologyKeys` or OpenYurt's annotation, written anew with topo-lb's annotation:
-//! the command `migrate`. Pure.
+//! Manifests with `spec.topologyKeys`, OpenYurt's annotation, or `spec.trafficDistribution` where zones are
+//! node pools, written anew with topo-lb's annotation: the command `migrate`. Pure.
 
 mod lines;
 mod service;
@@ -20,11 +20,12 @@ pub struct Document {
 }
 
 /// The documents of a stream after the migration. Those without such Services stay as they are, byte for
-/// byte. A List becomes a document for each of its items if one of them changes.
+/// byte. A List becomes a document for each of its items if one of them changes. `zones_are_pools`: Services
+/// that prefer their zone are to be closed in it.
 ///
 /// # Errors
 /// A document is no YAML.
-pub fn stream(text: &str) -> Result<Vec<Document>, NotYaml> {
+pub fn stream(text: &str, zones_are_pools: bool) -> Result<Vec<Document>, NotYaml> {
     let mut all = Vec::new();
     for (index, text) in split(text).into_iter().enumerate() {
         let wrong =
@@ -33,7 +34,7 @@ pub fn stream(text: &str) -> Result<Vec<Document>, NotYaml> {
             text.lines().all(|line| matches!(line.trim().bytes().next(), None | Some(b'#' | b'-')));
         let object =
             if is_empty { Value::Null } else { serde_saphyr::from_str(&text).map_err(wrong)? };
-        all.extend(document(text, &object));
+        all.extend(document(text, &object, zones_are_pools));
     }
     Ok(all)
 }
@@ -63,7 +64,8 @@ fn split(text: &str) -> Vec<String> {
     all
 }
 
-fn document(text: String, object: &Value) -> Vec<Document> {
+fn document(text: String, object: &Value, zones_are_pools: bool) -> Vec<Document> {
+    let migrated = |object| migrated(object, zones_are_pools);
     let items = object["items"].as_array().filter(|_| is_list(object));
     let outcomes: Vec<_> = match items {
         Some(items) => items.iter().map(|item| (item, migrated(item))).collect(),

@@ -37,14 +37,30 @@ impl Outcome {
     }
 }
 
+/// The keys that close a preference of `spec.trafficDistribution`, where zones are pools. A node in no zone
+/// uses its own endpoints, as OpenYurt's in no pool. `None`: another preference.
+fn closed(preference: &str) -> Option<&'static str> {
+    match preference {
+        "PreferClose" | "PreferSameZone" => {
+            Some("topology.kubernetes.io/zone, kubernetes.io/hostname")
+        }
+        // Kubernetes falls back from the node to its zone.
+        "PreferSameNode" => Some("kubernetes.io/hostname, topology.kubernetes.io/zone"),
+        _ => None,
+    }
+}
+
 /// The object with topo-lb's annotation in place of Kubernetes' field and OpenYurt's annotation, and the
-/// same meaning.
-pub(super) fn migrated(object: &Value) -> Outcome {
+/// same meaning. `zones_are_pools`: also the one with a preference for its zone, which the annotation closes.
+pub(super) fn migrated(object: &Value, zones_are_pools: bool) -> Outcome {
     let annotation = |name: &str| object["metadata"]["annotations"][name].as_str();
     let written = object["spec"].get("topologyKeys");
-    let openyurt = annotation(OPENYURT);
+    let (own, openyurt) = (annotation(KEYS), annotation(OPENYURT));
+    let has_address = object["spec"]["clusterIP"] != "None";
+    let preference = object["spec"]["trafficDistribution"].as_str().and_then(closed);
+    let preference = preference.filter(|_| zones_are_pools && own.is_none() && has_address);
     let is_service = object["kind"] == "Service" && object["apiVersion"] == "v1";
-    if !is_service || (openyurt.is_none() && written.is_none()) {
+    if !is_service || (openyurt.is_none() && written.is_none() && preference.is_none()) {
         return Outcome::Untouched;
     }
     let namespace = object["metadata"]["namespace"].as_str().unwrap_or("default");
@@ -58,7 +74,6 @@ pub(super) fn migrated(object: &Value) -> Outcome {
         Some(_) => None,
     };
     let Some(field) = field else { return left(&"spec.topologyKeys is not a list of texts") };
-    let own = annotation(KEYS);
     let said = PolicySources {
         topology_keys: own.map(Into::into),
         openyurt: openyurt.map(Into::into),
@@ -74,7 +89,8 @@ pub(super) fn migrated(object: &Value) -> Outcome {
         (None, Some("kubernetes.io/hostname")) => "kubernetes.io/hostname".to_owned(),
         // A node in no pool uses its own endpoints.
         (None, Some(_)) => "apps.openyurt.io/nodepool, kubernetes.io/hostname".to_owned(),
-        (None, None) => field.join(", "),
+        (None, None) if !field.is_empty() => field.join(", "),
+        (None, None) => preference.unwrap_or_default().to_owned(),
     };
     if !keys.is_empty() && object["spec"]["externalTrafficPolicy"] == "Local" {
         return left(&"topology keys exclude externalTrafficPolicy: Local");
@@ -104,7 +120,11 @@ pub(super) fn migrated(object: &Value) -> Outcome {
         (Some(_), false) => format!("annotation {OPENYURT} and spec.topologyKeys"),
         (None, _) => "spec.topologyKeys".to_owned(),
     };
+    let is_closed = openyurt.is_none() && field.is_empty() && preference.is_some();
     let sentence = match (own, keys.is_empty()) {
+        (None, false) if is_closed => format!(
+            "{name}: {KEYS}: {keys} closes the pool that spec.trafficDistribution prefers; the field stays"
+        ),
         (Some(_), _) => format!("{name}: {taken} is taken away; {KEYS} was there"),
         (None, true) => format!("{name}: the empty spec.topologyKeys is taken away"),
         (None, false) => format!("{name}: {taken} becomes {KEYS}: {keys}"),

@@ -10,7 +10,7 @@ fn service(metadata: &str, spec: &str) -> String {
 
 /// The only document after the migration.
 fn only(text: &str) -> Document {
-    let [document]: [Document; 1] = stream(text).unwrap().try_into().unwrap();
+    let [document]: [Document; 1] = stream(text, false).unwrap().try_into().unwrap();
     document
 }
 
@@ -72,6 +72,42 @@ fn lines_change_and_comments_stay() {
 }
 
 #[test]
+fn a_preference_for_a_zone_is_closed_only_where_zones_are_pools() {
+    for (preference, keys) in [
+        ("PreferClose", "topology.kubernetes.io/zone, kubernetes.io/hostname"),
+        ("PreferSameZone", "topology.kubernetes.io/zone, kubernetes.io/hostname"),
+        ("PreferSameNode", "kubernetes.io/hostname, topology.kubernetes.io/zone"),
+    ] {
+        let spec = format!("  trafficDistribution: {preference} # near\n");
+        let text = service("", &spec);
+        let [plain]: [Document; 1] = stream(&text, false).unwrap().try_into().unwrap();
+        assert_eq!((&plain.text, plain.is_changed, plain.sentences), (&text, false, vec![]));
+        let [closed]: [Document; 1] = stream(&text, true).unwrap().try_into().unwrap();
+        let bare = "  name: web # the shop\n";
+        let annotated = format!("  annotations:\n    topo-lb.io/topology-keys: \"{keys}\"\n{bare}");
+        assert_eq!(closed.text, format!("---\n{}", text.replace(bare, &annotated)));
+        assert_eq!(closed.sentences.len(), 1, "{:?}", closed.sentences);
+    }
+    for spec in [
+        "  trafficDistribution: Elsewhere\n",
+        "  trafficDistribution: 1\n",
+        "  clusterIP: None\n  trafficDistribution: PreferClose\n",
+    ] {
+        let [document]: [Document; 1] =
+            stream(&service("", spec), true).unwrap().try_into().unwrap();
+        assert!(!document.is_changed, "{document:?}");
+    }
+    // The empty field of Kubernetes 1.21 goes, too.
+    let [both]: [Document; 1] =
+        stream(&service("", "  topologyKeys: []\n  trafficDistribution: PreferClose\n"), true)
+            .unwrap()
+            .try_into()
+            .unwrap();
+    assert!(both.is_changed && !both.text.contains("topologyKeys"), "{both:?}");
+    assert!(both.text.contains("topology-keys: \"topology.kubernetes.io/zone"), "{both:?}");
+}
+
+#[test]
 fn lines_end_as_they_did() {
     let keys = "  topologyKeys:\n    - rack\n";
     let annotated = "  annotations:\n    openyurt.io/topologyKeys: kubernetes.io/hostname\n";
@@ -81,7 +117,7 @@ fn lines_end_as_they_did() {
     let text = text.join("---\n");
     let with_crlf = text.replace('\n', "\r\n");
     let all = |text: &str| -> String {
-        stream(text).unwrap().iter().map(|document| document.text.as_str()).collect()
+        stream(text, false).unwrap().iter().map(|document| document.text.as_str()).collect()
     };
     assert_eq!(all(&with_crlf), all(&text).replace('\n', "\r\n"));
 }
@@ -94,7 +130,7 @@ fn other_documents_stay_byte_for_byte() {
         "# first\n---\n{plain}{other}--- # the last\n{}",
         service("", "  topologyKeys: []\n")
     );
-    let documents = stream(&text).unwrap();
+    let documents = stream(&text, false).unwrap();
     let changed: Vec<_> = documents.iter().map(|document| document.is_changed).collect();
     assert_eq!(changed, [false, false, false, true]);
     let all: String = documents.iter().map(|document| document.text.as_str()).collect();
@@ -135,7 +171,7 @@ fn what_is_not_in_block_style_is_written_anew_and_says_what_is_lost() {
     let list = r#"{"apiVersion": "v1", "kind": "List", "items": [
         {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}, "spec": {"topologyKeys": ["*"]}},
         {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "b"}, "spec": {}}]}"#;
-    let documents = stream(list).unwrap();
+    let documents = stream(list, false).unwrap();
     let changed: Vec<_> = documents.iter().map(|document| document.is_changed).collect();
     assert_eq!(changed, [true, false]);
     assert_eq!(documents[0].sentences.len(), 1, "{documents:?}");
@@ -157,7 +193,7 @@ fn objects_of_any_shape_are_no_danger() {
         {
             let text =
                 format!("{{apiVersion: v1, kind: Service, metadata: {metadata}, spec: {spec}}}\n");
-            assert_eq!(stream(&text).unwrap().len(), 1, "{text}");
+            assert_eq!(stream(&text, false).unwrap().len(), 1, "{text}");
         }
     }
     let lonely = only(
@@ -171,7 +207,7 @@ fn objects_of_any_shape_are_no_danger() {
 #[test]
 fn a_template_is_no_yaml() {
     let error =
-        stream("kind: Service\n---\nname: {{ .Values.name }}: x\n").unwrap_err().to_string();
+        stream("kind: Service\n---\nname: {{ .Values.name }}: x\n", false).unwrap_err().to_string();
     assert!(
         error.starts_with("document 2 is not YAML") && error.contains("helm template"),
         "{error}"
