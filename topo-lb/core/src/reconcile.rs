@@ -50,6 +50,8 @@ pub struct Reconciler {
     readers: BTreeSet<ServiceId>,
     /// When the share of an endpoint grows next, in seconds since 1970, of Services with a slow start.
     growing: BTreeMap<ServiceId, i64>,
+    /// Services of which an endpoint gets less than its share because of it.
+    starting: BTreeSet<ServiceId>,
     evacuees: Evacuees,
 }
 
@@ -91,6 +93,7 @@ impl Reconciler {
             recomputed: BTreeMap::new(),
             readers: BTreeSet::new(),
             growing: BTreeMap::new(),
+            starting: BTreeSet::new(),
             evacuees: Evacuees::default(),
         }
     }
@@ -188,7 +191,7 @@ impl Reconciler {
 
     /// How many Services have endpoints that get less than their share because of a slow start.
     pub fn starting_slowly(&self) -> usize {
-        self.growing.len()
+        self.starting.len()
     }
 
     /// How many objects evacuate something on this node now; and what that is, with the number of Services that have
@@ -451,6 +454,12 @@ impl Reconciler {
             Some(at) => self.growing.insert(id.clone(), at),
             None => self.growing.remove(&id),
         };
+        let starts = |all: &Vec<Route>| all.iter().any(|route| route.starts);
+        if routes.as_ref().is_some_and(|it| it.as_ref().is_ok_and(starts)) {
+            self.starting.insert(id.clone());
+        } else {
+            self.starting.remove(&id);
+        }
         if reads {
             self.readers.insert(id.clone());
         } else {

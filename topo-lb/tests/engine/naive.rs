@@ -381,6 +381,7 @@ fn grown_up(
     parts: Vec<(f64, BTreeSet<SocketAddr>)>,
 ) -> Vec<(f64, BTreeSet<SocketAddr>)> {
     let mut all = vec![];
+    let many = parts.iter().map(|(_, members)| members.len()).sum::<usize>() > 16;
     for (weight, members) in parts {
         let mut by_share: Vec<(f64, BTreeSet<SocketAddr>)> = vec![];
         for at in members {
@@ -390,15 +391,24 @@ fn grown_up(
             let times = slices.flat_map(|it| &it.ready_since).filter(|it| it.0 == at.ip());
             if let Some(since) = times.map(|it| it.1).min() {
                 let age = (cluster.now.unwrap() - since) as f64 / during as f64;
-                // A tenth, and six steps.
+                // A tenth, a quarter, a half, three quarters.
                 if (-1.0..1.0).contains(&age) {
-                    share = 0.1 + (age.max(0.0) * 6.0).floor() * 0.15;
+                    share = [0.1, 0.25, 0.5, 0.75][(age.max(0.0) * 4.0) as usize];
                 }
             }
             match by_share.iter_mut().find(|it| (it.0 - share).abs() < 0.01) {
                 Some((_, members)) => members.extend([at]),
                 None => by_share.push((share, [at].into())),
             }
+        }
+        if many && by_share.len() > 2 {
+            // The young are one group.
+            let young = by_share.iter().filter(|it| it.0 < 0.9);
+            let sum: f64 = young.clone().map(|(share, members)| share * members.len() as f64).sum();
+            let together: BTreeSet<SocketAddr> = young.flat_map(|it| it.1.clone()).collect();
+            let first = by_share.iter().position(|it| it.0 < 0.9).unwrap();
+            by_share.retain(|it| it.0 > 0.9);
+            by_share.insert(first, (sum / together.len() as f64, together));
         }
         let sum: f64 = by_share.iter().map(|(share, members)| share * members.len() as f64).sum();
         for (share, members) in by_share {

@@ -4,6 +4,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use topo_lb_core::cluster::{Change, Endpoint, Slice, State, Update};
 use topo_lb_core::explain;
+use topo_lb_core::plan::apportionment::{self, Rows};
 use topo_lb_core::plan::{Capacity, Installed};
 use topo_lb_core::reconcile::Reconciler;
 use topo_lb_core::topology::{self, Scope};
@@ -55,21 +56,37 @@ fn after(updates: &[Update]) -> State {
 #[test]
 fn a_share_grows_from_a_tenth_to_all_of_its_own() {
     let mut state = after(&[brought("svc-1", 1_000, all(&[1, 2, 3]))]);
-    // Of 20 + 20 + 2, 5, 8, 11, 14, 17.
-    for (now, third) in [
-        (1_000, 5),
-        (1_009, 5),
-        (1_010, 11),
-        (1_020, 17),
-        (1_030, 22),
-        (1_040, 26),
-        (1_050, 30),
-        (1_060, 33),
-    ] {
+    // Of 20 + 20 + 2, 5, 10, 15, 20.
+    for (now, third) in
+        [(1_000, 5), (1_014, 5), (1_015, 11), (1_030, 20), (1_045, 27), (1_059, 27), (1_060, 33)]
+    {
         let _ = state.apply(Update::Time(now), "n1");
         assert_eq!(shares(&state)[2], (3, third), "{now}");
         assert_eq!(shares(&state)[0].1, shares(&state)[1].1, "{now}");
     }
+}
+
+/// Young endpoints of all ages among so many.
+fn mixed(endpoints: u8) -> Vec<usize> {
+    let numbers: Vec<u8> = (1..=endpoints).collect();
+    let mut state = after(&[]);
+    for number in 2..endpoints {
+        let at = 960 + i64::from(number) * 40 / i64::from(endpoints);
+        let _ = state.apply(Update::Time(at), "n1");
+        let now = all(&numbers[..=usize::from(number)]);
+        let _ = state.apply(brought("svc-1", u64::try_from(at).unwrap(), now), "n1");
+    }
+    let _ = state.apply(Update::Time(1_000), "n1");
+    let routes = topology::routes(&state, "n1", Scope::All, None, &id("svc"));
+    let Rows { first, second, .. } = apportionment::rows(&routes[0].parts);
+    vec![routes[0].parts.len(), first.len() + second.len()]
+}
+
+#[test]
+fn many_endpoints_of_many_ages_take_no_more_room_than_without() {
+    assert_eq!(mixed(200), [2, 200], "two groups, and each endpoint once");
+    let [groups, slots] = mixed(16)[..] else { unreachable!() };
+    assert!(groups > 2 && slots <= 4 * 16, "{groups} groups in {slots} slots");
 }
 
 #[test]
@@ -86,7 +103,7 @@ fn it_is_the_time_of_the_api_and_only_of_what_was_not_ready() {
         (vec![], vec![], vec![(1, 50), (2, 50)]),
         (vec![brought("svc-1", 1_000, all(&[2, 1]))], vec![], vec![(1, 50), (2, 50)]),
         // Half a minute old when this node hears of it; and an hour old.
-        (vec![brought("svc-1", 970, all(&[1, 2, 3]))], vec![3], vec![(1, 39), (2, 39), (3, 22)]),
+        (vec![brought("svc-1", 970, all(&[1, 2, 3]))], vec![3], vec![(1, 40), (2, 40), (3, 20)]),
         (vec![brought("svc-1", 1, all(&[1, 2, 3]))], vec![3], vec![(1, 33), (2, 33), (3, 33)]),
         // In another slice; moved there, it is as old as before.
         (vec![brought("svc-2", 1_000, all(&[3]))], vec![3], vec![(1, 48), (2, 48), (3, 5)]),
@@ -97,8 +114,29 @@ fn it_is_the_time_of_the_api_and_only_of_what_was_not_ready() {
                 brought("svc-1", 1_000, all(&[1])),
             ],
             vec![3],
-            vec![(1, 39), (2, 39), (3, 22)],
+            vec![(1, 40), (2, 40), (3, 20)],
         ),
+        // Moved, and removed first; and a slice that is replaced.
+        (
+            vec![
+                brought("svc-1", 970, all(&[1, 2, 3])),
+                brought("svc-1", 1_000, all(&[1])),
+                brought("svc-2", 1_000, all(&[3, 2])),
+            ],
+            vec![3],
+            vec![(1, 40), (2, 40), (3, 20)],
+        ),
+        (
+            vec![
+                Update::Slice(Change::Deleted(slice("svc-1", vec![]).id)),
+                brought("svc-2", 1_000, all(&[1, 2])),
+            ],
+            vec![],
+            vec![(1, 50), (2, 50)],
+        ),
+        // A clock that is late: from when it came.
+        (vec![brought("svc-1", 1_030, all(&[1, 2, 3]))], vec![3], vec![(1, 48), (2, 48), (3, 5)]),
+        (vec![brought("svc-1", 9_999, all(&[1, 2, 3]))], vec![3], vec![(1, 48), (2, 48), (3, 5)]),
         // Not ready, then ready.
         (
             vec![brought("svc-2", 900, late(all(&[3]))), brought("svc-2", 1_000, all(&[3]))],
@@ -197,7 +235,7 @@ fn an_agent_that_starts_goes_on_and_one_step_is_one_change() {
             changes
         })
         .collect();
-    assert_eq!(steps, [1_010, 1_020, 1_030, 1_040, 1_050, 1_060]);
+    assert_eq!(steps, [1_015, 1_030, 1_045, 1_060]);
     assert_eq!(agent.starting_slowly(), 0);
 
     // A clock that is set back begins its steps anew, and none is forgotten.
@@ -238,7 +276,7 @@ fn what_is_wrong_is_said_and_explain_says_the_rest() {
     );
     let reasons: Vec<_> = report.services[0].endpoints.iter().map(|it| &*it.reason).collect();
     assert!(
-        reasons[2].ends_with("; gets 55 % of its share, as it became Ready lately"),
+        reasons[2].ends_with("; gets 50 % of what others get, as it became Ready lately"),
         "{reasons:?}"
     );
     assert!(!reasons[1].contains("lately"), "{reasons:?}");

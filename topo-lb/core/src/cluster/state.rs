@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use self::ripening::Left;
 use self::sharers::Moved;
 use super::ejection::Ejections;
 use super::kept::{ById, Endpoints, Shared};
@@ -67,6 +68,7 @@ pub struct State {
     slow_start: Sayers,
     /// All slices were listed once.
     knows_slices: bool,
+    left: Left,
     shared: Shared,
     /// How many Services say `topo-lb.io/direct: steer`.
     steering: usize,
@@ -413,7 +415,7 @@ impl State {
 
     fn put_slice(&mut self, slice: Slice, changed: &mut Changed) {
         let id = slice.id.clone();
-        let triggered = ripening::triggered(&slice).or(self.now);
+        let triggered = ripening::triggered(&slice, self.now);
         let mut new = self.shared.slice(slice);
         let old = self.slices.get(&id).map(|slice| Arc::clone(&slice.0));
         if old.as_deref() == new.as_ref() {
@@ -426,9 +428,11 @@ impl State {
             // Nobody knows since when the endpoints are Ready that the first listing brings.
             if self.knows_slices || old.is_some() {
                 let before = self.of_service.get(&new.service).into_iter().flatten();
-                new.ready_since = ripening::ready_since(new, before.map(|it| &**it), at);
+                let (before, now) = (before.map(|it| &**it), self.now.unwrap_or(at));
+                new.ready_since = ripening::ready_since(new, before, &self.left, at, now);
             }
         }
+        self.note_left(old.as_deref(), new.as_ref());
         self.take_slice(&id, changed);
         let Some(new) = new.map(Arc::new) else { return };
         self.touch(&new.service, changed);
@@ -438,8 +442,18 @@ impl State {
         self.slices.insert(ById(new));
     }
 
+    /// Remembers for a moment who has left a slice of a Service with a slow start.
+    fn note_left(&mut self, old: Option<&Endpoints>, new: Option<&Endpoints>) {
+        if let (Some(old), Some(now)) = (old, self.now)
+            && self.starts_slowly(&old.service)
+        {
+            self.left.note(old, new, now);
+        }
+    }
+
     fn drop_slice(&mut self, id: &SliceId, changed: &mut Changed) {
         let old = self.take_slice(id, changed);
+        self.note_left(old.as_deref(), None);
         changed.moved.slice(old.as_deref(), None);
     }
 

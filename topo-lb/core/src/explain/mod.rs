@@ -365,7 +365,7 @@ fn service_port(
                     None => match one.grown.filter(|_| one.selected()) {
                         None => endpoint::reason(decision, one),
                         Some(percent) => format!(
-                            "{}; gets {percent} % of its share, as it became Ready lately",
+                            "{}; gets {percent} % of what others get, as it became Ready lately",
                             endpoint::reason(decision, one)
                         ),
                     },

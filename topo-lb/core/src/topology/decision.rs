@@ -279,6 +279,9 @@ impl<'a> Decision<'a> {
                 crowding: done.crowding,
                 parts: Portion::all(&done.parts),
             });
+            let divided =
+                young.as_ref().filter(|_| bypass.is_none()).and_then(|it| it.divide(&done));
+            let percents = divided.map(|it| Young::percents(&done, &it)).unwrap_or_default();
             for (index, (candidate, &status)) in
                 done.candidates.iter().zip(&done.statuses).enumerate()
             {
@@ -297,8 +300,7 @@ impl<'a> Decision<'a> {
                     }
                     _ => endpoint_status(site, status, &done, rules),
                 };
-                let young = young.as_ref().filter(|_| bypass.is_none());
-                let grown = young.and_then(|it| it.percent(candidate));
+                let grown = percents.get(index).copied().flatten();
                 endpoints.push(Endpoint { part, grown, ..endpoint(candidate, here, status) });
             }
         }

@@ -49,6 +49,8 @@ pub struct Route {
     pub endpoints: Vec<Chosen>,
     /// How new connections divide among `endpoints`; empty: alike.
     pub parts: Vec<Part>,
+    /// An endpoint gets less than its share, as it became Ready lately.
+    pub starts: bool,
     /// Endpoints of the next wider tier, for spilled connections; sorted.
     pub wider: Vec<Chosen>,
     /// Share of new connections that spill, in parts of `selection::SPILL_ONE`, or `selection::LEASED`.
@@ -153,6 +155,7 @@ pub fn routes(
                 let mut route = route(service, (place, port), frontends, name, rules, done, here);
                 if let Some(parts) = young.as_ref().and_then(|young| young.divide(done)) {
                     route.parts = of_parts(&parts, done, here);
+                    route.starts = true;
                 }
                 let is_seen = state.ejections().unseen.is_none() && port.protocol == Protocol::Tcp;
                 let ejection = ejected::in_force(state, service, &policy)
@@ -304,6 +307,7 @@ fn refusing(
         tier: None,
         endpoints: Vec::new(),
         parts: Vec::new(),
+        starts: false,
         wider: Vec::new(),
         spill: 0,
         strict: true,
@@ -358,6 +362,7 @@ fn route(
         tier: done.tier(),
         endpoints: chosen(own),
         parts: of_parts(&done.parts, done, here),
+        starts: false,
         wider: chosen(wider),
         spill: done.wider.map_or(0, |(.., share)| share.parts()),
         strict: rules.are_strict(),

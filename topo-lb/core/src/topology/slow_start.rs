@@ -3,7 +3,9 @@
 //!
 //! * The share of a part, or without weights of the tier, stays the same: its other endpoints get what a young one
 //!   leaves. So nobody refuses because of it, and endpoints that are alike young are treated alike.
-//! * It grows in six steps, as each one writes the row of the Service port anew.
+//! * It grows in four steps, as each one writes the row of the Service port anew.
+//! * Where many endpoints of several ages are young, each of them gets the mean of their shares: so it takes no more
+//!   room in the maps than without a slow start.
 //! * The time is the API's (`endpoints.kubernetes.io/last-change-trigger-time` of the slice that brought the endpoint),
 //!   the present that of the node. A time farther in the future than the slow start is long is not believed.
 
@@ -24,10 +26,14 @@ const OFF: &str = "off";
 /// The limits of the time.
 const SHORTEST: Duration = Duration::from_secs(10);
 const LONGEST: Duration = Duration::from_secs(3600);
-/// How often a share grows: from 2 ÷ [`WHOLE`] by 3 ÷ [`WHOLE`].
-const STEPS: i64 = 6;
+/// The share after each step, of [`WHOLE`]. Quarters, as an endpoint has a slot for each.
+const SHARES: [u64; 5] = [2, 5, 10, 15, WHOLE];
 /// An endpoint's own share.
 const WHOLE: u64 = 20;
+/// How often a share grows.
+const STEPS: i64 = SHARES.len() as i64 - 1;
+/// With more endpoints than these, the young ones are one group.
+const FEW: usize = 16;
 /// About the sum of the weights of all parts.
 const WEIGHTS: u64 = 50_000;
 
@@ -106,13 +112,7 @@ impl Young {
     fn share(&self, one: &Candidate<'_>) -> u64 {
         let since = self.since.get(&one.address.ip());
         let step = since.map_or(STEPS, |&since| self.setting.step(since, self.now));
-        WHOLE - 3 * (STEPS - step).unsigned_abs()
-    }
-
-    /// How much of its own share an endpoint gets, in percent; `None`: all of it.
-    pub(super) fn percent(&self, one: &Candidate<'_>) -> Option<u8> {
-        let share = self.share(one);
-        u8::try_from(share * 100 / WHOLE).ok().filter(|_| share < WHOLE)
+        usize::try_from(step).ok().and_then(|step| SHARES.get(step)).copied().unwrap_or(WHOLE)
     }
 
     /// How new connections divide: the parts of `done`, or without weights its chosen endpoints, divided by share.
@@ -128,25 +128,45 @@ impl Young {
             (false, _) => &done.parts,
         };
         let sum: u64 = parts.iter().map(|part| u64::from(part.weight)).sum();
+        let is_fine = parts.iter().map(|part| part.members.len()).sum::<usize>() <= FEW;
         let mut divided = Vec::new();
         for part in parts {
-            let mut by_share: Vec<(u64, Vec<usize>)> = Vec::new();
+            // What kind of share, the sum of the shares, and who gets it.
+            let mut groups: Vec<(u64, u64, Vec<usize>)> = Vec::new();
             for &member in &part.members {
                 let share = self.share(&done.candidates[member]);
-                match by_share.iter_mut().find(|(own, _)| *own == share) {
-                    Some((_, members)) => members.push(member),
-                    None => by_share.push((share, vec![member])),
+                let kind = if is_fine || share == WHOLE { share } else { 0 };
+                match groups.iter_mut().find(|(own, ..)| *own == kind) {
+                    Some((_, all, members)) => {
+                        *all += share;
+                        members.push(member);
+                    }
+                    None => groups.push((kind, share, vec![member])),
                 }
             }
-            let total = |(share, members): &(u64, Vec<usize>)| share * members.len() as u64;
-            let all: u64 = by_share.iter().map(total).sum();
-            divided.extend(by_share.into_iter().map(|(share, members)| {
-                let weight = u64::from(part.weight) * share * members.len() as u64 * WEIGHTS;
-                let weight = u16::try_from(weight / (all * sum)).unwrap_or(u16::MAX).max(1);
+            let all: u64 = groups.iter().map(|(_, share, _)| share).sum();
+            divided.extend(groups.into_iter().map(|(_, share, members)| {
+                let weight = u64::from(part.weight) * share * WEIGHTS / (all * sum);
+                let weight = u16::try_from(weight).unwrap_or(u16::MAX).max(1);
                 Part { name: part.name, weight, members }
             }));
         }
         (divided.len() > parts.len()).then_some(divided)
+    }
+
+    /// How much of what the most favoured endpoint of its part gets each candidate gets, in percent; `None`: as much.
+    /// `divided`: what [`divide`](Self::divide) gives.
+    pub(super) fn percents(done: &Evaluation<'_>, divided: &[Part<'_>]) -> Vec<Option<u8>> {
+        let mut all = vec![None; done.candidates.len()];
+        let each = |part: &Part<'_>| f64::from(part.weight) / part.members.len() as f64;
+        for part in divided {
+            let of_its = divided.iter().filter(|it| it.name == part.name).map(each);
+            let percent = (each(part) * 100.0 / of_its.fold(0.0, f64::max)).round();
+            if percent < 100.0 {
+                part.members.iter().for_each(|&member| all[member] = Some(percent as u8));
+            }
+        }
+        all
     }
 }
 

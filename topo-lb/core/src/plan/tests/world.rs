@@ -117,6 +117,7 @@ pub(super) fn route(
         tier: None,
         endpoints,
         parts: Vec::new(),
+        starts: false,
         wider: Vec::new(),
         spill: 0,
         strict: false,
