@@ -132,8 +132,8 @@ fn list(args: &EvacuateArgs) -> anyhow::Result<ExitCode> {
         let server = of(&args.target).await?;
         evacuation::list(&server).await.map_err(|error| refused(&error))
     })??;
-    let rows: Vec<_> =
-        found.iter().map(|(name, text)| json!({"name": name, "evacuate": text})).collect();
+    let row = |(name, text): &(String, String)| json!({"name": name, "evacuate": text, "state": state_of(text)});
+    let rows: Vec<_> = found.iter().map(row).collect();
     if found.is_empty() && args.output == Output::Table {
         write("nothing is evacuated")?;
         return Ok(ExitCode::SUCCESS);
