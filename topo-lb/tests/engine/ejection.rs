@@ -264,6 +264,7 @@ proptest! {
                 wider: whole.wider.clone(),
                 serving: whole.serving.clone(),
                 parts: whole.parts.clone(),
+                starts: whole.starts,
                 ..route.clone()
             };
             prop_assert_eq!(&rest, whole);
