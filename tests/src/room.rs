@@ -254,6 +254,8 @@ fn inside(files: &Path, folder: &Path) -> Result<File> {
     }
     place("tmpfs", Path::new("/run"), "")?;
     fs::create_dir("/run/lock")?;
+    // libxdp makes a folder there, and leaves it.
+    place("bpf", Path::new("/sys/fs/bpf"), "")?;
     Ok(File::open("/proc/thread-self/ns/mnt")?)
 }
 

@@ -48,10 +48,9 @@ pub struct Reconciler {
     recomputed: BTreeMap<ServiceId, Recomputed>,
     /// Services that read labels of other Nodes. While these are unknown, what is installed stays.
     readers: BTreeSet<ServiceId>,
-    /// When the share of an endpoint grows next, in seconds since 1970, of Services with a slow start.
-    growing: BTreeMap<ServiceId, i64>,
-    /// Services of which an endpoint gets less than its share because of it.
-    starting: BTreeSet<ServiceId>,
+    /// When the share of an endpoint grows next, in seconds since 1970, of Services with a slow start; and whether one
+    /// gets less than others now.
+    growing: BTreeMap<ServiceId, (i64, bool)>,
     evacuees: Evacuees,
 }
 
@@ -93,7 +92,6 @@ impl Reconciler {
             recomputed: BTreeMap::new(),
             readers: BTreeSet::new(),
             growing: BTreeMap::new(),
-            starting: BTreeSet::new(),
             evacuees: Evacuees::default(),
         }
     }
@@ -181,7 +179,7 @@ impl Reconciler {
         };
         drop(said);
         let is_set_back = before.is_some_and(|before| now < before);
-        let grow = self.growing.iter().filter(|(_, at)| **at <= now || is_set_back);
+        let grow = self.growing.iter().filter(|(_, (at, _))| *at <= now || is_set_back);
         ids.extend(grow.map(|(id, _)| id.clone()));
         self.observe(Update::Time(now));
         let is_change = !ids.is_empty();
@@ -191,7 +189,7 @@ impl Reconciler {
 
     /// How many Services have endpoints that get less than their share because of a slow start.
     pub fn starting_slowly(&self) -> usize {
-        self.starting.len()
+        self.growing.values().filter(|(_, starts)| *starts).count()
     }
 
     /// How many objects evacuate something on this node now; and what that is, with the number of Services that have
@@ -450,16 +448,12 @@ impl Reconciler {
 
     fn take_in(&mut self, id: ServiceId, decided: Decided, installed: &Installed) {
         let Decided { reads, routes, grows, is_concern, .. } = decided;
+        let of_routes = routes.as_ref().and_then(|it| it.as_ref().ok());
+        let starts = of_routes.is_some_and(|all| all.iter().any(|route| route.starts));
         match grows {
-            Some(at) => self.growing.insert(id.clone(), at),
+            Some(at) => self.growing.insert(id.clone(), (at, starts)),
             None => self.growing.remove(&id),
         };
-        let starts = |all: &Vec<Route>| all.iter().any(|route| route.starts);
-        if routes.as_ref().is_some_and(|it| it.as_ref().is_ok_and(starts)) {
-            self.starting.insert(id.clone());
-        } else {
-            self.starting.remove(&id);
-        }
         if reads {
             self.readers.insert(id.clone());
         } else {

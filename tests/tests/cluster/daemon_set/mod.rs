@@ -56,13 +56,8 @@ fn connections_of_real_pods_stay_in_their_pool_through_changes() -> Result<()> {
     within(&plan(&names), |cluster| {
         let parts = Parts::given()?;
         let kubernetes = Kubernetes::start(cluster, &parts, Proxy::Beside, Progress::new())?;
-        let tutorial = deploy("examples/openyurt.yaml").display().to_string();
-        kubernetes.kubectl(&["apply", "-f", &tutorial])?;
-        for (pool, _) in POOLS {
-            for number in [1, 2] {
-                rolled_out(&kubernetes, &format!("deployment/united-deployment{number}-{pool}"))?;
-            }
-        }
+        apply_tutorial(&kubernetes)?;
+        tutorial_is_there(&kubernetes)?;
         let load = Load::start(&kubernetes)?;
         let has_last_release = parts.last_release();
         let scenarios: &[Scenario<Stage<'_>>] = &[
@@ -95,13 +90,8 @@ fn a_cluster_without_kube_proxy_serves_pods_nodes_and_clients_outside() -> Resul
     within(&plan(&names), |cluster| {
         let parts = Parts::given()?;
         let mut kubernetes = Kubernetes::start(cluster, &parts, Proxy::TopoLb, Progress::new())?;
-        let tutorial = deploy("examples/openyurt.yaml").display().to_string();
-        kubernetes.kubectl(&["apply", "-f", &tutorial])?;
-        for (pool, _) in POOLS {
-            for number in [1, 2] {
-                rolled_out(&kubernetes, &format!("deployment/united-deployment{number}-{pool}"))?;
-            }
-        }
+        apply_tutorial(&kubernetes)?;
+        tutorial_is_there(&kubernetes)?;
         pods_stay_in_their_pool(&kubernetes)?;
         let anywhere = node_port(&kubernetes, ANYWHERE)?;
         let pool_only = node_port(&kubernetes, SERVICE)?;
@@ -141,14 +131,9 @@ fn pools_that_are_zones_stay_closed_while_one_is_cut_off() -> Result<()> {
         let parts = Parts::given()?;
         let mut kubernetes = Kubernetes::start(cluster, &parts, Proxy::Beside, Progress::new())?;
         name_zones_after_pools(&kubernetes)?;
-        let tutorial = deploy("examples/openyurt.yaml").display().to_string();
-        kubernetes.kubectl(&["apply", "-f", &tutorial])?;
+        apply_tutorial(&kubernetes)?;
         close_by_zone(&kubernetes)?;
-        for (pool, _) in POOLS {
-            for number in [1, 2] {
-                rolled_out(&kubernetes, &format!("deployment/united-deployment{number}-{pool}"))?;
-            }
-        }
+        tutorial_is_there(&kubernetes)?;
         a_pool_that_is_cut_off_stays_closed(&mut kubernetes, cluster)
     })
 }
@@ -161,6 +146,22 @@ fn node_port(kubernetes: &Kubernetes<'_>, service: &str) -> Result<String> {
     let patch = r#"{"spec": {"type": "NodePort"}}"#;
     kubernetes.kubectl(&["patch", "service", service, "-p", patch])?;
     kubernetes.kubectl(&["get", "service", service, "-o", "jsonpath={.spec.ports[0].nodePort}"])
+}
+
+/// Creates what OpenYurt's tutorial has.
+fn apply_tutorial(kubernetes: &Kubernetes<'_>) -> Result<()> {
+    let tutorial = deploy("examples/openyurt.yaml").display().to_string();
+    kubernetes.kubectl(&["apply", "-f", &tutorial]).map(drop)
+}
+
+/// Waits until all its pods are Ready.
+fn tutorial_is_there(kubernetes: &Kubernetes<'_>) -> Result<()> {
+    for (pool, _) in POOLS {
+        for number in [1, 2] {
+            rolled_out(kubernetes, &format!("deployment/united-deployment{number}-{pool}"))?;
+        }
+    }
+    Ok(())
 }
 
 fn limit() -> String {

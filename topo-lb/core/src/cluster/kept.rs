@@ -35,12 +35,11 @@ pub struct Endpoints {
 
 impl PartialEq for Endpoints {
     fn eq(&self, other: &Self) -> bool {
-        let said = |one: &Self| (one.headless, one.mirrored);
-        self.id == other.id
-            && self.service == other.service
-            && self.ports == other.ports
-            && self.endpoints == other.endpoints
-            && said(self) == said(other)
+        // All fields but the last, so that no new one is forgotten.
+        let Self { id, service, ports, endpoints, headless, mirrored, ready_since: _ } = self;
+        (id, service, headless, mirrored)
+            == (&other.id, &other.service, &other.headless, &other.mirrored)
+            && (ports, endpoints) == (&other.ports, &other.endpoints)
     }
 }
 

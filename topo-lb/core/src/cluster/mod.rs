@@ -58,6 +58,6 @@ pub use port::Port;
 pub use protocol::Protocol;
 pub use service::{Service, ServiceId};
 pub use slice::{Endpoint, Placement, Slice, SliceId};
-pub use state::{Changed, State};
+pub use state::{Changed, LONGEST_SLOW_START, State};
 pub use topology_policy::{ClusterTopologyPolicy, PolicyId, TopologyPolicy};
 pub use update::{Change, ClusterObject, Update};

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+pub use self::ripening::LONGEST_SLOW_START;
 use self::ripening::Left;
 use self::sharers::Moved;
 use super::ejection::Ejections;

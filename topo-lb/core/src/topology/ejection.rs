@@ -82,6 +82,14 @@ pub(super) fn span(text: &str, least: Duration, most: Duration) -> Option<Durati
     Some(Duration::from_secs(number * unit)).filter(|span| *span >= least)
 }
 
+/// A time within these limits, or `off`: `Some(None)`.
+pub(super) fn span_or_off(text: &str, least: Duration, most: Duration) -> Option<Option<Duration>> {
+    match text.trim() {
+        "off" => Some(None),
+        text => span(text, least, most).map(Some),
+    }
+}
+
 /// A whole number in decimal digits, if it is within these limits.
 fn within(text: &str, least: u64, most: u64) -> Option<u64> {
     // `parse` takes a sign, too.

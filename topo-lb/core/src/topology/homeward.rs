@@ -7,15 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::cause::Cause;
-use super::ejection::span;
+use super::ejection::span_or_off;
 use super::evaluation::{CandidateStatus, Evaluation};
 use super::keys;
 use super::label::Here;
 use super::rules::Rules;
 use super::validation::{MAX_KEYS, Rule, quoted};
 
-/// The value that stands for never.
-const OFF: &str = "off";
 /// The limits of the time.
 const SHORTEST: Duration = Duration::from_secs(5);
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
@@ -42,13 +40,9 @@ impl fmt::Display for Setting {
 /// # Errors
 /// The rule that it breaks.
 pub(super) fn from_annotation(text: &str) -> Result<Option<Setting>, Rule> {
-    let text = text.trim();
-    if text == OFF {
-        return Ok(None);
-    }
-    let after = span(text, SHORTEST, LONGEST);
-    let after = after.ok_or_else(|| Rule::ReturnTime { text: quoted(text) })?;
-    Ok(Some(Setting { after }))
+    let after = span_or_off(text, SHORTEST, LONGEST);
+    let after = after.ok_or_else(|| Rule::ReturnTime { text: quoted(text.trim()) })?;
+    Ok(after.map(|after| Setting { after }))
 }
 
 /// What a Service port's route says about connections that are to return.

@@ -7,7 +7,8 @@
 //! * Where many endpoints of several ages are young, each of them gets the mean of their shares: so it takes no more
 //!   room in the maps than without a slow start.
 //! * The time is the API's (`endpoints.kubernetes.io/last-change-trigger-time` of the slice that brought the endpoint),
-//!   the present that of the node. A time farther in the future than the slow start is long is not believed.
+//!   the present that of the node. The state takes a time to come for that at which the slice came, so one can only be
+//!   in the future when the clock was set back; farther than the slow start is long, it is not believed.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,17 +16,14 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::candidate::Candidate;
-use super::ejection::span;
+use super::ejection::span_or_off;
 use super::evaluation::{CandidateStatus, Evaluation};
 use super::validation::{Rule, quoted};
 use super::weights::Part;
-use crate::cluster::{Service, State};
+use crate::cluster::{LONGEST_SLOW_START, Service, State};
 
-/// The value that stands for none.
-const OFF: &str = "off";
-/// The limits of the time.
+/// The shortest time.
 const SHORTEST: Duration = Duration::from_secs(10);
-const LONGEST: Duration = Duration::from_secs(3600);
 /// The share after each step, of [`WHOLE`]. Quarters, as an endpoint has a slot for each.
 const SHARES: [u64; 5] = [2, 5, 10, 15, WHOLE];
 /// An endpoint's own share.
@@ -59,13 +57,9 @@ impl fmt::Display for Setting {
 /// # Errors
 /// The rule that it breaks.
 pub(super) fn from_annotation(text: &str) -> Result<Option<Setting>, Rule> {
-    let text = text.trim();
-    if text == OFF {
-        return Ok(None);
-    }
-    let during = span(text, SHORTEST, LONGEST);
-    let during = during.ok_or_else(|| Rule::SlowStartTime { text: quoted(text) })?;
-    Ok(Some(Setting { during }))
+    let during = span_or_off(text, SHORTEST, LONGEST_SLOW_START);
+    let during = during.ok_or_else(|| Rule::SlowStartTime { text: quoted(text.trim()) })?;
+    Ok(during.map(|during| Setting { during }))
 }
 
 impl Setting {

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use super::cluster::{id, is_same};
 use super::groups::Groups;
-use super::leads::Leads;
+use super::leads::{Leads, together};
 use super::lines::{Line, Lines};
 use crate::commands::top::Row;
 use topo_lb_core::cluster::State;
@@ -50,7 +50,7 @@ impl Before {
             let nodes = NodesByLabel::of(state);
             let new = new.par_iter().filter_map(|row| {
                 let id = id(&row.service).filter(|id| state.service(id).is_some())?;
-                let leads = Leads::whole(state, &nodes, label, groups, scope, &id);
+                let leads = Leads::of(together, state, &nodes, label, groups, scope, &id);
                 Some((Arc::clone(&row.service), leads))
             });
             leads.extend(new.collect::<Vec<_>>());

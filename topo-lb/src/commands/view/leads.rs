@@ -18,7 +18,7 @@ use topo_lb_core::topology::{Decision, NodesByLabel, Scope, decide, sites};
 pub(super) type Shares = Vec<(usize, f64)>;
 
 /// Shares by locality. Those on the client's node are left out: its group is known.
-type ByLocality = [Shares; Locality::ALL.len()];
+pub(super) type ByLocality = [Shares; Locality::ALL.len()];
 
 /// Where connections to one Service lead. There is one for each Service with traffic, and each knows all
 /// nodes: so it has a number for a node, and shares that are the same only once.
@@ -30,31 +30,9 @@ pub(super) struct Leads {
 }
 
 impl Leads {
-    /// `groups` are those of the nodes by their values of `label`.
+    /// `share`: [`by_locality`], or [`together`] for [`anywhere`](Self::anywhere). `groups` are those of the nodes by
+    /// their values of `label`.
     pub(super) fn of(
-        state: &State,
-        nodes: &NodesByLabel<'_>,
-        label: &str,
-        groups: &Groups,
-        scope: Scope,
-        id: &ServiceId,
-    ) -> Self {
-        Self::by(by_locality, state, nodes, label, groups, scope, id)
-    }
-
-    /// The same, whatever the distance: [`anywhere`](Self::anywhere) has it.
-    pub(super) fn whole(
-        state: &State,
-        nodes: &NodesByLabel<'_>,
-        label: &str,
-        groups: &Groups,
-        scope: Scope,
-        id: &ServiceId,
-    ) -> Self {
-        Self::by(together, state, nodes, label, groups, scope, id)
-    }
-
-    fn by(
         share: fn(Weights) -> ByLocality,
         state: &State,
         nodes: &NodesByLabel<'_>,
@@ -100,7 +78,7 @@ impl Leads {
         }
     }
 
-    /// Where the connections of the node with this number lead, of leads that are [`whole`](Self::whole).
+    /// Where the connections of the node with this number lead, of leads that are made [`together`].
     pub(super) fn anywhere(&self, number: usize) -> &[(usize, f64)] {
         let place = self.class.get(number).map_or(usize::MAX, |&place| place as usize);
         self.shares.get(place).map_or(&[], |shares| &shares[WHOLE])
@@ -108,7 +86,7 @@ impl Leads {
 }
 
 /// By locality and group.
-type Weights = [HashMap<usize, f64>; Locality::ALL.len()];
+pub(super) type Weights = [HashMap<usize, f64>; Locality::ALL.len()];
 
 /// Where shares are that count for any distance.
 const WHOLE: usize = Locality::Node as usize;
@@ -141,12 +119,14 @@ fn weights(state: &State, label: &str, groups: &Groups, decisions: &[Decision<'_
     weights
 }
 
-fn by_locality(mut weights: Weights) -> ByLocality {
+/// To endpoints of other nodes, by their distance.
+pub(super) fn by_locality(mut weights: Weights) -> ByLocality {
     weights[Locality::Node as usize].clear();
     weights.map(shares)
 }
 
-fn together(weights: Weights) -> ByLocality {
+/// To all endpoints, whatever the distance.
+pub(super) fn together(weights: Weights) -> ByLocality {
     let mut all = HashMap::new();
     for (group, weight) in weights.into_iter().flatten() {
         *all.entry(group).or_default() += weight;

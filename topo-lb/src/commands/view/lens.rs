@@ -10,7 +10,7 @@ use topo_lb_common::backend::Locality;
 use super::before::Before;
 use super::cluster::{Cluster, id, is_same};
 use super::groups::{Groups, labels};
-use super::leads::Leads;
+use super::leads::{Leads, by_locality};
 use super::lines::{Line, Lines};
 use super::regions::Regions;
 use super::treatment::uncounted;
@@ -202,7 +202,17 @@ impl Lens {
         let nodes = NodesByLabel::of(state);
         let leads = new.par_iter().map(|row| {
             let leads = id(&row.service)
-                .map(|id| Leads::of(state, &nodes, &self.label, &self.groups, self.scope, &id))
+                .map(|id| {
+                    Leads::of(
+                        by_locality,
+                        state,
+                        &nodes,
+                        &self.label,
+                        &self.groups,
+                        self.scope,
+                        &id,
+                    )
+                })
                 .unwrap_or_default();
             (Arc::clone(&row.service), Arc::new(leads))
         });

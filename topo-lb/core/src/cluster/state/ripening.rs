@@ -2,14 +2,14 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 use crate::cluster::kept::Endpoints;
 use crate::cluster::service::ServiceId;
 use crate::cluster::slice::Slice;
 
-/// No slow start takes longer: what became Ready before is not kept.
-const LONGEST_SECONDS: i64 = 3600;
+/// The longest slow start: what became Ready before is not kept.
+pub const LONGEST_SLOW_START: Duration = Duration::from_secs(3600);
 /// A controller that moves an endpoint to another slice takes less, also where it removes it first.
 const MOVES_SECONDS: i64 = 10;
 /// As many endpoints that have just left are kept.
@@ -43,8 +43,9 @@ impl Left {
         let stays: HashSet<IpAddr> =
             new.iter().flat_map(|it| it.endpoints.iter().map(|one| one.address)).collect();
         for one in old.endpoints.iter().filter(|it| it.ready && !stays.contains(&it.address)) {
-            let since = old.ready_since.iter().find(|(address, _)| *address == one.address);
-            let (service, since) = (old.service.clone(), since.map(|(_, since)| *since));
+            let place = old.ready_since.binary_search_by_key(&one.address, |(address, _)| *address);
+            let (service, since) =
+                (old.service.clone(), place.ok().map(|at| old.ready_since[at].1));
             self.0.push_back(Departure { service, address: one.address, since, at });
         }
         let excess = self.0.len().saturating_sub(MOST_LEFT);
@@ -83,10 +84,11 @@ pub(super) fn ready_since<'a>(
         false => Some(at),
         true => known.get(&address).copied(),
     };
+    let longest = LONGEST_SLOW_START.as_secs().cast_signed();
     let all = new.endpoints.iter().filter(|it| it.ready);
     let lately = all.filter_map(|it| Some((it.address, since(it.address)?)));
     let mut lately: Vec<_> =
-        lately.filter(|(_, since)| at.saturating_sub(*since) < LONGEST_SECONDS).collect();
+        lately.filter(|(_, since)| at.saturating_sub(*since) < longest).collect();
     lately.sort_unstable();
     lately.into()
 }
