@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Result, ensure};
@@ -32,7 +33,9 @@ fn xdp_filter(xdp: &'static str) -> Result<()> {
             },
             blocks,
         )
-    })
+    })?;
+    ensure!(!Path::new("/sys/fs/bpf/xdp").exists(), "libxdp's folder is left on this machine");
+    Ok(())
 }
 
 #[test]
