@@ -104,7 +104,7 @@ pub(crate) fn translate<F: Write + Route>(
     hook: Hook,
 ) -> Verdict {
     let Some(found) = F::fragments().get_ptr(&place(skb, header, hook)) else {
-        return unmatched(hook);
+        return unmatched::<F>(hook, header.destination);
     };
     // SAFETY: a look-up's pointer.
     let (first_seen, addresses, kind) = unsafe {
@@ -116,7 +116,7 @@ pub(crate) fn translate<F: Write + Route>(
     // SAFETY: as above; both are whole words without padding.
     let is_its = unsafe { are_same(&raw const (*found).datagram, &datagram(header)) };
     if !is_its || now().saturating_sub(first_seen) > FRAGMENT_LIFETIME {
-        return unmatched(hook);
+        return unmatched::<F>(hook, header.destination);
     }
     if kind & HOP != 0 {
         let (_, endpoint) = addresses;

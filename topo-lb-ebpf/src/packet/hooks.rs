@@ -6,9 +6,8 @@ use topo_lb_common::snat::is_source_port;
 
 use crate::base::family::{V4, V6};
 use crate::base::header::Read as _;
-use crate::base::maps::SERVES_ALL_FRONTENDS;
 use crate::base::transport::split_ports;
-use crate::decide::frontend_filter::{has_bit, in_range};
+use crate::decide::frontend_filter::may_be_frontend;
 use crate::decide::trace::is_on;
 use crate::packet::collision;
 use crate::packet::note;
@@ -179,27 +178,19 @@ fn note_state<F: Steps>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
 /// Recognises most packets that are not to a Service.
 #[inline(always)]
 fn filter<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Filtered {
-    if SERVES_ALL_FRONTENDS.load() != 0 {
-        let Some(packet) = F::summary(skb) else { return Filtered::Service };
-        let (destination, (_, port)) = (packet.destination, split_ports(packet.ports));
-        let is_reply = || {
-            clients == Clients::Outside
-                && is_source_port(port)
-                && F::look_for_reply(skb) == Verdict::Translate
-        };
-        return if clients == Clients::Outside && probe::may_be(&packet) {
-            Filtered::Probe
-        } else if has_bit::<F>(destination, port) || is_reply() {
-            Filtered::Service
-        } else {
-            collision::filter::<F>(skb, &packet)
-        };
-    }
-    // The destination suffices. Fragments and ICMP errors are sent to a Service's address, too.
-    match F::destination(skb) {
-        None => Filtered::Other(Outcome::Malformed),
-        Some(destination) if in_range::<F>(destination) => Filtered::Service,
-        Some(_) => Filtered::Other(Outcome::Untouched),
+    let Some(packet) = F::summary(skb) else { return Filtered::Service };
+    let (destination, (_, port)) = (packet.destination, split_ports(packet.ports));
+    let is_reply = || {
+        clients == Clients::Outside
+            && is_source_port(port)
+            && F::look_for_reply(skb) == Verdict::Translate
+    };
+    if clients == Clients::Outside && probe::may_be(&packet) {
+        Filtered::Probe
+    } else if may_be_frontend::<F>(destination, port) || is_reply() {
+        Filtered::Service
+    } else {
+        collision::filter::<F>(skb, &packet)
     }
 }
 

@@ -74,7 +74,7 @@ fn translate<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
     let Some(found) = found else {
         let may_hop =
             hook == Hook::Ingress && onward::may_be(skb) && outer.destination == inner.source;
-        return if may_hop { Verdict::HopError } else { unmatched(hook) };
+        return if may_hop { Verdict::HopError } else { unmatched::<F>(hook, outer.destination) };
     };
     let answer = FourTuple::of_entry(found);
     // SAFETY: a field of a look-up's value.
@@ -96,7 +96,8 @@ pub(crate) fn send_on<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let (says, protocol) = answered::<F>(skb);
     let key = says.key(protocol, FROM_CLIENT, client_device(skb));
     let Some(address) = hop::known::<F>(&key) else { return Verdict::ChooseHop };
-    onward::send_to::<F>(skb, F::ICMP, address).unwrap_or_else(|| unmatched(Hook::Ingress))
+    onward::send_to::<F>(skb, F::ICMP, address)
+        .unwrap_or_else(|| next(Hook::Ingress, Outcome::Untouched))
 }
 
 /// Sends an error on by the table of its Service: a router may lead errors by another node than the flow itself.
@@ -117,7 +118,7 @@ pub(crate) fn choose<F: Translate>(skb: *mut __sk_buff) -> Verdict {
             return verdict;
         }
     }
-    unmatched(Hook::Ingress)
+    next(Hook::Ingress, Outcome::Untouched)
 }
 
 /// The packet that the one that an error quotes has answered, and its protocol.

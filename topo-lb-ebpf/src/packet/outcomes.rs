@@ -2,7 +2,9 @@
 
 use topo_lb_common::packets::{Outcome, XDP};
 
+use crate::base::family::Family;
 use crate::base::maps::{PACKETS, SERVES_ALL_FRONTENDS};
+use crate::decide::frontend_filter::in_range;
 use crate::packet::verdict::Verdict;
 
 /// A tc hook: the index of its counts.
@@ -38,11 +40,12 @@ pub(crate) fn next(hook: Hook, outcome: Outcome) -> Verdict {
     Verdict::Next
 }
 
-/// Passes a packet on that has no ports, and is of no known connection. On ingress, the address alone
-/// says that it is to a Service, unless frontends can have any address.
+/// Passes a packet on that has no ports, and is of no known connection. On ingress, the destination alone
+/// says whether it is to a Service, unless frontends can have any address.
 #[inline(always)]
-pub(crate) fn unmatched(hook: Hook) -> Verdict {
-    let is_to_service = hook == Hook::Ingress && SERVES_ALL_FRONTENDS.load() == 0;
+pub(crate) fn unmatched<F: Family>(hook: Hook, destination: F::Address) -> Verdict {
+    let is_to_service =
+        hook == Hook::Ingress && SERVES_ALL_FRONTENDS.load() == 0 && in_range::<F>(destination);
     next(hook, if is_to_service { Outcome::Unknown } else { Outcome::Untouched })
 }
 

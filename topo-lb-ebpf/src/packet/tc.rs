@@ -15,7 +15,6 @@ use crate::base::access::ETHERNET;
 use crate::base::clock::now;
 use crate::base::family::{ConnectionOf, TupleOf, V4, V6};
 use crate::base::header::{Header, PacketKind};
-use crate::base::maps::SERVES_ALL_FRONTENDS;
 use crate::base::transport::{FIN, RST, SYN, Transport, ports_of, split_ports, transport};
 use crate::decide::affinity::Client;
 use crate::decide::resolve::{Resolution, Resolved, look_up};
@@ -289,8 +288,7 @@ pub(crate) fn open<F: Translate>(skb: *mut __sk_buff) -> Verdict {
         Chosen::Endpoint => Verdict::ExpectReplies,
         Chosen::Elsewhere => Verdict::ChooseSource,
         // Perhaps it is to an endpoint.
-        Chosen::Untouched if SERVES_ALL_FRONTENDS.load() != 0 => Verdict::OpenDirect,
-        Chosen::Untouched => fragment::leave(&header, hook),
+        Chosen::Untouched => Verdict::OpenDirect,
         Chosen::Limited => limited(hook),
         Chosen::Full => table_full(hook),
         Chosen::Denied => denied(hook),
