@@ -2,6 +2,7 @@
 //! device of their node, outside every cgroup that an agent serves.
 
 use std::fs;
+use std::net::{IpAddr, UdpSocket};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
@@ -20,7 +21,7 @@ use topo_lb_tests::scene::{
     play_with_machines as play,
 };
 use topo_lb_tests::traffic::Via;
-use topo_lb_tests::wait::{PATIENCE, until, until_is};
+use topo_lb_tests::wait::{PATIENCE, patient, until, until_is};
 
 /// Words of an entry of `devices`.
 const WORDS: usize = size_of::<Device>() / 8;
@@ -66,6 +67,34 @@ fn a_machine_s_traffic_keeps_its_topology() -> Result<()> {
             for to in [(pod.ipv4, 9376).into(), (pod.ipv6, 9376).into()] {
                 machine.wait_for(Via::Http, to, wanted, FOLLOWS)?;
                 machine.wait_for(Via::UdpConnected, to, wanted, FOLLOWS)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// For the endpoint, both are one flow.
+#[test]
+fn one_port_of_a_machine_asks_a_service_and_its_endpoint_directly() -> Result<()> {
+    play(|scene| {
+        scene.set_endpoints("web", &["a"])?;
+        scene.wait_for(Via::Udp, at(WEB4)?, &["a"])?;
+        let (client, a) = (scene.cluster.pod("client")?, scene.cluster.pod("a")?);
+        let own: [IpAddr; 2] = [client.ipv4.into(), client.ipv6.into()];
+        let endpoint: [IpAddr; 2] = [a.ipv4.into(), a.ipv6.into()];
+        for (place, frontend) in [WEB4, WEB6].into_iter().enumerate() {
+            let both = [at(frontend)?, (endpoint[place], 9376).into()];
+            // From even ports, the Service is asked first.
+            for port in 41_000_u16..41_008 {
+                let socket = client.netns().run(|| Ok(UdpSocket::bind((own[place], port))?))?;
+                socket.set_read_timeout(Some(patient(FOLLOWS)))?;
+                for round in 0..4 {
+                    let to = both[usize::from(port + round) % 2];
+                    socket.send_to(b"who?", to)?;
+                    let answer = socket.recv_from(&mut [0; 64]);
+                    let (_, from) = answer.with_context(|| format!("{port} to {to}, {round}"))?;
+                    ensure!(from == to, "{port}: {from} answers for {to}");
+                }
             }
         }
         Ok(())

@@ -71,7 +71,12 @@ impl Scene {
             for (index, protocol) in [(index, TCP), (index + 1, UDP)] {
                 match clients {
                     Clients::Outside | Clients::GuestsOfAll => {
-                        programs.expose(index, frontend, protocol, &[(endpoint, Locality::Node)])?;
+                        programs.expose(
+                            index,
+                            frontend,
+                            protocol,
+                            &[(endpoint, Locality::Node)],
+                        )?;
                     }
                     Clients::GuestsOfClusterIps => {
                         programs.serve(index, frontend, protocol, &[endpoint])?;
@@ -301,7 +306,10 @@ fn a_direct_datagram_in_fragments_gets_another_port_too() -> Result<()> {
             let (verdict, out) = scene.run(IN, piece)?;
             let is_same = out[26..34] == piece[26..34];
             ensure!(verdict == NEXT && is_same, "{clients:?} {number}: {verdict}, {out:02x?}");
-            ensure!(number != 0 || out[34..36] != piece[34..36], "{clients:?}: the client's own port");
+            ensure!(
+                number != 0 || out[34..36] != piece[34..36],
+                "{clients:?}: the client's own port"
+            );
         }
     }
     Ok(())
