@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use etherparse::{Icmpv4Type, PacketBuilder, icmpv4};
+use etherparse::{Icmpv4Type, Icmpv6Type, PacketBuilder, icmpv4};
 use topo_lb_common::address::{TCP, UDP};
 use topo_lb_common::backend::Locality;
 use topo_lb_common::hop::{PROBE_BYTES, PROBE_HOPS, PROBE_MAGIC, PROBE_PORT, PROVED};
@@ -13,7 +13,7 @@ use topo_lb_tests::frame::{self, NODE_MAC, Tcp, VM_MAC, ip, says, wrong_checksum
 use topo_lb_tests::packets::{BACK, DROP, Hook, NEXT, Programs};
 use topo_lb_tests::requirements::kernel;
 
-use super::fragments::fragments;
+use super::fragments::{fragments, fragments6};
 use super::scene::{self, at};
 use super::source_nat::{FAMILIES, Parts, UPLINK, on_node};
 
@@ -496,37 +496,56 @@ fn every_node_chooses_alike() -> Result<()> {
     Ok(())
 }
 
+/// A router tells a frontend that its endpoint's answer is too large.
+fn too_big(is_v6: bool, answer: &[u8], frontend: SocketAddr) -> Result<Vec<u8>> {
+    let mut error = Vec::new();
+    let router = if is_v6 { "2001:db8::1" } else { "192.0.2.1" };
+    let packet = PacketBuilder::ethernet2(VM_MAC, NODE_MAC).ip(ip(router.parse()?, frontend.ip()));
+    let quote = &answer[14..14 + ip_header(is_v6) + 8];
+    if is_v6 {
+        packet.icmpv6(Icmpv6Type::PacketTooBig { mtu: 1_280 }).write(&mut error, quote)?;
+    } else {
+        let kind = icmpv4::DestUnreachableHeader::FragmentationNeeded { next_hop_mtu: 1_280 };
+        packet.icmpv4(Icmpv4Type::DestinationUnreachable(kind)).write(&mut error, quote)?;
+    }
+    Ok(arriving(error))
+}
+
+/// The length of an IP header, in bytes.
+const fn ip_header(is_v6: bool) -> usize {
+    if is_v6 { 40 } else { 20 }
+}
+
 #[test]
 fn fragments_and_icmp_errors_take_the_same_way() -> Result<()> {
     on_node(|programs| {
         scene(programs)?;
-        let (client, to) = (FAMILIES[0].client, balancer(false));
-        for fragment in fragments(client, to, 1_400).into_iter().map(arriving) {
-            expect_sent_on(programs, "a fragment", &fragment)?;
+        for Parts { client, is_v6, .. } in FAMILIES {
+            let to = balancer(is_v6);
+            let pieces =
+                if is_v6 { fragments6(client, to, 1_400, 7) } else { fragments(client, to, 1_400) };
+            for fragment in pieces.into_iter().map(arriving) {
+                expect_sent_on(programs, "a fragment", &fragment)?;
+            }
+            expect_sent_on(programs, "opens", &tcp(client, to, Tcp::Syn(999)))?;
+            let answer = tcp(to, client, Tcp::Ack);
+            let mut error = too_big(is_v6, &answer, at(to))?;
+            expect_sent_on(programs, "an error", &error)?;
+            // By another node than the flow itself. The ports that are quoted are behind two IP headers and one of
+            // ICMP.
+            let ports = 14 + 2 * ip_header(is_v6) + 8;
+            let mut elsewhere = error.clone();
+            elsewhere[ports + 3] ^= 1;
+            expect_sent_on(programs, "an error by the table", &elsewhere)?;
+            programs.know_peer(NEIGHBOUR, NODE.into())?;
+            let (verdict, _) = programs.run_on(UPLINK, Hook::ExternalIngress, &elsewhere)?;
+            ensure!(verdict == NEXT, "a node that is not proved: verdict {verdict}");
+            // About an answer of no Service.
+            programs.know_peer(NEIGHBOUR, u32::from(NODE) | PROVED)?;
+            error[ports + 1] ^= 1;
+            let (verdict, _) = programs.run_on(UPLINK, Hook::ExternalIngress, &error)?;
+            ensure!(verdict == NEXT, "an error about nothing of ours: verdict {verdict}");
         }
-        expect_sent_on(programs, "opens", &tcp(client, to, Tcp::Syn(999)))?;
-        // A router tells the frontend that the endpoint's answer is too large.
-        let answer = tcp(to, client, Tcp::Ack);
-        let too_big = icmpv4::DestUnreachableHeader::FragmentationNeeded { next_hop_mtu: 1_280 };
-        let mut error = Vec::new();
-        PacketBuilder::ethernet2(VM_MAC, NODE_MAC)
-            .ip(ip("192.0.2.1".parse()?, at(to).ip()))
-            .icmpv4(Icmpv4Type::DestinationUnreachable(too_big))
-            .write(&mut error, &answer[14..14 + 28])?;
-        let mut error = arriving(error);
-        expect_sent_on(programs, "an error", &error)?;
-        // By another node than the flow itself.
-        let mut elsewhere = error.clone();
-        elsewhere[14 + 28 + 20 + 3] ^= 1;
-        expect_sent_on(programs, "an error by the table", &elsewhere)?;
-        programs.know_peer(NEIGHBOUR, NODE.into())?;
-        let (verdict, _) = programs.run_on(UPLINK, Hook::ExternalIngress, &elsewhere)?;
-        ensure!(verdict == NEXT, "a node that is not proved: verdict {verdict}");
-        // About an answer of no Service.
-        programs.know_peer(NEIGHBOUR, u32::from(NODE) | PROVED)?;
-        error[14 + 28 + 20 + 1] ^= 1;
-        let (verdict, _) = programs.run_on(UPLINK, Hook::ExternalIngress, &error)?;
-        ensure!(verdict == NEXT, "an error about nothing of ours: verdict {verdict}");
         Ok(())
     })
 }
