@@ -3,7 +3,7 @@
 use aya_ebpf::bindings::__sk_buff;
 use topo_lb_common::address::{TCP, UDP};
 
-use crate::base::access::{ETHERNET, Packet, direct};
+use crate::base::access::{ETHERNET, Packet, direct, words};
 use crate::base::family::{V4, V6};
 use crate::base::header::Read;
 use crate::base::transport::{ACK, SYN};
@@ -31,6 +31,9 @@ pub(crate) trait FastPath: Read {
             direct::<1>(skb, ETHERNET + Self::BYTES + 12).map(|[word]| word.to_ne_bytes()[1]);
         flags.is_some_and(|flags| flags & (SYN | ACK) == SYN)
     }
+
+    /// The destination; `None` if the packet ends before it.
+    fn destination(skb: *mut __sk_buff) -> Option<Self::Address>;
 }
 
 impl FastPath for V4 {
@@ -50,6 +53,12 @@ impl FastPath for V4 {
             && total + ETHERNET <= packet.length();
         if is_plain { Some(PacketSummary { protocol, source, destination, ports }) } else { None }
     }
+
+    #[inline(always)]
+    fn destination(skb: *mut __sk_buff) -> Option<u32> {
+        let [destination] = words(skb, ETHERNET + 16)?;
+        Some(destination)
+    }
 }
 
 impl FastPath for V6 {
@@ -64,5 +73,10 @@ impl FastPath for V6 {
             && payload + Self::BYTES + ETHERNET <= packet.length();
         let (source, destination) = ([a, b, c, d], [e, f, g, h]);
         if is_plain { Some(PacketSummary { protocol, source, destination, ports }) } else { None }
+    }
+
+    #[inline(always)]
+    fn destination(skb: *mut __sk_buff) -> Option<[u32; 4]> {
+        words(skb, ETHERNET + 24)
     }
 }

@@ -6,8 +6,9 @@ use topo_lb_common::snat::is_source_port;
 
 use crate::base::family::{V4, V6};
 use crate::base::header::Read as _;
+use crate::base::maps::SERVES_ALL_FRONTENDS;
 use crate::base::transport::split_ports;
-use crate::decide::frontend_filter::may_be_frontend;
+use crate::decide::frontend_filter::{has_bit, in_range};
 use crate::decide::trace::is_on;
 use crate::packet::collision;
 use crate::packet::note;
@@ -178,6 +179,17 @@ fn note_state<F: Steps>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
 /// Recognises most packets that are not to a Service.
 #[inline(always)]
 fn filter<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Filtered {
+    // Clients outside are served with all frontends alone. The summary is read twice in the code, as it would be
+    // on the stack while the range is looked up.
+    if clients == Clients::Guests && SERVES_ALL_FRONTENDS.load() == 0 {
+        if F::destination(skb).is_some_and(in_range::<F>) {
+            return Filtered::Service;
+        }
+        return match F::summary(skb) {
+            Some(packet) => collision::filter::<F>(skb, &packet),
+            None => Filtered::Service,
+        };
+    }
     let Some(packet) = F::summary(skb) else { return Filtered::Service };
     let (destination, (_, port)) = (packet.destination, split_ports(packet.ports));
     let is_reply = || {
@@ -187,7 +199,7 @@ fn filter<F: Translate + Steps>(skb: *mut __sk_buff, clients: Clients) -> Filter
     };
     if clients == Clients::Outside && probe::may_be(&packet) {
         Filtered::Probe
-    } else if may_be_frontend::<F>(destination, port) || is_reply() {
+    } else if has_bit::<F>(destination, port) || is_reply() {
         Filtered::Service
     } else {
         collision::filter::<F>(skb, &packet)
