@@ -7,58 +7,28 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::emulator::Emulator;
-use crate::architecture::Architecture;
+use super::variants::Variant;
 use crate::process::to_log;
 use crate::workspace::Workspace;
 
 /// A virtual machine to boot.
 #[derive(Clone, Debug)]
 pub(super) struct Machine<'a> {
-    pub(super) architecture: Architecture,
-    pub(super) cores: Cores,
+    pub(super) variant: &'static Variant,
     pub(super) emulator: &'a Emulator,
     pub(super) image: &'a Path,
     pub(super) initramfs: PathBuf,
     pub(super) log: PathBuf,
-}
-
-/// The processors of a virtual machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cores {
-    /// One, on which the kernel preempts tasks also inside programs: a program then sees what others
-    /// write while it waits, and a grace period must not count on other processors.
-    OnePreempted,
-    /// Two.
-    Two,
-}
-
-impl Cores {
-    /// QEMU's `-smp`.
-    const fn count(self) -> &'static str {
-        match self {
-            Self::OnePreempted => "1",
-            Self::Two => "2",
-        }
-    }
-
-    /// What the kernel's command line needs (`PREEMPT_DYNAMIC`).
-    const fn command_line(self) -> &'static str {
-        match self {
-            Self::OnePreempted => " preempt=full",
-            Self::Two => "",
-        }
-    }
+    /// How long it may run.
+    pub(super) limit: Duration,
 }
 
 /// Reasons:
 /// * `tcg`: most machines that run tests have no KVM, and with KVM inside another virtual machine a guest
 ///   may stall. One thread: two were no faster on two cores, and their times varied more.
-/// * 3 GiB are enough for the initramfs, packed and unpacked, and for an agent's maps.
 const ARGUMENTS: &[&str] = &[
     "-accel",
     "tcg,thread=single",
-    "-m",
-    "3G",
     "-nodefaults",
     "-nographic",
     "-serial",
@@ -85,20 +55,20 @@ impl Machine<'_> {
     pub(super) fn run(
         &self,
         workspace: &Workspace,
-        limit: Duration,
         hear: impl FnMut(&str),
     ) -> Result<()> {
-        to_log(&mut self.command(workspace), &self.log, Some(limit), hear)
+        to_log(&mut self.command(workspace), &self.log, Some(self.limit), hear)
     }
 
     /// The command that boots it.
     pub(super) fn command(&self, workspace: &Workspace) -> Command {
+        let Variant { line, flags, cores, memory, .. } = self.variant;
+        let architecture = line.architecture();
         let mut command = self.emulator.command(workspace);
-        command.args(self.architecture.machine()).args(ARGUMENTS).args(CARDS);
-        command.args(["-smp", self.cores.count()]);
+        command.args(architecture.machine()).args(ARGUMENTS).args(CARDS);
+        command.args(["-smp", &cores.to_string(), "-m", &format!("{memory}G")]);
         command.arg("-kernel").arg(self.image).arg("-initrd").arg(&self.initramfs);
-        let append = format!("{}{}", self.architecture.command_line(), self.cores.command_line());
-        command.args(["-append", &append]);
+        command.args(["-append", &format!("{} {flags}", architecture.command_line())]);
         command
     }
 }
