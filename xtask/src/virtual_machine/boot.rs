@@ -26,15 +26,8 @@ pub(super) struct Machine<'a> {
 /// Reasons:
 /// * `tcg`: most machines that run tests have no KVM, and with KVM inside another virtual machine a guest
 ///   may stall. One thread: two were no faster on two cores, and their times varied more.
-const ARGUMENTS: &[&str] = &[
-    "-accel",
-    "tcg,thread=single",
-    "-nodefaults",
-    "-nographic",
-    "-serial",
-    "stdio",
-    "-no-reboot",
-];
+const ARGUMENTS: &[&str] =
+    &["-accel", "tcg,thread=single", "-nodefaults", "-nographic", "-serial", "stdio", "-no-reboot"];
 
 /// Two cards of virtio_net that are connected to each other, for the suite `virtio`. Their addresses are those that it
 /// looks for. QEMU's hub has one pair of queues, and offers neither checksums nor segmentation.
@@ -52,11 +45,7 @@ const CARDS: &[&str] = &[
 impl Machine<'_> {
     /// Boots the machine, and waits until it ends. Its output goes to the log; `hear` regularly
     /// gets the last line. Read the log for the tests' results: after a panic this succeeds, too.
-    pub(super) fn run(
-        &self,
-        workspace: &Workspace,
-        hear: impl FnMut(&str),
-    ) -> Result<()> {
+    pub(super) fn run(&self, workspace: &Workspace, hear: impl FnMut(&str)) -> Result<()> {
         to_log(&mut self.command(workspace), &self.log, Some(self.limit), hear)
     }
 

@@ -152,7 +152,10 @@ const PARTS: [&str; 3] = [IMAGE, "linux-binary-", "linux-modules-"];
 fn parts(shown: &str) -> Vec<String> {
     let depends = shown.lines().find_map(|line| line.strip_prefix("Depends: ")).unwrap_or_default();
     let names = depends.split([',', '|']).filter_map(|name| name.split_whitespace().next());
-    names.filter(|name| PARTS.iter().any(|part| name.starts_with(part))).map(str::to_owned).collect()
+    names
+        .filter(|name| PARTS.iter().any(|part| name.starts_with(part)))
+        .map(str::to_owned)
+        .collect()
 }
 
 fn unpacked(root: &Path) -> Result<DebianKernel> {

@@ -315,7 +315,10 @@ fn boot(workspace: &Workspace, machines: &[(Machine<'_>, Verdict)], anew: bool) 
     };
     let mut ends: Vec<_> = thread::scope(|scope| {
         let threads: Vec<_> = (0..LANES).map(|_| scope.spawn(lane)).collect();
-        threads.into_iter().flat_map(|it| it.join().unwrap_or_else(|it| resume_unwind(it))).collect()
+        threads
+            .into_iter()
+            .flat_map(|it| it.join().unwrap_or_else(|it| resume_unwind(it)))
+            .collect()
     });
     ends.sort_by_key(|(place, _)| *place);
     let ends: Vec<_> = ends.into_iter().map(|(_, end)| end).collect();

@@ -82,6 +82,7 @@ const WITHOUT_AGENT: [&str; 1] = [VERIFIER];
 /// In the order of execution. `tc_packets` is last: its old connections need some uptime.
 pub(super) const SUITES: [Suite; 13] = [
     Suite { name: VERIFIER, short: &[], skipped: &[], has_mptcp: false },
+    Suite { name: BOOTS, short: &[], skipped: &[], has_mptcp: false },
     Suite { name: "records", short: &[], skipped: &[], has_mptcp: false },
     Suite {
         name: "connect",
@@ -117,7 +118,6 @@ pub(super) const SUITES: [Suite; 13] = [
         ],
         has_mptcp: true,
     },
-    Suite { name: BOOTS, short: &[], skipped: &[], has_mptcp: false },
     Suite { name: "try_out", short: &[], skipped: &[], has_mptcp: false },
     Suite { name: IN_GUESTS, short: &[], skipped: &[], has_mptcp: false },
     // These kernels do not order programs: the agent must report which one decides.

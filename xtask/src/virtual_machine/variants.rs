@@ -56,7 +56,13 @@ const PLAIN: Variant = Variant {
 };
 
 /// The suites of a variant.
-const FAST: &[&str] = &["verifier", "records", "connect", "datagram", "tc_traffic", "boots"];
+const FAST: &[&str] = &["boots", "connect", "datagram", "tc_traffic"];
+
+/// Those where tasks and grace periods take turns otherwise.
+const SCHEDULED: &[&str] = &["boots", "records", "connect", "datagram", "tc_traffic"];
+
+/// Those of a kernel with a verifier of its own.
+const NEWER: &[&str] = &["verifier", "boots", "records", "connect", "datagram", "tc_traffic"];
 
 /// A variant of 6.12, of which `topo-lb check` says no more than `ok`.
 const VARIANT: Variant = Variant { limited: Some(""), suites: FAST, ..PLAIN };
@@ -72,8 +78,8 @@ pub(crate) const ALL: &[Variant] = &[
     // grace period must not count on other processors.
     Variant { name: "6.12", flags: "preempt=full", cores: 1, ..PLAIN },
     Variant { name: "arm64", line: Line::Arm64, ..PLAIN },
-    Variant { name: "backports", line: Line::Backports, ..VARIANT },
-    Variant { name: "sid", line: Line::Sid, ..VARIANT },
+    Variant { name: "backports", line: Line::Backports, suites: NEWER, ..VARIANT },
+    Variant { name: "sid", line: Line::Sid, suites: NEWER, ..VARIANT },
     // A stand-in: the verifier of this kernel still has its BTF.
     Variant {
         name: "no-btf",
@@ -105,11 +111,31 @@ pub(crate) const ALL: &[Variant] = &[
         limited: OF_5_10,
         ..VARIANT
     },
+    // From the first class of net_cls on, every new socket counts as one of the root of version 2.
+    Variant {
+        name: "net-cls-5.10",
+        line: Line::V5_10,
+        cgroups: Cgroups::Beside,
+        writes: &[("/sys/fs/cgroup/net_cls,net_prio/class/net_cls.classid", "1048577")],
+        limited: OF_5_10,
+        ..VARIANT
+    },
     Variant { name: "cgroup-namespace", cgroups: Cgroups::Nested, ..VARIANT },
-    Variant { name: "real-time", line: Line::RealTime, ..VARIANT },
-    Variant { name: "nohz-full", flags: "nohz_full=1 isolcpus=1 rcu_nocbs=1", ..VARIANT },
+    Variant { name: "real-time", line: Line::RealTime, suites: SCHEDULED, ..VARIANT },
+    Variant {
+        name: "nohz-full",
+        flags: "nohz_full=1 isolcpus=1 rcu_nocbs=1",
+        suites: SCHEDULED,
+        ..VARIANT
+    },
     Variant { name: "64-cpus", cores: 64, memory: 8, suites: &["boots", "connect"], ..VARIANT },
+    Variant { name: "overlays-5.10", line: Line::V5_10, ..NETWORKS },
+    Variant { name: "overlays-6.1", line: Line::V6_1, ..NETWORKS },
+    Variant { name: "overlays-6.12", ..NETWORKS },
 ];
+
+/// Tunnels and IPsec, on kernels on which they are not part of what every run boots.
+const NETWORKS: Variant = Variant { suites: &["overlays"], ..PLAIN };
 
 /// Constants in programs are hidden from their writers, also from root.
 const HARDENED: &[(&str, &str)] = &[("/proc/sys/net/core/bpf_jit_harden", "2")];

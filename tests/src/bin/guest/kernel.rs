@@ -34,7 +34,8 @@ pub(crate) fn enter_cgroup_namespace(cgroup: &Path) -> Result<()> {
     fs::create_dir_all(cgroup)?;
     fs::write(cgroup.join("cgroup.procs"), "0")?;
     // SAFETY: this process has one thread, and shares its cgroup namespace with no code that relies on it.
-    unsafe { unshare_unsafe(UnshareFlags::NEWCGROUP) }.context("cannot leave a cgroup namespace")?;
+    unsafe { unshare_unsafe(UnshareFlags::NEWCGROUP) }
+        .context("cannot leave a cgroup namespace")?;
     unmount(CGROUPS, UnmountFlags::empty()).context("cannot unmount the cgroups")?;
     mount("cgroup2", CGROUPS, "cgroup2", MountFlags::empty(), None).context("cannot mount them")
 }
