@@ -146,7 +146,7 @@ fn download(workspace: &Workspace, line: Line, room: &Path) -> Result<PathBuf> {
 const IMAGE: &str = "linux-image-";
 
 /// How the names of packages with what a kernel consists of begin.
-const PARTS: [&str; 3] = [IMAGE, "linux-binary-", "linux-modules-"];
+const PARTS: [&str; 4] = [IMAGE, "linux-base-", "linux-binary-", "linux-modules-"];
 
 /// The packages with a kernel's parts, from `apt-cache show` of one that depends on them.
 fn parts(shown: &str) -> Vec<String> {
@@ -159,23 +159,18 @@ fn parts(shown: &str) -> Vec<String> {
 }
 
 fn unpacked(root: &Path) -> Result<DebianKernel> {
-    let image = find(&root.join("boot"), "vmlinuz-")?;
-    let name = image.file_name().unwrap_or_default().to_string_lossy();
-    let release = name.trim_start_matches("vmlinuz-").to_owned();
     // Debian 13 has merged /lib into /usr/lib.
-    let places = ["lib/modules", "usr/lib/modules"].map(|place| root.join(place).join(&release));
-    let modules = places.into_iter().find(|place| place.is_dir());
-    let modules = modules.with_context(|| format!("it has no modules for {release}"))?;
+    let places = ["lib/modules", "usr/lib/modules"].map(|place| root.join(place));
+    let folder = places.into_iter().find(|place| place.is_dir()).context("it has no modules")?;
+    let mut found = debian::entries(&folder)?;
+    ensure!(found.len() == 1, "{} kernels in {}", found.len(), folder.display());
+    let modules = found.pop().context("one kernel")?;
+    let release = modules.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    // Since 7.0 the kernel is beside its modules.
+    let images = [root.join("boot").join(format!("vmlinuz-{release}")), modules.join("vmlinuz")];
+    let image = images.into_iter().find(|path| path.is_file());
+    let image = image.with_context(|| format!("it has no kernel {release}"))?;
     Ok(DebianKernel { release, image, modules })
-}
-
-fn find(folder: &Path, start: &str) -> Result<PathBuf> {
-    let mut found = debian::entries(folder)?;
-    found.retain(|path| {
-        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(start))
-    });
-    ensure!(found.len() == 1, "{} files in {} begin with {start}", found.len(), folder.display());
-    found.pop().context("one file")
 }
 
 #[cfg(test)]
@@ -191,7 +186,8 @@ mod tests {
         let split = "Package: linux-image-7.2-cloud-amd64\nDepends: dracut | initramfs-tools (>= 0.120), \
                      linux-base-7.2-cloud-amd64 (= 7.2), linux-binary-7.2-cloud-amd64 (= 7.2), \
                      linux-modules-7.2-cloud-amd64 (= 7.2)\n";
-        let names = ["linux-binary-7.2-cloud-amd64", "linux-modules-7.2-cloud-amd64"];
+        let names =
+            ["base", "binary", "modules"].map(|part| format!("linux-{part}-7.2-cloud-amd64"));
         assert_eq!(parts(split), names);
         assert!(parts("Package: x\nDepends: libc6 (>= 2), y\n").is_empty());
         assert!(parts("").is_empty());
@@ -209,5 +205,7 @@ mod tests {
         let kernel = unpacked(root).unwrap();
         assert_eq!(kernel.release, "6.12.1-cloud-amd64");
         assert!(kernel.modules.ends_with("usr/lib/modules/6.12.1-cloud-amd64"));
+        fs::rename(kernel.image, kernel.modules.join("vmlinuz")).unwrap();
+        assert!(unpacked(root).unwrap().image.starts_with(kernel.modules));
     }
 }
