@@ -13,7 +13,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::permit::permit;
 use crate::process::{fed, printed};
-use crate::requirements;
+use crate::requirements::{self, has_ipv6};
 
 /// The folder of named network namespaces, as iproute2 has it.
 pub const FOLDER: &str = "/run/netns";
@@ -54,12 +54,15 @@ impl NetNs {
         &self.path
     }
 
-    /// Runs lines of `ip` inside, with one process.
+    /// Runs lines of `ip` inside, with one process. Leaves out those of IPv6 where the kernel has none.
     ///
     /// # Errors
     /// `ip` refuses a line; the error quotes it.
     pub fn ip(&self, lines: &[String]) -> Result<()> {
-        self.run(|| batch(lines))
+        // Every IPv6 address of a lab has two colons together, and no Ethernet address has.
+        let known = lines.iter().filter(|line| has_ipv6() || !line.contains("::"));
+        let known: Vec<_> = known.cloned().collect();
+        self.run(|| batch(&known))
             .with_context(|| format!("cannot configure network namespace {}", self.path.display()))
     }
 
@@ -87,13 +90,15 @@ impl NetNs {
         })
     }
 
-    /// Writes kernel parameters below `/proc/sys/net` in the namespace.
+    /// Writes kernel parameters below `/proc/sys/net` in the namespace. Leaves out those of IPv6 where the kernel has
+    /// none.
     ///
     /// # Errors
     /// The kernel has no such parameter, or refuses the value.
     pub fn set(&self, parameters: &[(&str, &str)]) -> Result<()> {
         self.run(|| {
-            for (name, value) in parameters {
+            let known = |name: &str| has_ipv6() || !name.starts_with("ipv6/");
+            for (name, value) in parameters.iter().filter(|(name, _)| known(name)) {
                 let path = Path::new("/proc/sys/net").join(name);
                 fs::write(&path, value)?;
             }

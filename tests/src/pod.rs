@@ -9,7 +9,7 @@ use crate::cgroup::Cgroup;
 use crate::client::Client;
 use crate::netns::NetNs;
 use crate::process::{Running, enter, spawn_in};
-use crate::requirements;
+use crate::requirements::{self, has_ipv6};
 
 /// The port that pods serve, as in the OpenYurt tutorial.
 pub const PORT: u16 = 9376;
@@ -92,7 +92,11 @@ impl Pod {
 }
 
 fn everywhere(port: u16) -> SocketAddr {
-    SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))
+    if has_ipv6() {
+        SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))
+    } else {
+        SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))
+    }
 }
 
 /// Starts a server `name` in a network namespace and a cgroup, and waits until it listens.
@@ -105,7 +109,7 @@ pub(crate) fn serve(
 ) -> Result<Running> {
     let mut command = Command::new(requirements::pod()?);
     command.args(["serve", "--name", name]).args(flags);
-    for address in listen {
+    for address in listen.iter().filter(|it| it.is_ipv4() || has_ipv6()) {
         command.arg("--listen").arg(address.to_string());
     }
     let mut server = spawn_in(command, netns, cgroup)?;

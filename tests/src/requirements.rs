@@ -39,6 +39,12 @@ pub fn kernel() -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
+/// Whether the kernel has IPv6: it may have been booted with `ipv6.disable=1`.
+#[must_use]
+pub fn has_ipv6() -> bool {
+    Path::new("/proc/net/if_inet6").exists()
+}
+
 /// Whether open TCP connections are counted here: since Linux 5.12. Some hosted kernels refuse the iterators
 /// for it. Then `cargo xtask test` says what was not checked here; Debian's kernels take them.
 #[must_use]

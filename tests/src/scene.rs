@@ -31,7 +31,7 @@ use crate::manifest::{self, Manifests, Port, endpoint, service, slice};
 use crate::node::NodePlan;
 use crate::pod::Pod;
 use crate::process::{Running, printed};
-use crate::requirements;
+use crate::requirements::{self, has_ipv6};
 use crate::traffic::Via;
 use crate::wait::until;
 
@@ -204,9 +204,17 @@ pub fn mapped(address: &str) -> Result<SocketAddr> {
     Ok(SocketAddr::from((address.to_ipv6_mapped(), 80)))
 }
 
-/// `web` and `echo`, for each kind of socket: IPv4, IPv6, and IPv4 by an IPv6 socket.
-pub fn pairs() -> Result<[(SocketAddr, SocketAddr); 3]> {
-    Ok([(at(WEB4)?, at(ECHO4)?), (at(WEB6)?, at(ECHO6)?), (mapped(WEB4)?, mapped(ECHO4)?)])
+/// Those of these addresses that sockets of this kernel take.
+#[must_use]
+pub fn known<const N: usize>(all: [SocketAddr; N]) -> Vec<SocketAddr> {
+    all.into_iter().filter(|it| it.is_ipv4() || has_ipv6()).collect()
+}
+
+/// `web` and `echo`, for each kind of socket of this kernel: IPv4, IPv6, and IPv4 by an IPv6 socket.
+pub fn pairs() -> Result<Vec<(SocketAddr, SocketAddr)>> {
+    let web = known([at(WEB4)?, at(WEB6)?, mapped(WEB4)?]);
+    let echo = known([at(ECHO4)?, at(ECHO6)?, mapped(ECHO4)?]);
+    Ok(web.into_iter().zip(echo).collect())
 }
 
 impl Scene<'_> {

@@ -9,6 +9,7 @@ use anyhow::Result;
 use crate::netns::NetNs;
 use crate::node::{Node, NodePlan};
 use crate::pod::Pod;
+use crate::requirements::has_ipv6;
 use crate::wait::{PATIENCE, patient, until};
 
 /// The pods' router: the node's end of their veth pairs.
@@ -183,7 +184,8 @@ fn set_up_pod(pod: &Pod, number: u8, host: u8) -> Result<()> {
 /// Waits until packets pass both ways: the kernel brings links up later, and loses earlier packets.
 fn wait_for_links(pod: &Pod) -> Result<()> {
     pod.netns.run(|| {
-        for address in [IpAddr::from(node4(FABRIC)), IpAddr::from(node6(FABRIC))] {
+        let ipv6 = has_ipv6().then(|| IpAddr::from(node6(FABRIC)));
+        for address in [IpAddr::from(node4(FABRIC))].into_iter().chain(ipv6) {
             until(&format!("a way from pod {} to {address}", pod.name), PATIENCE, || {
                 // Nothing listens there; a refusal shows that packets pass both ways.
                 let to = SocketAddr::from((address, 1));

@@ -13,7 +13,7 @@ use crate::process::caught;
 use crate::progress::{self, clock};
 use crate::stage::{self, Stage};
 use crate::summary::{Outcome, Row, table};
-use crate::virtual_machine::{Asked, Counting, Line};
+use crate::virtual_machine::{ALL, Asked, Counting, VARIANTS, Variant};
 use crate::workspace::Workspace;
 
 /// Runs every check and every test, and stops at the first failure.
@@ -30,12 +30,14 @@ Examples:
   cargo xtask test --only format --only clippy
   cargo xtask test --strict        fails if anything cannot be checked here
   cargo xtask test --kernel 5.10,6.12     all tests of the datapath on two kernels
-  cargo xtask test --kernel arm64         the same on an emulated 64-bit ARM")]
+  cargo xtask test --kernel arm64         the same on an emulated 64-bit ARM
+  cargo xtask test --kernel no-ipv6       short suites on a kernel without IPv6; variants: all such")]
 pub(crate) struct Args {
     /// Run only the suites, on these kernels: `host` is the lab on this machine's kernel; 5.10, 6.1,
-    /// 6.12 and arm64 are Debian's, with all tests of the datapath
-    #[arg(long, value_delimiter = ',', value_parser = kernel)]
-    kernel: Vec<Option<Line>>,
+    /// 6.12 and arm64 are Debian's, with all tests of the datapath; others are variants of these, with short
+    /// suites, and `variants` is all of those
+    #[arg(long, value_delimiter = ',', value_parser = kernels)]
+    kernel: Vec<Kernels>,
     /// Write what the kernels' verifiers count to tests/verifier.tsv, instead of comparing
     #[arg(long)]
     bless: bool,
@@ -48,12 +50,21 @@ pub(crate) struct Args {
     strict: bool,
 }
 
-/// Parses a kernel: `None` is this machine's own.
-fn kernel(text: &str) -> Result<Option<Line>, &'static str> {
-    match Line::ALL.into_iter().find(|line| line.name() == text) {
-        None if text != "host" => Err("the kernels are host, 5.10, 6.1, 6.12 and arm64"),
-        line => Ok(line),
+/// What a name of kernels stands for: the machines to boot; none: this machine's own kernel.
+type Kernels = Vec<&'static Variant>;
+
+/// Parses a name of kernels.
+fn kernels(text: &str) -> Result<Kernels, String> {
+    let named: Kernels = match text {
+        "host" => return Ok(Kernels::new()),
+        VARIANTS => Variant::variants().collect(),
+        name => ALL.iter().filter(|it| it.name == name).collect(),
+    };
+    if named.is_empty() {
+        let names: Vec<_> = ALL.iter().map(|it| it.name).collect();
+        return Err(format!("the kernels are host, {VARIANTS}, {}", names.join(", ")));
     }
+    Ok(named)
 }
 
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
@@ -61,11 +72,11 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let counting = if args.bless { Counting::Keep } else { Counting::Compare };
     let begun = Instant::now();
     progress::headline("set-up");
-    let lines: Vec<Line> = args.kernel.iter().flatten().copied().collect();
+    let variants = args.kernel.concat();
     let needs: BTreeSet<Need> = stages.iter().flat_map(|it| it.needs()).copied().collect();
     // A stage that is named runs, also if nothing has changed.
     let anew = args.bless || !args.only.is_empty() || !args.kernel.is_empty();
-    let asked = Asked { lines: &lines, counting, anew };
+    let asked = Asked { variants: &variants, counting, anew };
     let machine = install::ready(workspace, &needs)?;
     let elapsed = begun.elapsed();
     progress::note(&format!("ready after {}", clock(elapsed)));
@@ -140,8 +151,8 @@ fn title(together: &[Stage]) -> String {
 }
 
 /// The stages to run, in order, with the object if one needs it. A named kernel selects its stage.
-fn selection(only: &[Stage], named: &[Option<Line>]) -> Vec<Stage> {
-    let stage = |line: &Option<Line>| line.map_or(Stage::Lab, |_| Stage::Kernels);
+fn selection(only: &[Stage], named: &[Kernels]) -> Vec<Stage> {
+    let stage = |it: &Kernels| if it.is_empty() { Stage::Lab } else { Stage::Kernels };
     let mut stages: BTreeSet<Stage> = only.iter().copied().collect();
     if stages.is_empty() {
         stages.extend(named.iter().map(stage));
@@ -175,11 +186,11 @@ mod tests {
 
     #[test]
     fn named_kernels_stand_for_what_runs_on_them() {
-        let [old, new, host] = ["5.10", "6.12", "host"].map(|name| kernel(name).unwrap());
-        assert!(kernel("6.2").is_err());
-        assert_eq!(selection(&[], &[new, old]), [Stage::Object, Stage::Kernels]);
+        let [old, new, host] = ["5.10", "6.12", "host"].map(|name| kernels(name).unwrap());
+        assert!(kernels("6.2").is_err());
+        assert_eq!(selection(&[], &[new, old.clone()]), [Stage::Object, Stage::Kernels]);
         let both = [Stage::Object, Stage::Lab, Stage::Kernels];
-        assert_eq!(selection(&[], &[old, host]), both);
+        assert_eq!(selection(&[], &[old.clone(), host]), both);
         assert_eq!(selection(&[Stage::Deny], &[old]), [Stage::Deny]);
     }
 

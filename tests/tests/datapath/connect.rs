@@ -9,7 +9,7 @@ use topo_lb_tests::netns::NetNs;
 use topo_lb_tests::requirements::kernel;
 use topo_lb_tests::scene::{
     ALL, ECHO4, EMPTY4, EMPTY6, FOLLOWS, HERE, NOBODY4, NOBODY6, Scene, WEB4, WEB6, at, idle,
-    mapped, play, prepared,
+    known, mapped, play, prepared,
 };
 use topo_lb_tests::traffic::{Step, Via, refusal};
 use topo_lb_tests::wait::until_is;
@@ -20,7 +20,7 @@ const CONNECTED: [Via; 2] = [Via::Http, Via::UdpConnected];
 fn every_endpoint_answers_and_the_peer_is_the_service() -> Result<()> {
     play(|scene| {
         for via in CONNECTED {
-            for to in [at(WEB4)?, at(WEB6)?, mapped(WEB4)?] {
+            for to in known([at(WEB4)?, at(WEB6)?, mapped(WEB4)?]) {
                 scene.expect(via, to, &ALL)?;
             }
         }
@@ -34,7 +34,7 @@ const MPTCP_PEERS: (u32, u32) = (5, 19);
 #[test]
 fn an_mptcp_socket_is_a_tcp_client() -> Result<()> {
     play(|scene| {
-        for to in [at(WEB4)?, at(WEB6)?, mapped(WEB4)?] {
+        for to in known([at(WEB4)?, at(WEB6)?, mapped(WEB4)?]) {
             let tally = scene.client.expect_of_any_peer(Via::HttpMptcp, to, &ALL)?;
             let is_service = tally.peers.iter().eq([&to]);
             ensure!(is_service || kernel() < MPTCP_PEERS, "{to}: {:?}", tally.peers);
@@ -105,7 +105,7 @@ fn the_peer_of_a_tcp_socket_is_the_endpoint_where_that_is_asked_for() -> Result<
 
 /// Calls a Service without endpoints, and checks that every request is refused.
 fn expect_refusals(scene: &mut Scene<'_>, via: Via) -> Result<()> {
-    for to in [at(EMPTY4)?, at(EMPTY6)?, mapped(EMPTY4)?] {
+    for to in known([at(EMPTY4)?, at(EMPTY6)?, mapped(EMPTY4)?]) {
         let tally = scene.client.call(via, to, 100)?;
         ensure!(tally.failures.len() == 1, "{via:?} to {to}: {tally}");
         let (failure, count) = tally.failures[0];

@@ -3,6 +3,7 @@
 //! Each module is a suite: `cargo xtask test` runs them one by one, in lanes.
 
 mod accounting;
+mod boots;
 mod connect;
 mod datagram;
 mod foreign;

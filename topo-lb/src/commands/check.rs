@@ -17,6 +17,7 @@ use serde::Serialize;
 use self::devices::DEVICES;
 use topo_lb_agent::serve::Listen;
 use topo_lb_kernel::datapath::attach::mode;
+use topo_lb_kernel::datapath::host::btf;
 use topo_lb_kernel::datapath::host::capability;
 use topo_lb_kernel::datapath::host::conntrack::Conntrack;
 use topo_lb_kernel::datapath::host::feature::{self, FeatureGroup, GROUPS, kernel_release};
@@ -103,8 +104,15 @@ pub fn run(options: &Options) -> Report {
     memlock::lift_limit();
     let capabilities = capabilities();
     let may_load = capabilities.status == Status::Ok;
-    let mut findings = vec![kernel(), btf(), capabilities];
-    findings.extend(GROUPS.map(|group| features_finding(group, may_load)));
+    let btf = btf();
+    let groups = GROUPS.map(|group| match btf.status {
+        Status::Limited if OF_BTF.contains(&group.name) => {
+            Finding::skipped(group.name, "missing BTF")
+        }
+        _ => features_finding(group, may_load),
+    });
+    let mut findings = vec![kernel(), btf, capabilities];
+    findings.extend(groups);
     findings.push(sockets(&options.cgroup_root));
     if may_load {
         findings.push(masquerading());
@@ -165,22 +173,38 @@ impl Finding {
     }
 }
 
+/// The kernel's IPv6 addresses (net/ipv6/addrconf.c); absent after a boot with `ipv6.disable=1`.
+const IPV6: &str = "/proc/net/if_inet6";
+
+const BTF: &str = "BTF";
+
+/// The groups of features that are no use without [`BTF`], whatever else of them is there.
+const OF_BTF: [&str; 3] = ["accounting", "walk", "guards"];
+
 const PRECEDENCE: &str = "precedence";
 const SELF_PROBE: &str = "self-probe";
 
 fn kernel() -> Finding {
-    Finding::ok("kernel", format!("Linux {}", kernel_release()))
+    let release = format!("Linux {}", kernel_release());
+    match Path::new(IPV6).exists() {
+        true => Finding::ok("kernel", release),
+        false => Finding::ok(
+            "kernel",
+            format!("{release}; it has no IPv6, so Services are served at IPv4 addresses alone"),
+        ),
+    }
 }
 
+/// Whether user space and programs get the layout of the kernel's structures.
 fn btf() -> Finding {
-    const KERNEL: &str = "/sys/kernel/btf/vmlinux";
-    if Path::new(KERNEL).exists() {
-        return Finding::ok("BTF", KERNEL);
+    let path = btf::KERNEL;
+    if Path::new(path).exists() {
+        return Finding::ok(BTF, path);
     }
     Finding::limited(
-        "BTF",
-        "the kernel carries no BTF of its own (CONFIG_DEBUG_INFO_BTF): helpers that hand out its \
-         structures are missing",
+        BTF,
+        "the kernel carries no BTF of its own (CONFIG_DEBUG_INFO_BTF): what TCP connections to Services move is \
+         not counted, and while node ports are served, a socket of IPv6 alone cannot bind a node port of IPv4",
     )
 }
 
@@ -358,6 +382,11 @@ pub fn table(report: &Report, colour: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_takes_btf_is_among_the_groups_of_features() {
+        assert!(OF_BTF.iter().all(|name| GROUPS.iter().any(|group| group.name == *name)));
+    }
 
     #[test]
     fn a_remedy_stands_below_what_failed_and_colours_are_only_where_they_are_asked_for() {

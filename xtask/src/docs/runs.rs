@@ -1,9 +1,11 @@
-//! What the page about compatibility says was *run*: each suite and each test that it names is there.
+//! What the page about compatibility says was *run*: each suite, each test and each machine that it names is there.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use regex::Regex;
+
+use crate::virtual_machine::ALL;
 
 /// What is after *run* in a cell, and after a further mark no more.
 static RUN: LazyLock<Regex> =
@@ -15,6 +17,9 @@ static TEST: LazyLock<Regex> =
 static SUITES: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"suites? (`\w+`(?:(?:, | and )`\w+`)*)").expect("a constant expression")
 });
+/// The machines of `cargo xtask test --kernel a,b`.
+static KERNELS: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"--kernel ([\w.,-]+)").expect("a constant expression"));
 
 /// A sentence for each name that no suite has. `suites`: their sources without white space.
 pub(super) fn faults(page: &str, suites: &BTreeMap<String, String>) -> Vec<String> {
@@ -30,6 +35,10 @@ pub(super) fn faults(page: &str, suites: &BTreeMap<String, String>) -> Vec<Strin
                 names.filter(|it| !has_suite(it, suites)).for_each(|name| {
                     fault(&format!("there is no suite {name}"));
                 });
+            }
+            for named in KERNELS.captures_iter(&run[1]) {
+                let names = named[1].split(',').filter(|it| ALL.iter().all(|one| one.name != *it));
+                names.for_each(|name| fault(&format!("there is no kernel {name}")));
             }
             for test in TEST.captures_iter(&run[1]) {
                 if !has_test(&test[1], suites) {
@@ -84,6 +93,8 @@ mod tests {
             ("*run*: `neighbours::cni::gone`", "there is no test neighbours::cni::gone"),
             ("*run*: `neighbours::gone::ptp`", "there is no test neighbours::gone::ptp"),
             ("*run*: `gone::ptp`", "there is no test gone::ptp"),
+            ("*run*: `cargo xtask test --kernel 5.10,no-ipv6`", ""),
+            ("*run*: `cargo xtask test --kernel 5.10,gone`", "there is no kernel gone"),
             ("*read*: `gone::ptp`, suite `gone`", ""),
             ("*run*: suite `dns`; the rest *unknown*: `gone::ptp`", ""),
         ] {

@@ -7,64 +7,27 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::emulator::Emulator;
-use crate::architecture::Architecture;
+use super::variants::Variant;
 use crate::process::to_log;
 use crate::workspace::Workspace;
 
 /// A virtual machine to boot.
 #[derive(Clone, Debug)]
 pub(super) struct Machine<'a> {
-    pub(super) architecture: Architecture,
-    pub(super) cores: Cores,
+    pub(super) variant: &'static Variant,
     pub(super) emulator: &'a Emulator,
     pub(super) image: &'a Path,
     pub(super) initramfs: PathBuf,
     pub(super) log: PathBuf,
-}
-
-/// The processors of a virtual machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cores {
-    /// One, on which the kernel preempts tasks also inside programs: a program then sees what others
-    /// write while it waits, and a grace period must not count on other processors.
-    OnePreempted,
-    /// Two.
-    Two,
-}
-
-impl Cores {
-    /// QEMU's `-smp`.
-    const fn count(self) -> &'static str {
-        match self {
-            Self::OnePreempted => "1",
-            Self::Two => "2",
-        }
-    }
-
-    /// What the kernel's command line needs (`PREEMPT_DYNAMIC`).
-    const fn command_line(self) -> &'static str {
-        match self {
-            Self::OnePreempted => " preempt=full",
-            Self::Two => "",
-        }
-    }
+    /// How long it may run.
+    pub(super) limit: Duration,
 }
 
 /// Reasons:
 /// * `tcg`: most machines that run tests have no KVM, and with KVM inside another virtual machine a guest
 ///   may stall. One thread: two were no faster on two cores, and their times varied more.
-/// * 3 GiB are enough for the initramfs, packed and unpacked, and for an agent's maps.
-const ARGUMENTS: &[&str] = &[
-    "-accel",
-    "tcg,thread=single",
-    "-m",
-    "3G",
-    "-nodefaults",
-    "-nographic",
-    "-serial",
-    "stdio",
-    "-no-reboot",
-];
+const ARGUMENTS: &[&str] =
+    &["-accel", "tcg,thread=single", "-nodefaults", "-nographic", "-serial", "stdio", "-no-reboot"];
 
 /// Two cards of virtio_net that are connected to each other, for the suite `virtio`. Their addresses are those that it
 /// looks for. QEMU's hub has one pair of queues, and offers neither checksums nor segmentation.
@@ -82,23 +45,19 @@ const CARDS: &[&str] = &[
 impl Machine<'_> {
     /// Boots the machine, and waits until it ends. Its output goes to the log; `hear` regularly
     /// gets the last line. Read the log for the tests' results: after a panic this succeeds, too.
-    pub(super) fn run(
-        &self,
-        workspace: &Workspace,
-        limit: Duration,
-        hear: impl FnMut(&str),
-    ) -> Result<()> {
-        to_log(&mut self.command(workspace), &self.log, Some(limit), hear)
+    pub(super) fn run(&self, workspace: &Workspace, hear: impl FnMut(&str)) -> Result<()> {
+        to_log(&mut self.command(workspace), &self.log, Some(self.limit), hear)
     }
 
     /// The command that boots it.
     pub(super) fn command(&self, workspace: &Workspace) -> Command {
+        let Variant { line, flags, cores, memory, .. } = self.variant;
+        let architecture = line.architecture();
         let mut command = self.emulator.command(workspace);
-        command.args(self.architecture.machine()).args(ARGUMENTS).args(CARDS);
-        command.args(["-smp", self.cores.count()]);
+        command.args(architecture.machine()).args(ARGUMENTS).args(CARDS);
+        command.args(["-smp", &cores.to_string(), "-m", &format!("{memory}G")]);
         command.arg("-kernel").arg(self.image).arg("-initrd").arg(&self.initramfs);
-        let append = format!("{}{}", self.architecture.command_line(), self.cores.command_line());
-        command.args(["-append", &append]);
+        command.args(["-append", &format!("{} {flags}", architecture.command_line())]);
         command
     }
 }

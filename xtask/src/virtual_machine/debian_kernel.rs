@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::boot::Cores;
 use crate::architecture::Architecture;
 use crate::cache;
 use crate::debian::{self, Archive, files_ending};
@@ -23,10 +22,16 @@ pub(crate) enum Line {
     V6_12,
     /// Debian 13's for 64-bit ARM.
     Arm64,
+    /// Debian 13's with `PREEMPT_RT`.
+    RealTime,
+    /// The newest one of Debian 13's backports.
+    Backports,
+    /// The newest one of Debian's unstable suite.
+    Sid,
 }
 
 impl Line {
-    /// All; this machine's architecture from old to new.
+    /// Those that every run boots, and whose verifiers' counts are kept; this machine's architecture from old to new.
     pub(crate) const ALL: [Self; 4] = [Self::V5_10, Self::V6_1, Self::V6_12, Self::Arm64];
     /// Those of this machine's architecture, from old to new.
     pub(super) const HERE: [Self; 3] = [Self::V5_10, Self::V6_1, Self::V6_12];
@@ -37,21 +42,24 @@ impl Line {
             Self::V6_1 => "6.1",
             Self::V6_12 => "6.12",
             Self::Arm64 => "arm64",
+            Self::RealTime => "6.12-rt",
+            Self::Backports => "backports",
+            Self::Sid => "sid",
         }
     }
 
     pub(super) const fn architecture(self) -> Architecture {
         match self {
-            Self::V5_10 | Self::V6_1 | Self::V6_12 => Architecture::X86_64,
             Self::Arm64 => Architecture::Arm64,
+            _ => Architecture::X86_64,
         }
     }
 
-    /// The processors of its machine. One line has one: grace periods differ there.
-    pub(super) const fn cores(self) -> Cores {
+    /// The flavour of its package: Debian's small one for virtual machines if there is a choice.
+    const fn flavour(self) -> &'static str {
         match self {
-            Self::V6_12 => Cores::OnePreempted,
-            Self::V5_10 | Self::V6_1 | Self::Arm64 => Cores::Two,
+            Self::RealTime => "rt",
+            _ => "cloud",
         }
     }
 
@@ -59,7 +67,9 @@ impl Line {
         match self {
             Self::V5_10 => "bullseye",
             Self::V6_1 => "bookworm",
-            Self::V6_12 | Self::Arm64 => "trixie",
+            Self::V6_12 | Self::Arm64 | Self::RealTime => "trixie",
+            Self::Backports => "trixie-backports",
+            Self::Sid => "sid",
         }
     }
 
@@ -72,7 +82,6 @@ impl Line {
 /// An unpacked kernel.
 #[derive(Debug)]
 pub(super) struct DebianKernel {
-    pub(super) line: Line,
     /// `uname -r`.
     pub(super) release: String,
     pub(super) image: PathBuf,
@@ -89,7 +98,7 @@ pub(super) fn are_obtainable(lines: &[Line]) -> bool {
 pub(super) fn ready(workspace: &Workspace, line: Line) -> Result<DebianKernel> {
     let folder = cache::folder(&line.folder())?;
     cache::make_once(&folder, |room| download(workspace, line, room))?;
-    unpacked(line, &folder)
+    unpacked(&folder)
         .with_context(|| format!("remove {}, which is no kernel, and try again", folder.display()))
 }
 
@@ -97,21 +106,34 @@ pub(super) fn ready(workspace: &Workspace, line: Line) -> Result<DebianKernel> {
 fn download(workspace: &Workspace, line: Line, room: &Path) -> Result<PathBuf> {
     let suite = line.suite();
     let architecture = line.architecture().name();
-    // Depends on the suite's newest small kernel, which is built for virtual machines.
-    let meta_package = format!("linux-image-cloud-{architecture}");
-    let sources = debian::sources(suite);
+    // Depends on the suite's newest kernel of the flavour.
+    let meta_package = format!("linux-image-{}-{architecture}", line.flavour());
+    let sources = match line {
+        // Neither has security fixes of its own.
+        Line::Backports | Line::Sid => vec![debian::source("deb", "debian", suite)],
+        _ => debian::sources(suite).into(),
+    };
     let archive = Archive::open_for(workspace, room, "kernel", &sources, architecture)?;
-    let mut show = archive.apt("apt-cache", &["--no-all-versions", "show", &meta_package]);
-    let shown = output_of(&mut show);
-    let package = shown.as_deref().and_then(image_package).with_context(|| {
+    let depends = |package: &str| {
+        let mut show = archive.apt("apt-cache", &["--no-all-versions", "show", package]);
+        output_of(&mut show).map(|shown| parts(&shown))
+    };
+    let packages_of = |package: &str| -> Option<Vec<String>> {
+        let image = depends(package)?.into_iter().find(|it| it.starts_with(IMAGE))?;
+        // Since 7.0 the image's package is empty, and depends on those of the kernel and its modules.
+        let others = depends(&image)?.into_iter().filter(|it| !it.starts_with(IMAGE));
+        Some([image.clone()].into_iter().chain(others).collect())
+    };
+    let names = packages_of(&meta_package).with_context(|| {
         format!("Debian's {suite} has no {meta_package} that depends on a kernel")
     })?;
     let packages = room.join("packages");
     fs::create_dir_all(&packages)?;
-    archive.download(&format!("{package} of Debian's {suite}"), &[package], &packages)?;
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    archive.download(&format!("{} of Debian's {suite}", names[0]), &names, &packages)?;
     let root = room.join("root");
     archive.unpack("unpacking it", &packages, &root)?;
-    // apt has verified the package; this records which one ran.
+    // apt has verified the packages; this records which ones ran.
     let files = files_ending(&packages, ".deb")?;
     let mut sum = workspace.command("sha256sum");
     sum.args(files.iter().filter_map(|path| path.file_name())).current_dir(&packages);
@@ -120,31 +142,35 @@ fn download(workspace: &Workspace, line: Line, room: &Path) -> Result<PathBuf> {
     Ok(root)
 }
 
-/// The kernel package's name, from `apt-cache show` of the meta package.
-fn image_package(shown: &str) -> Option<&str> {
-    let depends = shown.lines().find_map(|line| line.strip_prefix("Depends: "))?;
-    let mut names = depends.split([',', '|']).filter_map(|name| name.split_whitespace().next());
-    names.find(|name| name.starts_with("linux-image-"))
+/// How the names of packages with kernels begin.
+const IMAGE: &str = "linux-image-";
+
+/// How the names of packages with what a kernel consists of begin.
+const PARTS: [&str; 4] = [IMAGE, "linux-base-", "linux-binary-", "linux-modules-"];
+
+/// The packages with a kernel's parts, from `apt-cache show` of one that depends on them.
+fn parts(shown: &str) -> Vec<String> {
+    let depends = shown.lines().find_map(|line| line.strip_prefix("Depends: ")).unwrap_or_default();
+    let names = depends.split([',', '|']).filter_map(|name| name.split_whitespace().next());
+    names
+        .filter(|name| PARTS.iter().any(|part| name.starts_with(part)))
+        .map(str::to_owned)
+        .collect()
 }
 
-fn unpacked(line: Line, root: &Path) -> Result<DebianKernel> {
-    let image = find(&root.join("boot"), "vmlinuz-")?;
-    let name = image.file_name().unwrap_or_default().to_string_lossy();
-    let release = name.trim_start_matches("vmlinuz-").to_owned();
+fn unpacked(root: &Path) -> Result<DebianKernel> {
     // Debian 13 has merged /lib into /usr/lib.
-    let places = ["lib/modules", "usr/lib/modules"].map(|place| root.join(place).join(&release));
-    let modules = places.into_iter().find(|place| place.is_dir());
-    let modules = modules.with_context(|| format!("it has no modules for {release}"))?;
-    Ok(DebianKernel { line, release, image, modules })
-}
-
-fn find(folder: &Path, start: &str) -> Result<PathBuf> {
-    let mut found = debian::entries(folder)?;
-    found.retain(|path| {
-        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(start))
-    });
-    ensure!(found.len() == 1, "{} files in {} begin with {start}", found.len(), folder.display());
-    found.pop().context("one file")
+    let places = ["lib/modules", "usr/lib/modules"].map(|place| root.join(place));
+    let folder = places.into_iter().find(|place| place.is_dir()).context("it has no modules")?;
+    let mut found = debian::entries(&folder)?;
+    ensure!(found.len() == 1, "{} kernels in {}", found.len(), folder.display());
+    let modules = found.pop().context("one kernel")?;
+    let release = modules.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    // Since 7.0 the kernel is beside its modules.
+    let images = [root.join("boot").join(format!("vmlinuz-{release}")), modules.join("vmlinuz")];
+    let image = images.into_iter().find(|path| path.is_file());
+    let image = image.with_context(|| format!("it has no kernel {release}"))?;
+    Ok(DebianKernel { release, image, modules })
 }
 
 #[cfg(test)]
@@ -152,13 +178,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_is_what_the_meta_package_depends_on() {
+    fn the_kernel_is_what_the_packages_depend_on() {
         let shown = "Package: linux-image-cloud-amd64\nSource: linux-signed-amd64\n\
                      Depends: linux-image-6.1.0-56-cloud-amd64 (= 6.1.192-2)\n\
                      Description: Linux for cloud\n";
-        assert_eq!(image_package(shown), Some("linux-image-6.1.0-56-cloud-amd64"));
-        assert_eq!(image_package("Package: x\nDepends: libc6 (>= 2), y\n"), None);
-        assert_eq!(image_package(""), None);
+        assert_eq!(parts(shown), ["linux-image-6.1.0-56-cloud-amd64"]);
+        let split = "Package: linux-image-7.2-cloud-amd64\nDepends: dracut | initramfs-tools (>= 0.120), \
+                     linux-base-7.2-cloud-amd64 (= 7.2), linux-binary-7.2-cloud-amd64 (= 7.2), \
+                     linux-modules-7.2-cloud-amd64 (= 7.2)\n";
+        let names =
+            ["base", "binary", "modules"].map(|part| format!("linux-{part}-7.2-cloud-amd64"));
+        assert_eq!(parts(split), names);
+        assert!(parts("Package: x\nDepends: libc6 (>= 2), y\n").is_empty());
+        assert!(parts("").is_empty());
     }
 
     #[test]
@@ -168,10 +200,12 @@ mod tests {
         for folder in ["boot", "usr/lib/modules/6.12.1-cloud-amd64"] {
             fs::create_dir_all(root.join(folder)).unwrap();
         }
-        assert!(unpacked(Line::V6_12, root).is_err());
+        assert!(unpacked(root).is_err());
         fs::write(root.join("boot/vmlinuz-6.12.1-cloud-amd64"), "").unwrap();
-        let kernel = unpacked(Line::V6_12, root).unwrap();
+        let kernel = unpacked(root).unwrap();
         assert_eq!(kernel.release, "6.12.1-cloud-amd64");
         assert!(kernel.modules.ends_with("usr/lib/modules/6.12.1-cloud-amd64"));
+        fs::rename(kernel.image, kernel.modules.join("vmlinuz")).unwrap();
+        assert!(unpacked(root).unwrap().image.starts_with(kernel.modules));
     }
 }

@@ -14,6 +14,7 @@ use super::debian_kernel::DebianKernel;
 use super::initramfs::Initramfs;
 use super::modules;
 use super::suites::{self, MPTCP, Scope, Suite};
+use super::variants::{Cgroups, Variant};
 use crate::architecture::Architecture;
 use crate::libraries;
 use crate::process::output_of;
@@ -26,6 +27,12 @@ const PATIENCE: u32 = 20;
 
 /// Programs of this machine that the lab calls.
 const TOOLS: [&str; 2] = ["ip", "tc"];
+
+/// Where kind has a node's cgroups.
+const NESTED: &str = "/sys/fs/cgroup/docker/kind-worker";
+
+/// The variable with what the suite `boots` expects of `topo-lb check`; `?`: anything.
+const LIMITED: &str = "TOPO_LB_LIMITED";
 
 /// The binary of the suites inside of the machine.
 const SUITES: &str = "/datapath";
@@ -106,6 +113,7 @@ pub(super) fn build(
 
 pub(super) fn pack(
     workspace: &Workspace,
+    variant: &Variant,
     kernel: &DebianKernel,
     programs: &Programs,
     scope: Scope,
@@ -126,7 +134,7 @@ pub(super) fn pack(
     };
     let built = |name| programs.built(workspace, name);
     program(&mut inside, "/init".to_owned(), &built("guest"))?;
-    let of_machine = suites::of(scope, kernel.line);
+    let of_machine = suites::of(scope, variant);
     if of_machine.iter().any(|suite| suite.needs_agent()) {
         program(&mut inside, "/bin/topo-lb".to_owned(), &built("topo-lb"))?;
     }
@@ -147,7 +155,7 @@ pub(super) fn pack(
     let modules: Vec<PathBuf> = modules.iter().map(|module| module_path(&module.name)).collect();
     inside.file(
         Path::new("/plan.json"),
-        plan(&modules, &of_machine, scope, all_of_verifier).to_string().as_bytes(),
+        plan(variant, &modules, &of_machine, scope, all_of_verifier).to_string().as_bytes(),
     )?;
 
     fs::create_dir_all(path.parent().unwrap_or(path))?;
@@ -158,8 +166,39 @@ fn module_path(name: &str) -> PathBuf {
     PathBuf::from(format!("/modules/{name}.ko"))
 }
 
+/// File systems to mount, each before those inside it: type, place and options.
+fn mounts(variant: &Variant) -> Vec<[&'static str; 3]> {
+    let mut mounts = vec![
+        ["proc", "/proc", ""],
+        ["sysfs", "/sys", ""],
+        ["devtmpfs", "/dev", ""],
+        ["tmpfs", "/tmp", ""],
+        ["tmpfs", "/run", ""],
+        ["bpf", "/sys/fs/bpf", ""],
+    ];
+    match variant.cgroups {
+        Cgroups::Two | Cgroups::Nested => mounts.push(["cgroup2", "/sys/fs/cgroup", ""]),
+        Cgroups::Beside => mounts.extend([
+            ["tmpfs", "/sys/fs/cgroup", ""],
+            ["cgroup", "/sys/fs/cgroup/systemd", "none,name=systemd"],
+            ["cgroup", "/sys/fs/cgroup/cpu,cpuacct", "cpu,cpuacct"],
+            ["cgroup", "/sys/fs/cgroup/pids", "pids"],
+            ["cgroup", "/sys/fs/cgroup/net_cls,net_prio", "net_cls,net_prio"],
+            ["cgroup2", "/sys/fs/cgroup/unified", ""],
+        ]),
+    }
+    mounts.extend(variant.hidden.iter().map(|place| ["tmpfs", place, ""]));
+    mounts
+}
+
 /// The file for `tests/src/bin/guest/plan.rs`.
-fn plan(modules: &[PathBuf], suites: &[Suite], scope: Scope, all_of_verifier: bool) -> Value {
+fn plan(
+    variant: &Variant,
+    modules: &[PathBuf],
+    suites: &[Suite],
+    scope: Scope,
+    all_of_verifier: bool,
+) -> Value {
     let suite = |suite: &Suite| {
         json!({
             "name": suite.name,
@@ -169,6 +208,9 @@ fn plan(modules: &[PathBuf], suites: &[Suite], scope: Scope, all_of_verifier: bo
         })
     };
     json!({
+        "mounts": mounts(variant),
+        "nested": (variant.cgroups == Cgroups::Nested).then_some(NESTED),
+        "writes": variant.writes,
         "modules": modules,
         "environment": {
             "PATH": "/bin",
@@ -178,6 +220,7 @@ fn plan(modules: &[PathBuf], suites: &[Suite], scope: Scope, all_of_verifier: bo
             "TOPO_LB_EBPF_OBJECT": "/topo-lb.o",
             "TOPO_LB_PATIENCE": PATIENCE.to_string(),
             ALL_OF_VERIFIER: all_of_verifier.to_string(),
+            LIMITED: variant.limited.unwrap_or("?"),
         },
         "suites": suites.iter().map(suite).collect::<Vec<_>>(),
     })

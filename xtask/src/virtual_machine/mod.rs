@@ -15,20 +15,23 @@ mod initramfs;
 mod modules;
 mod report;
 mod suites;
+mod variants;
 mod verdict;
 
 use fs_err as fs;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::resume_unwind;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
 use debian_kernel::DebianKernel;
-pub(crate) use debian_kernel::Line;
+use debian_kernel::Line;
 use suites::Scope;
+pub(crate) use variants::{ALL, VARIANTS, Variant};
 
 use crate::architecture::Architecture;
 use crate::process::caught;
@@ -80,8 +83,8 @@ fn are_obtainable(architecture: Architecture, lines: &[Line]) -> bool {
 /// What a run of the kernels is asked for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked<'a> {
-    /// The kernels of the command line.
-    pub(crate) lines: &'a [Line],
+    /// The machines of the command line.
+    pub(crate) variants: &'a [&'static Variant],
     pub(crate) counting: Counting,
     /// Whether machines that passed, and have not changed since, are booted all the same.
     pub(crate) anew: bool,
@@ -90,7 +93,7 @@ pub(crate) struct Asked<'a> {
 impl Asked<'_> {
     /// Whether [`run`] takes the arm64 agent of a release: only the whole of the suites calls the agent there.
     pub(crate) fn takes_arm64_agent(&self) -> bool {
-        self.lines.contains(&Line::Arm64)
+        self.variants.iter().any(|it| it.line == Line::Arm64)
     }
 }
 
@@ -104,23 +107,27 @@ pub(crate) fn run(
     asked: Asked<'_>,
 ) -> Result<Outcome> {
     let counting = asked.counting;
-    let (lines, mut scope) = match asked.lines.is_empty() {
-        true => (&Line::ALL[..], Scope::Short),
-        false => (asked.lines, Scope::Whole),
+    let (variants, mut scope) = match asked.variants.is_empty() {
+        true => (Variant::plain().collect(), Scope::Short),
+        false => (asked.variants.to_vec(), Scope::Whole),
     };
-    let mut kernels = ready(workspace, lines)?;
+    let lines: Vec<Line> = variants.iter().map(|it| it.line).collect();
+    let kernels = ready(workspace, &lines)?;
     let mut counts = Counts::read(workspace)?;
     let inputs = accepted::of(workspace, &kernels)?;
+    let mut guests: Vec<_> = variants.into_iter().zip(kernels).collect();
     if scope == Scope::Short
         && counting == Counting::Compare
         && !asked.anew
         && counts.are_of(&inputs)
     {
         scope = Scope::Accepted;
-        kernels.retain(|kernel| !suites::of(scope, kernel.line).is_empty());
+        guests.retain(|(variant, _)| !suites::of(scope, variant).is_empty());
     }
+    let scope_of = |variant: &Variant| if variant.is_variant() { Scope::Variant } else { scope };
+    let has_plain = guests.iter().any(|(variant, _)| !variant.is_variant());
     let mut supplies = BTreeMap::new();
-    for architecture in kernels.iter().map(|it| it.line.architecture()).collect::<BTreeSet<_>>() {
+    for architecture in guests.iter().map(|it| it.0.line.architecture()).collect::<BTreeSet<_>>() {
         let emulator = emulator::ready(workspace, architecture)?;
         let programs = guest::build(workspace, architecture, compiler)?;
         supplies.insert(architecture, (emulator, programs));
@@ -129,7 +136,8 @@ pub(crate) fn run(
     // Otherwise the suite searches the pending jumps only of programs with another number of
     // instructions than in the repository: a verifier that counts the same has done the same.
     let all_of_verifier = scope == Scope::Whole;
-    let here = supplies.get(&Architecture::X86_64).map(|(_, programs)| programs);
+    let here = supplies.get(&Architecture::X86_64).filter(|_| has_plain);
+    let here = here.map(|(_, programs)| programs);
     let mut unchecked = match (counts::host_column(release.trim()), here) {
         (_, None) => None,
         (Some(column), Some(programs)) => {
@@ -149,55 +157,61 @@ pub(crate) fn run(
         )),
     };
     let mut machines = Vec::new();
-    for kernel in &kernels {
-        let line = kernel.line.name();
-        let architecture = kernel.line.architecture();
+    for (variant, kernel) in &guests {
+        let name = variant.name;
+        let architecture = variant.line.architecture();
         let (emulator, programs) = supplies.get(&architecture).context("no emulator")?;
-        let initramfs = workspace.target.join("virtual-machine").join(format!("initramfs-{line}"));
+        let initramfs = workspace.target.join("virtual-machine").join(format!("initramfs-{name}"));
+        let scope = scope_of(variant);
         // Beside the other machines, arm64 needs more than half an hour for this.
-        let all_of_verifier =
-            all_of_verifier && (architecture == Architecture::X86_64 || counting == Counting::Keep);
-        guest::pack(workspace, kernel, programs, scope, all_of_verifier, &initramfs)?;
-        let log = workspace.log(&format!("linux-{line}"));
-        let (image, cores) = (kernel.image.as_path(), kernel.line.cores());
-        let machine = Machine { architecture, cores, emulator, image, initramfs, log };
-        let verdict = Verdict::of(workspace, kernel.line, &machine)?;
+        let all_of_verifier = scope == Scope::Whole
+            && (architecture == Architecture::X86_64 || counting == Counting::Keep);
+        guest::pack(workspace, variant, kernel, programs, scope, all_of_verifier, &initramfs)?;
+        let log = workspace.log(&format!("linux-{name}"));
+        let limit = limit(scope, counting);
+        let machine = Machine { variant, emulator, image: &kernel.image, initramfs, log, limit };
+        let verdict = Verdict::of(workspace, &machine)?;
         machines.push((machine, verdict));
     }
-    let releases: Vec<&str> = kernels.iter().map(|kernel| kernel.release.as_str()).collect();
-    let ends = boot(workspace, &releases.join(", "), &machines, asked.anew, limit(scope, counting));
+    let ends = boot(workspace, &machines, asked.anew);
     if caught() != 0 {
         bail!("interrupted");
     }
     let mut failures = Vec::new();
     let mut unchanged = 0;
-    for ((kernel, (machine, verdict)), end) in kernels.iter().zip(&machines).zip(ends) {
+    for (((variant, kernel), (machine, verdict)), end) in guests.iter().zip(&machines).zip(ends) {
         let how = match &end {
             End::Unchanged => "unchanged since it passed".to_owned(),
             End::Booted(_, took) => clock(*took),
         };
-        progress::note(&format!("Linux {}: {how}", kernel.release));
+        let release = &kernel.release;
+        progress::note(&match variant.is_variant() {
+            true => format!("{}, Linux {release}: {how}", variant.name),
+            false => format!("Linux {release}: {how}"),
+        });
         unchanged += u32::from(matches!(end, End::Unchanged));
-        let line = kernel.line.name();
-        match judge(machine, &suites::of(scope, kernel.line), scope, end) {
+        let (name, scope) = (variant.name, scope_of(variant));
+        match judge(machine, &suites::of(scope, variant), scope, end) {
             Ok(report) => {
                 verdict.keep(&read(&machine.log)?)?;
-                if scope != Scope::Accepted {
-                    counts.set(line, report.verified);
+                if matches!(scope, Scope::Short | Scope::Whole) {
+                    counts.set(name, report.verified);
                 }
             }
             Err(error) => {
                 verdict.forget();
-                progress::warn(&format!("{line}: {error:#}"));
-                failures.push(line);
+                progress::warn(&format!("{name}: {error:#}"));
+                failures.push(name);
             }
         }
     }
-    for text in counts.table() {
-        progress::note(&text);
+    if has_plain {
+        for text in counts.table() {
+            progress::note(&text);
+        }
     }
     if !failures.is_empty() {
-        bail!("suites failed on Linux {}", failures.join(", "));
+        bail!("suites failed on {}", failures.join(", "));
     }
     if let unknown @ [_, ..] = &counts.unknown()[..] {
         unchecked = Some(format!(
@@ -228,7 +242,7 @@ pub(crate) fn run(
         ));
     }
     if unchanged > 0 {
-        let all = kernels.len();
+        let all = guests.len();
         remarks.push(format!("{unchanged} of {all} unchanged since they passed"));
     }
     let remark = (!remarks.is_empty())
@@ -271,16 +285,14 @@ enum End {
     Booted(Result<()>, Duration),
 }
 
+/// How many machines run at once.
+const LANES: usize = 4;
+
 /// Boots machines, and waits until they end. Unless `anew`, leaves out those that are as when they
 /// passed; their logs get the output of that time.
-fn boot(
-    workspace: &Workspace,
-    releases: &str,
-    machines: &[(Machine<'_>, Verdict)],
-    anew: bool,
-    limit: Duration,
-) -> Vec<End> {
-    let running = Running::start(format!("Linux {releases}"));
+fn boot(workspace: &Workspace, machines: &[(Machine<'_>, Verdict)], anew: bool) -> Vec<End> {
+    let names: Vec<&str> = machines.iter().map(|(machine, _)| machine.variant.name).collect();
+    let running = Running::start(format!("Linux {}", names.join(", ")));
     let run = |(machine, verdict): &(Machine<'_>, Verdict)| {
         if let Some(output) = verdict.passed().filter(|_| !anew)
             && fs::write(&machine.log, output).is_ok()
@@ -288,14 +300,28 @@ fn boot(
             return End::Unchanged;
         }
         let begun = Instant::now();
-        let ended = machine.run(workspace, limit, |line| running.tick(line));
+        let ended = machine.run(workspace, |line| running.tick(line));
         End::Booted(ended, begun.elapsed())
     };
-    let ends: Vec<_> = thread::scope(|scope| {
-        let run = &run;
-        let threads: Vec<_> = machines.iter().map(|it| scope.spawn(move || run(it))).collect();
-        threads.into_iter().map(|it| it.join().unwrap_or_else(|it| resume_unwind(it))).collect()
+    let next = AtomicUsize::new(0);
+    let lane = || {
+        let mut ends = Vec::new();
+        while let place = next.fetch_add(1, Ordering::Relaxed)
+            && let Some(machine) = machines.get(place)
+        {
+            ends.push((place, run(machine)));
+        }
+        ends
+    };
+    let mut ends: Vec<_> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..LANES).map(|_| scope.spawn(lane)).collect();
+        threads
+            .into_iter()
+            .flat_map(|it| it.join().unwrap_or_else(|it| resume_unwind(it)))
+            .collect()
     });
+    ends.sort_by_key(|(place, _)| *place);
+    let ends: Vec<_> = ends.into_iter().map(|(_, end)| end).collect();
     running.end(!ends.iter().any(|end| matches!(end, End::Booted(Err(_), _))));
     ends
 }

@@ -4,6 +4,7 @@ use anyhow::{Result, ensure};
 
 use super::Line;
 use super::report::Report;
+use super::variants::Variant;
 use crate::suites::{IN_GUESTS, filter};
 
 /// The extent of the suites.
@@ -16,6 +17,8 @@ pub(crate) enum Scope {
     Short,
     /// All tests.
     Whole,
+    /// The short tests of the suites that a [variant](Variant) names.
+    Variant,
 }
 
 /// A suite for virtual machines.
@@ -38,17 +41,18 @@ pub(super) const MPTCP: &str = "mptcp";
 /// The suites of this extent on this kernel. `try_out` and `overlays` are part of the whole: in the lab the first runs with
 /// every test, and each overlay takes minutes here. `virtio` takes every kernel's driver; for a short run it is the newest one's, whose machine ends before the
 /// oldest one's.
-pub(super) fn of(scope: Scope, line: Line) -> Vec<Suite> {
-    let is_short = |suite: &Suite| match line {
-        Line::V5_10 => !["try_out", IN_GUESTS, OVERLAYS].contains(&suite.name),
+pub(super) fn of(scope: Scope, variant: &Variant) -> Vec<Suite> {
+    let is_short = |suite: &Suite| match variant.line {
+        Line::V5_10 => !["try_out", IN_GUESTS, OVERLAYS, BOOTS].contains(&suite.name),
         Line::V6_1 => EVERYWHERE.contains(&suite.name),
         Line::V6_12 => EVERYWHERE.contains(&suite.name) || suite.name == IN_GUESTS,
-        Line::Arm64 => WITHOUT_AGENT.contains(&suite.name),
+        _ => WITHOUT_AGENT.contains(&suite.name),
     };
     let is_of = |suite: &Suite| match scope {
         Scope::Accepted => is_short(suite) && suite.name != VERIFIER,
         Scope::Short => is_short(suite),
-        Scope::Whole => true,
+        Scope::Whole => suite.name != BOOTS,
+        Scope::Variant => variant.suites.contains(&suite.name),
     };
     SUITES.into_iter().filter(is_of).collect()
 }
@@ -58,6 +62,12 @@ const OVERLAYS: &str = "overlays";
 
 /// The suite that only asks the verifiers.
 const VERIFIER: &str = "verifier";
+
+/// The suite of how a machine was booted.
+const BOOTS: &str = "boots";
+
+/// The test of [`VERIFIER`] that counts nothing.
+const ACCEPTED: &[&str] = &["every_program_is_accepted_whatever_the_agent_s_flags_are"];
 
 /// The suites of [`Scope::Short`] on every kernel: each kernel has its own verifier, grace periods and
 /// answer to a refused client, and the oldest has no walk over open connections. The others run on the
@@ -70,8 +80,9 @@ const EVERYWHERE: [&str; 4] = [VERIFIER, "records", "connect", "accounting"];
 const WITHOUT_AGENT: [&str; 1] = [VERIFIER];
 
 /// In the order of execution. `tc_packets` is last: its old connections need some uptime.
-pub(super) const SUITES: [Suite; 12] = [
+pub(super) const SUITES: [Suite; 13] = [
     Suite { name: VERIFIER, short: &[], skipped: &[], has_mptcp: false },
+    Suite { name: BOOTS, short: &[], skipped: &[], has_mptcp: false },
     Suite { name: "records", short: &[], skipped: &[], has_mptcp: false },
     Suite {
         name: "connect",
@@ -161,7 +172,8 @@ impl Suite {
     /// The tests to run; empty: all.
     fn tests(&self, scope: Scope) -> &'static [&'static str] {
         match scope {
-            Scope::Accepted | Scope::Short => self.short,
+            Scope::Variant if self.name == VERIFIER => ACCEPTED,
+            Scope::Accepted | Scope::Short | Scope::Variant => self.short,
             Scope::Whole => &[],
         }
     }
@@ -236,7 +248,7 @@ mod tests {
     fn every_test_that_is_named_is_there() {
         for suite in &SUITES {
             let text = source(suite.name);
-            for name in suite.short.iter().chain(suite.skipped) {
+            for name in suite.tests(Scope::Variant).iter().chain(suite.skipped) {
                 assert!(text.contains(&format!("fn {name}()")), "{} has no {name}", suite.name);
             }
             assert_eq!(text.contains("HttpMptcp"), suite.has_mptcp, "{}", suite.name);
@@ -245,11 +257,13 @@ mod tests {
 
     #[test]
     fn the_oldest_kernel_runs_all_but_three_and_the_others_what_differs() {
-        let short = |line| of(Scope::Short, line).len();
-        assert_eq!(Line::ALL.map(short), [SUITES.len() - 3, 4, 5, 1]);
-        let accepted = |line| of(Scope::Accepted, line).len();
-        assert_eq!(Line::ALL.map(accepted), [SUITES.len() - 4, 3, 4, 0]);
-        assert!(Line::ALL.iter().all(|line| of(Scope::Whole, *line).len() == SUITES.len()));
+        let number = |scope| Variant::plain().map(|it| of(scope, it).len()).collect::<Vec<_>>();
+        assert_eq!(number(Scope::Short), [SUITES.len() - 4, 4, 5, 1]);
+        assert_eq!(number(Scope::Accepted), [SUITES.len() - 5, 3, 4, 0]);
+        assert_eq!(number(Scope::Whole), [SUITES.len() - 1; 4]);
+        for variant in Variant::variants() {
+            assert_eq!(of(Scope::Variant, variant).len(), variant.suites.len(), "{}", variant.name);
+        }
     }
 
     #[test]

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use fs_err as fs;
 
-use super::Line;
 use super::boot::Machine;
 use crate::archive::digest;
 use crate::workspace::Workspace;
@@ -22,8 +21,9 @@ pub(super) struct Verdict {
 impl Verdict {
     /// # Errors
     /// A file of the machine cannot be read.
-    pub(super) fn of(workspace: &Workspace, line: Line, machine: &Machine<'_>) -> Result<Self> {
-        let path = workspace.target.join("virtual-machine").join(format!("passed-{}", line.name()));
+    pub(super) fn of(workspace: &Workspace, machine: &Machine<'_>) -> Result<Self> {
+        let name = format!("passed-{}", machine.variant.name);
+        let path = workspace.target.join("virtual-machine").join(name);
         let command = machine.command(workspace);
         let mut inputs = Vec::new();
         for file in [machine.emulator.program(), machine.image, &machine.initramfs] {

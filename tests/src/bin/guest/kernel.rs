@@ -1,6 +1,7 @@
 //! The work of an init system: file systems, modules, loopback, power off.
 
-use std::path::PathBuf;
+use std::ffi::CString;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::thread;
 use std::time::Duration;
@@ -8,30 +9,42 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use fs_err::{self as fs, File};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, mount};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::system::{RebootCommand, finit_module, reboot};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// File system types and mount points; a file system comes before those mounted inside it.
-const MOUNTS: [(&str, &str); 7] = [
-    ("proc", "/proc"),
-    ("sysfs", "/sys"),
-    ("devtmpfs", "/dev"),
-    ("tmpfs", "/tmp"),
-    ("tmpfs", "/run"),
-    ("bpf", "/sys/fs/bpf"),
-    ("cgroup2", "/sys/fs/cgroup"),
-];
-
-/// Mounts the file systems that suites need.
-pub(crate) fn mount_everything() -> Result<()> {
-    for (kind, place) in MOUNTS {
+/// Mounts file systems: type, place, and options.
+pub(crate) fn mount_all(mounts: &[[String; 3]]) -> Result<()> {
+    for [kind, place, options] in mounts {
         fs::create_dir_all(place)?;
-        match mount(kind, place, kind, MountFlags::empty(), None) {
+        let options = CString::new(options.as_str())?;
+        match mount(kind, place, kind, MountFlags::empty(), &*options) {
             // The kernel may have mounted /dev itself.
             Ok(()) | Err(Errno::BUSY) => {}
             Err(error) => return Err(error).with_context(|| format!("cannot mount {place}")),
         }
+    }
+    Ok(())
+}
+
+/// Makes a cgroup the root of this process and its children, and of what they see at `/sys/fs/cgroup`.
+pub(crate) fn enter_cgroup_namespace(cgroup: &Path) -> Result<()> {
+    const CGROUPS: &str = "/sys/fs/cgroup";
+    fs::create_dir_all(cgroup)?;
+    fs::write(cgroup.join("cgroup.procs"), "0")?;
+    // SAFETY: this process has one thread, and shares its cgroup namespace with no code that relies on it.
+    unsafe { unshare_unsafe(UnshareFlags::NEWCGROUP) }
+        .context("cannot leave a cgroup namespace")?;
+    unmount(CGROUPS, UnmountFlags::empty()).context("cannot unmount the cgroups")?;
+    mount("cgroup2", CGROUPS, "cgroup2", MountFlags::empty(), None).context("cannot mount them")
+}
+
+/// Writes files, and makes their folders.
+pub(crate) fn write_all(files: &[(PathBuf, String)]) -> Result<()> {
+    for (path, content) in files {
+        fs::create_dir_all(path.parent().unwrap_or(path))?;
+        fs::write(path, content)?;
     }
     Ok(())
 }

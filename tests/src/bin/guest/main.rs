@@ -28,9 +28,13 @@ fn main() -> ExitCode {
 
 fn work() -> Result<()> {
     let plan = Plan::read()?;
-    kernel::mount_everything()?;
+    kernel::mount_all(&plan.mounts)?;
     say(&format!("booted {}", kernel::release()));
+    if let Some(cgroup) = &plan.nested {
+        kernel::enter_cgroup_namespace(cgroup)?;
+    }
     kernel::load_modules(&plan.modules)?;
+    kernel::write_all(&plan.writes)?;
     kernel::bring_up_loopback()?;
     let has_mptcp = kernel::has_mptcp();
     let mut failed = 0;

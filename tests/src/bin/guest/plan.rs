@@ -11,6 +11,12 @@ const PATH: &str = "/plan.json";
 
 #[derive(Debug, Deserialize)]
 pub(crate) struct Plan {
+    /// File systems to mount, each before those inside it: type, place, and options.
+    pub(crate) mounts: Vec<[String; 3]>,
+    /// The cgroup below the mounted ones that is the root of what runs; `None`: they themselves.
+    pub(crate) nested: Option<PathBuf>,
+    /// Files, and what to write there.
+    pub(crate) writes: Vec<(PathBuf, String)>,
     /// Kernel modules, each after its dependencies.
     pub(crate) modules: Vec<PathBuf>,
     /// Variables for every suite.

@@ -1,0 +1,94 @@
+//! How the machine was booted: what the agent does on a kernel that lacks something, and what `topo-lb check` says of it.
+
+use std::env;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, ensure};
+use fs_err as fs;
+use serde_json::Value;
+use topo_lb_kernel::datapath::host::btf;
+use topo_lb_tests::cgroup;
+use topo_lb_tests::scene::{ALL, WEB4, WEB6, at, idle, known};
+use topo_lb_tests::traffic::Via;
+
+/// The names of what `topo-lb check` finds limited, with commas; `?` or nothing: anything.
+const LIMITED: &str = "TOPO_LB_LIMITED";
+
+#[test]
+fn check_says_what_this_machine_lacks_and_no_more() -> Result<()> {
+    idle(|scene| {
+        let root = cgroup::root()?;
+        let root = root.to_str().context("a mount point is UTF-8")?;
+        let pins = scene.agent.pins().to_str().context("a pin directory is UTF-8")?;
+        let arguments = ["check", "-o", "json", "--kube-proxy-replacement", "--cgroup-root", root];
+        let output = scene.binary.run(&[&arguments[..], &["--pin-dir", pins]].concat())?;
+        let report: Value = serde_json::from_slice(&output.stdout)?;
+        let mut limited = Vec::new();
+        // The machine itself has no uplink.
+        let findings = report["findings"].as_array().context("findings")?;
+        for finding in findings.iter().filter(|it| it["name"] != "devices") {
+            let text = |field: &str| finding[field].as_str().unwrap_or_default();
+            println!("check: {:<8} {:<16} {}", text("status"), text("name"), text("sentence"));
+            if text("status") != "ok" {
+                limited.push(text("name"));
+            }
+        }
+        let wanted = env::var(LIMITED).unwrap_or_else(|_| "?".to_owned());
+        let limited = limited.join(", ");
+        ensure!(wanted == "?" || wanted == limited, "limited are {limited:?}, not {wanted:?}");
+        Ok(())
+    })
+}
+
+/// A line of `/proc/meminfo`, in KiB.
+fn memory(name: &str) -> Result<i64> {
+    let text = fs::read_to_string("/proc/meminfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let value = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    value.with_context(|| format!("/proc/meminfo has no {name}"))
+}
+
+/// What an agent warns of without BTF.
+const UNCOUNTED: &str = "what TCP connections to Services move is not counted";
+
+fn has_btf() -> bool {
+    Path::new(btf::KERNEL).exists()
+}
+
+#[test]
+fn an_agent_of_default_size_starts_and_serves_and_warns_of_nothing_else() -> Result<()> {
+    idle(|scene| {
+        for flag in ["--max-services", "--max-endpoints", "--max-flows"] {
+            scene.agent.unset(flag);
+        }
+        scene.agent.set("--kube-proxy-replacement", "");
+        scene.agent.set("--tc-devices", "pod*");
+        let before = (memory("MemAvailable")?, memory("Percpu")?);
+        let begun = Instant::now();
+        scene.agent.resume()?;
+        let took = begun.elapsed().as_millis();
+        let taken = before.0 - memory("MemAvailable")?;
+        let per_cpu = memory("Percpu")? - before.1;
+        let cpus = std::thread::available_parallelism()?;
+        println!();
+        println!(
+            "start: {took} ms on {cpus} CPUs; {taken} KiB, of which {per_cpu} KiB are per CPU"
+        );
+        for via in [Via::Http, Via::UdpConnected, Via::Udp] {
+            for to in known([at(WEB4)?, at(WEB6)?]) {
+                scene.expect(via, to, &ALL)?;
+            }
+        }
+        let mut machine = scene.cluster.machine("client")?;
+        for to in known([at(WEB4)?, at(WEB6)?]) {
+            machine.expect(Via::Http, to, &ALL)?;
+        }
+        // Last, as it takes some connections until the agent has warned of all that it does not like.
+        let log = scene.agent.log();
+        let warnings: Vec<_> = log.lines().filter(|line| !line.contains("\"INFO\"")).collect();
+        let are_known = warnings.iter().all(|line| line.contains(UNCOUNTED) && !has_btf());
+        ensure!(are_known, "the agent warns: {warnings:?}");
+        Ok(())
+    })
+}
