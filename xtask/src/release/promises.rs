@@ -27,6 +27,11 @@ impl Dist {
         self.folder.join(format!("topo-lb-{VERSION}-oci.tar"))
     }
 
+    /// How many files it has.
+    pub(crate) fn files(&self) -> Result<usize> {
+        Ok(super::files(&self.folder)?.len())
+    }
+
     /// The chart.
     pub(crate) fn chart(&self) -> PathBuf {
         self.folder.join(format!("topo-lb-{VERSION}.tgz"))
@@ -39,8 +44,7 @@ impl Dist {
 /// The two differ, or something in it does not do what it should.
 pub(crate) fn run(workspace: &Workspace) -> Result<Dist> {
     let folder = workspace.target.join("xtask/dist");
-    let args =
-        Args { arch: Vec::new(), output: folder.clone(), sign_key: None, allow_dirty: false };
+    let args = Args { output: folder.clone(), ..Args::default() };
     super::run(workspace, &args)?;
     is_the_same_from_another_checkout(workspace, &folder)?;
 
