@@ -151,11 +151,8 @@ fn read(workspace: &Workspace) -> Result<Report> {
         promises: Vec::new(),
     };
     let why = source.why_no_commit;
-    report.add(
-        ("from a commit", "git knows no change beside it, and no other commit has its tag"),
-        tagged(workspace, &source, why),
-        begun,
-    );
+    let how = "git knows no change beside it, and no other commit has its tag";
+    report.add(("from a commit", how), tagged(workspace, &source, why), begun);
     for read in all {
         let outcome = match (read.faults.is_empty(), read.promise) {
             // Tests that no release has been there to run with.
@@ -163,7 +160,7 @@ fn read(workspace: &Workspace) -> Result<Report> {
             (true, _) => Ok(Outcome::Passed(None)),
             (false, _) => Ok(Outcome::Failed),
         };
-        report.add((read.promise, &read.how), outcome, begun);
+        report.add((read.promise, &read.how), outcome, Instant::now());
         if let Some(row) = report.promises.last_mut() {
             row.why.extend(read.faults);
         }
@@ -224,6 +221,7 @@ fn table(rows: &[Row]) -> Vec<String> {
     for row in rows {
         let time = match row.result {
             Verdict::NotRun => String::new(),
+            _ if row.seconds < 1.0 => String::new(),
             _ => clock(Duration::from_secs_f64(row.seconds)),
         };
         table.add_row([row.promise, &row.how, row.result.name(), &time]);

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::archive_name;
-use super::written::{Place, Subject};
+use super::written::{IMAGE, Place, Subject};
 use crate::architecture::Architecture;
 use crate::image::VERSION;
 use crate::workspace::PLACE;
@@ -46,7 +46,7 @@ pub(crate) fn tasks(places: &[Place], commit: Option<&str>) -> Vec<Task> {
             places: of(Subject::Registry),
             ..task(
                 "decide where the image is; until then each user names a registry",
-                &[replace("registry.example.com/topo-lb", "REGISTRY/topo-lb")],
+                &[replace(IMAGE, "REGISTRY/topo-lb")],
                 "docs/releases.md#install",
             )
         },

@@ -37,7 +37,7 @@ Examples:
   cargo xtask release
   cargo xtask release --arch amd64 --allow-dirty     # one architecture, from what is not committed
   cargo xtask release --sign-key cosign.key && (cd dist && sha256sum --check SHA256SUMS)
-  cargo xtask release --check                        # is every promise kept? offline, as root, in an hour
+  cargo xtask release --check                        # is every promise kept? as root, for hours
   cargo xtask release --check --json > check.json    # the same as JSON")]
 pub(crate) struct Args {
     /// Only for this architecture (may be given more than once)
@@ -54,7 +54,7 @@ pub(crate) struct Args {
     allow_dirty: bool,
     /// Instead, check what a release of this commit promises, without a network: what can be read first, then
     /// two releases are compared, and one is installed on a real cluster. Lists what a maintainer does by hand
-    #[arg(long, conflicts_with_all = ["arch", "output", "sign_key", "allow_dirty"])]
+    #[arg(long, conflicts_with_all = ["arch", "output", "allow_dirty"])]
     pub(crate) check: bool,
     /// Also print what was checked as JSON, and nothing else, on standard output
     #[arg(long, requires = "check")]

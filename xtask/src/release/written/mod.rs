@@ -13,7 +13,7 @@ use fs_err as fs;
 use crate::docs;
 use crate::workspace::Workspace;
 
-pub(crate) use placeholders::{Place, Subject};
+pub(crate) use placeholders::{IMAGE, Place, Subject};
 
 /// The texts that a check reads.
 #[derive(Clone, Debug, Default)]
