@@ -198,7 +198,10 @@ fn build(workspace: &Workspace, report: &mut Report) -> Result<()> {
     let dist = build_ebpf::build(workspace, &machine).and_then(|()| promises::run(workspace));
     let dist = match dist {
         Ok(dist) => dist,
-        Err(error) => return Ok(report.add(TWICE, Err(error), begun)),
+        Err(error) => {
+            report.add(TWICE, Err(error), begun);
+            return Ok(());
+        }
     };
     let how = format!("{} files: {}", dist.files()?, TWICE.1);
     report.add((TWICE.0, &how), Ok(Outcome::Passed(None)), begun);

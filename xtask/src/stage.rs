@@ -240,7 +240,7 @@ pub(crate) fn release_needs() -> BTreeSet<Need> {
 pub(crate) fn get_for_release(workspace: &Workspace) -> Result<()> {
     let mut fetch = workspace.cargo("fetch");
     fetch.arg("--locked");
-    let fetched = run_logged("crates", &mut fetch, &workspace.log("fetch"));
+    let fetched = to_log(&mut fetch, &workspace.log("fetch"), None, |_| ());
     if fetched.is_err() {
         alone::may_get("crates of Cargo.lock")?;
     }

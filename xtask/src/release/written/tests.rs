@@ -22,14 +22,14 @@ fn what_a_release_promises_in_writing_is_kept() {
 
 #[test]
 fn what_is_open_is_listed_with_its_places_until_it_is_decided() {
-    let page = format!("Ours: {PLACE}.\n\n{}\n", placeholders::IMAGE);
+    let page = format!("Ours: {PLACE}.\n\n{}\n", IMAGE);
     let files = ["SECURITY.md", "README.md"].map(|path| (path.to_owned(), page.clone()));
     let texts = Texts { files: BTreeMap::from(files), ..Texts::default() };
     let place = |subject, path: &str, line| Place { subject, path: path.to_owned(), line };
     let wanted = [
         (PLACE, place(Subject::Repository, "README.md", 1)),
-        (placeholders::IMAGE, place(Subject::Registry, "README.md", 3)),
-        (placeholders::IMAGE, place(Subject::Registry, "SECURITY.md", 3)),
+        (IMAGE, place(Subject::Registry, "README.md", 3)),
+        (IMAGE, place(Subject::Registry, "SECURITY.md", 3)),
         (PLACE, place(Subject::Contact, "SECURITY.md", 1)),
     ];
     let open = wanted.into_iter().filter(|(name, _)| name.contains("example."));
