@@ -7,11 +7,10 @@ use comfy_table::{Table, presets};
 use serde::Serialize;
 
 use crate::alone;
-use crate::build_ebpf;
 use crate::image::VERSION;
 use crate::install;
 use crate::last_release::{self, LastRelease};
-use crate::process::output_of;
+use crate::process::{caught, output_of};
 use crate::progress::{self, clock};
 use crate::release::Source;
 use crate::release::by_hand::{self, Task};
@@ -67,7 +66,7 @@ impl Verdict {
 /// The promises that take a build, and how each is proved.
 const OFFLINE: (&str, &str) = (
     "offline",
-    "everything below runs in a network namespace with `lo` alone, and with CARGO_NET_OFFLINE=true",
+    "only set-up takes a network: what is below runs in a network namespace with `lo` alone",
 );
 const TWICE: (&str, &str) = (
     "twice the same",
@@ -129,6 +128,7 @@ pub(crate) fn run(workspace: &Workspace, as_json: bool) -> Result<()> {
         progress::headline("what can be read");
         table(&report.promises).iter().for_each(|line| progress::line(line));
         build(workspace, &mut report)?;
+        ensure!(caught() == 0, "interrupted");
     }
     report.add_the_rest();
     report.print(as_json)?;
@@ -190,13 +190,12 @@ fn tagged(workspace: &Workspace, source: &Source, why: &str) -> Result<Outcome> 
 fn build(workspace: &Workspace, report: &mut Report) -> Result<()> {
     let begun = Instant::now();
     progress::headline("set-up");
-    let machine = install::ready(workspace, &stage::release_needs())?;
+    install::ready(workspace, &stage::release_needs())?;
     stage::get_for_release(workspace)?;
     report.add(OFFLINE, Ok(Outcome::Passed(None)), begun);
     progress::headline(TWICE.0);
     let begun = Instant::now();
-    let dist = build_ebpf::build(workspace, &machine).and_then(|()| promises::run(workspace));
-    let dist = match dist {
+    let dist = match promises::run(workspace) {
         Ok(dist) => dist,
         Err(error) => {
             report.add(TWICE, Err(error), begun);
