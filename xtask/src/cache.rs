@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use crate::alone;
 use crate::progress;
 
 /// The folder with this name (XDG Base Directory Specification 0.8).
@@ -31,11 +32,12 @@ pub(crate) fn has(name: &str) -> bool {
 /// that becomes the result. After a failure the temporary folder stays for the next attempt.
 ///
 /// # Errors
-/// `work` fails, or the file system refuses.
+/// `work` fails, the file system refuses, or [nothing may be downloaded](alone::may_get).
 pub(crate) fn make_once(folder: &Path, work: impl FnOnce(&Path) -> Result<PathBuf>) -> Result<()> {
     if folder.is_dir() {
         return Ok(());
     }
+    alone::may_get(&folder.display().to_string())?;
     let (lock, room) = (beside(folder, ".lock"), beside(folder, ".building"));
     fs::create_dir_all(&room)?;
     let file = File::create(&lock)?;

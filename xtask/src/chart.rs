@@ -112,7 +112,7 @@ fn leaves(schema: &Value, values: &str) -> usize {
 mod tests {
     use super::*;
     use crate::image::VERSION;
-    use crate::release::PLACE;
+    use crate::workspace::PLACE;
 
     #[test]
     fn the_readme_of_the_chart_has_its_values() {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Result, bail, ensure};
 
+use crate::alone;
 use crate::machine::Machine;
 use crate::needs::Need;
 use crate::plan::{self, Plan, Step};
@@ -21,6 +22,8 @@ pub(crate) fn ready(workspace: &Workspace, needs: &BTreeSet<Need>) -> Result<Mac
         if plan.steps.is_empty() {
             return Ok(machine);
         }
+        let titles: Vec<_> = plan.steps.iter().map(|step| step.title.as_str()).collect();
+        alone::may_get(&titles.join("; "))?;
         // After the first plan, a second one may be necessary. Repeating a step would not help.
         for step in &plan.steps {
             ensure!(

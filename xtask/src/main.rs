@@ -12,6 +12,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod alone;
 mod architecture;
 mod archive;
 mod bench;
@@ -54,6 +55,7 @@ mod process;
 mod progress;
 mod prometheus;
 mod release;
+mod release_check;
 mod run_agent;
 mod setup;
 mod shipped;
@@ -112,6 +114,7 @@ fn main() -> ExitCode {
         Command::Soak(args) => soak::run(&workspace, &args),
         Command::Bench(args) => bench::run(&workspace, &args),
         Command::Image(args) => image::run(&workspace, &args),
+        Command::Release(args) if args.check => release_check::run(&workspace, args.json),
         Command::Release(args) => release::run(&workspace, &args),
         Command::Cluster(args) => cluster::run(&workspace, &args),
         Command::E2e(args) => e2e::run(&workspace, &args),

@@ -14,6 +14,7 @@ use crate::mounts::{BPFFS, CGROUPS, Cgroup2};
 use crate::needs::Need;
 use crate::plan;
 use crate::progress;
+use crate::stage;
 use crate::virtual_machine;
 use crate::workspace::Workspace;
 
@@ -29,7 +30,8 @@ Examples:
   cargo xtask setup               for builds, the agent and the demo
   cargo xtask setup --for-tests   also what only `cargo xtask test` needs
   cargo xtask setup --control-plane   also compile the control plane of the tests
-  cargo xtask setup --cluster     also get the parts of a cluster: Kubernetes, containerd, images")]
+  cargo xtask setup --cluster     also get the parts of a cluster: Kubernetes, containerd, images
+  cargo xtask setup --for-release     also get what `cargo xtask release --check` takes")]
 pub(crate) struct Args {
     /// Print the steps without doing them
     #[arg(long)]
@@ -44,6 +46,9 @@ pub(crate) struct Args {
     /// Also get the parts of a cluster, unless they are there already
     #[arg(long)]
     cluster: bool,
+    /// Also get all that `cargo xtask release --check` needs, which works without a network
+    #[arg(long)]
+    for_release: bool,
     /// Also compile the object whose programs say what they decide
     #[arg(long, hide = true)]
     log_object: bool,
@@ -84,6 +89,9 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     if args.cluster {
         needs.extend([Need::Cluster, Need::ClusterTools, Need::Iptables]);
     }
+    if args.for_release {
+        needs.extend(stage::release_needs());
+    }
     if args.arm64_suites {
         needs.insert(Need::Arm64Compiler);
     }
@@ -100,6 +108,9 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     }
     if args.cluster {
         Parts::get(workspace)?;
+    }
+    if args.for_release {
+        stage::get_for_release(workspace)?;
     }
     if args.fuzz_target {
         fuzz::compile(workspace)?;

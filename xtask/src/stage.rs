@@ -1,6 +1,7 @@
 //! The stages of `cargo xtask test`, in order.
 
 use fs_err as fs;
+use std::collections::BTreeSet;
 use std::env;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use crate::alone;
 use crate::architecture::Architecture;
 use crate::build_ebpf;
 use crate::cluster;
@@ -213,6 +215,42 @@ fn in_lanes(stages: &[Stage], workspace: &Workspace, machine: &Machine) -> Resul
             outcome = its;
         }
     }
+    run_in_lanes(suites, outcome)
+}
+
+/// The second half of the stage `release`: installs a release on a real cluster, from its files alone.
+///
+/// # Errors
+/// A suite does not compile, or fails.
+pub(crate) fn install_release(workspace: &Workspace, dist: &Dist) -> Result<Outcome> {
+    let (suites, outcome) = on_cluster(workspace, Some(dist))?;
+    run_in_lanes(suites, outcome)
+}
+
+/// What the stage `release` needs, with what it compiles programs by.
+pub(crate) fn release_needs() -> BTreeSet<Need> {
+    let more = [Need::Auditable, Need::Arm64Compiler];
+    Stage::Release.needs().iter().copied().chain(more).collect()
+}
+
+/// Gets what the stage `release` takes out of the user's caches, so that it works without a network.
+///
+/// # Errors
+/// Something cannot be downloaded or compiled, or [must not be](crate::alone::may_get).
+pub(crate) fn get_for_release(workspace: &Workspace) -> Result<()> {
+    let mut fetch = workspace.cargo("fetch");
+    fetch.arg("--locked");
+    let fetched = to_log(&mut fetch, &workspace.log("fetch"), None, |_| ());
+    if fetched.is_err() {
+        alone::may_get("crates of Cargo.lock")?;
+    }
+    fetched?;
+    Parts::get(workspace)?;
+    prometheus::programs(workspace)?;
+    LastRelease::find(workspace).map_or(Ok(()), |release| release.image(workspace).map(drop))
+}
+
+fn run_in_lanes(mut suites: Vec<Suite>, outcome: Outcome) -> Result<Outcome> {
     suites::longest_first(&mut suites, |suite| &suite.name);
     let lanes = lanes();
     progress::note(&format!("{lanes} suites at a time"));

@@ -19,6 +19,9 @@ pub(crate) struct Workspace {
     cargo: PathBuf,
 }
 
+/// Where the repository and its releases are.
+pub(crate) const PLACE: &str = "https://example.com/topo-lb";
+
 /// Cargo's variable.
 pub(crate) const INCREMENTAL: &str = "CARGO_INCREMENTAL";
 

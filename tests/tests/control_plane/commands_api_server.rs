@@ -66,7 +66,6 @@ fn the_chart_is_installed_as_the_pages_say() -> Result<()> {
             "docs/operations.md",
             "commands_api_server::the_chart_is_installed_as_the_pages_say",
         )?,
-        marked("docs/releases.md", "commands_api_server::the_chart_is_installed_as_the_pages_say")?,
         marked(
             "docs/from-openyurt.md",
             "commands_api_server::the_chart_is_installed_as_the_pages_say",

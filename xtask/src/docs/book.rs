@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::links::Target;
 use super::page::{Link, Page};
-use crate::release::PLACE;
+use crate::workspace::PLACE;
 
 /// The page that the site begins with. Its table has all other pages.
 const FIRST: &str = "README.md";

@@ -57,7 +57,7 @@ fn fault(page: &str, block: &Block, suites: &BTreeMap<String, String>) -> Option
 }
 
 /// The source of each suite of the lab, without white space: a line may break anywhere.
-pub(super) fn suites(workspace: &Workspace) -> Result<BTreeMap<String, String>> {
+pub(crate) fn suites(workspace: &Workspace) -> Result<BTreeMap<String, String>> {
     let folder = workspace.root.join("tests/tests");
     let mut all = BTreeMap::<String, String>::new();
     for entry in WalkDir::new(&folder).sort_by_file_name() {

@@ -22,7 +22,10 @@ use crate::process::run_logged;
 use crate::progress;
 use crate::workspace::{Workspace, find_cargo_program};
 use book::Book;
+pub(crate) use commands::suites;
 use page::Page;
+pub(crate) use page::tracked;
+pub(crate) use runs::{is_there, named, without_a_run};
 
 /// Makes a site of README.md, docs/ and the pages beside them, in target/docs/book.
 ///
@@ -41,13 +44,7 @@ pub(crate) fn run(workspace: &Workspace, Args {}: &Args) -> Result<()> {
     install::ready(workspace, &[Need::Book].into())?;
     let mdbook = find_cargo_program("mdbook").context("no mdbook")?;
     let pages = page::all(workspace)?;
-    let files = page::tracked(workspace)?;
-    let mut faults = links::broken(&pages, &files);
-    faults.extend(paths::missing(&pages, &files));
-    faults.extend(folders::faults(&pages, &files));
-    let suites = commands::suites(workspace)?;
-    faults.extend(commands::faults(&pages, &suites));
-    faults.extend(runs::faults(&pages["docs/compatibility.md"].text, &suites));
+    let faults = faults(workspace, &pages)?;
     ensure!(faults.is_empty(), "the pages have faults:\n  {}", faults.join("\n  "));
     let folder = workspace.target.join("docs");
     write(workspace, &pages, &folder)?;
@@ -56,6 +53,29 @@ pub(crate) fn run(workspace: &Workspace, Args {}: &Args) -> Result<()> {
     run_logged("making the site, by mdbook", &mut make, &workspace.log("mdbook"))?;
     progress::note(&folder.join("book/index.html").display().to_string());
     Ok(())
+}
+
+/// What is wrong with the pages.
+fn faults(workspace: &Workspace, pages: &BTreeMap<String, Page>) -> Result<Vec<String>> {
+    let files = tracked(workspace)?;
+    let mut faults = links::broken(pages, &files);
+    faults.extend(paths::missing(pages, &files));
+    faults.extend(folders::faults(pages, &files));
+    let suites = suites(workspace)?;
+    faults.extend(commands::faults(pages, &suites));
+    for page in runs::PAGES {
+        faults.extend(runs::faults(page, &pages[page].text, &suites));
+    }
+    Ok(faults)
+}
+
+/// What is wrong with the pages that are there; and how many there are.
+///
+/// # Errors
+/// They cannot be read.
+pub(crate) fn check(workspace: &Workspace) -> Result<(usize, Vec<String>)> {
+    let pages = page::all(workspace)?;
+    Ok((pages.len(), faults(workspace, &pages)?))
 }
 
 /// Writes what mdbook reads, in place of what an earlier call has left.

@@ -57,7 +57,7 @@ pub(super) fn all(workspace: &Workspace) -> Result<BTreeMap<String, Page>> {
 }
 
 /// The files of the workspace that are or can be committed.
-pub(super) fn tracked(workspace: &Workspace) -> Result<Vec<String>> {
+pub(crate) fn tracked(workspace: &Workspace) -> Result<Vec<String>> {
     let mut git = workspace.command("git");
     git.args(["ls-files", "--cached", "--others", "--exclude-standard", "--deduplicate"]);
     let said = output_of(git.current_dir(&workspace.root));

@@ -1,10 +1,12 @@
 //! `cargo xtask release`: all files of a release, in one folder.
 
+pub(crate) mod by_hand;
 mod krew;
 pub(crate) mod promises;
 mod provenance;
 mod sbom;
 mod source;
+pub(crate) mod written;
 
 use std::path::{Path, PathBuf};
 
@@ -23,19 +25,20 @@ use crate::process::{caught, run_logged};
 use crate::progress;
 use crate::shipped;
 use crate::workspace::{Workspace, find_program};
-pub(crate) use sbom::PLACE;
-use source::Source;
+pub(crate) use source::Source;
 
 /// Makes all files of a release: programs, the image, the chart, manifests, and what they are made of.
 ///
 /// The same commit gives the same files, from any checkout, with the same compiler. The folder appears
 /// whole, or not at all. docs/releases.md says what each file is for, and how to verify it.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 #[command(after_help = "\
 Examples:
   cargo xtask release
   cargo xtask release --arch amd64 --allow-dirty     # one architecture, from what is not committed
-  cargo xtask release --sign-key cosign.key && (cd dist && sha256sum --check SHA256SUMS)")]
+  cargo xtask release --sign-key cosign.key && (cd dist && sha256sum --check SHA256SUMS)
+  cargo xtask release --check                        # is every promise kept? as root, for hours
+  cargo xtask release --check --json > check.json    # the same as JSON")]
 pub(crate) struct Args {
     /// Only for this architecture (may be given more than once)
     #[arg(long, value_name = "ARCHITECTURE")]
@@ -49,13 +52,20 @@ pub(crate) struct Args {
     /// Also release what is not committed; the provenance then names no commit
     #[arg(long)]
     allow_dirty: bool,
+    /// Instead, check what a release of this commit promises, without a network: what can be read first, then
+    /// two releases are compared, and one is installed on a real cluster. Lists what a maintainer does by hand
+    #[arg(long, conflicts_with_all = ["arch", "output", "allow_dirty"])]
+    pub(crate) check: bool,
+    /// Also print what was checked as JSON, and nothing else, on standard output
+    #[arg(long, requires = "check")]
+    pub(crate) json: bool,
 }
 
 /// The overlays of deploy/ that become one file each.
 const OVERLAYS: [&str; 4] = ["all", "cleanup", "kube-proxy-replacement", "opt-in"];
 
 /// The list of the files' checksums, which a signature covers.
-const SUMS: &str = "SHA256SUMS";
+pub(crate) const SUMS: &str = "SHA256SUMS";
 
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     // First what takes no time, as it can fail.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 use fs_err as fs;
 
-use super::{Args, SUMS, archive_name};
+use super::{Args, SUMS, Source, archive_name};
 use crate::architecture::Architecture;
 use crate::image::VERSION;
 use crate::process::{output_of, run_logged};
@@ -27,6 +27,11 @@ impl Dist {
         self.folder.join(format!("topo-lb-{VERSION}-oci.tar"))
     }
 
+    /// How many files it has.
+    pub(crate) fn files(&self) -> Result<usize> {
+        Ok(super::files(&self.folder)?.len())
+    }
+
     /// The chart.
     pub(crate) fn chart(&self) -> PathBuf {
         self.folder.join(format!("topo-lb-{VERSION}.tgz"))
@@ -39,10 +44,11 @@ impl Dist {
 /// The two differ, or something in it does not do what it should.
 pub(crate) fn run(workspace: &Workspace) -> Result<Dist> {
     let folder = workspace.target.join("xtask/dist");
-    let args =
-        Args { arch: Vec::new(), output: folder.clone(), sign_key: None, allow_dirty: false };
+    let args = Args { output: folder.clone(), ..Args::default() };
+    // Before it is made: the checkout may move on meanwhile.
+    let commit = Source::find(workspace)?.commit.unwrap_or_default();
     super::run(workspace, &args)?;
-    is_the_same_from_another_checkout(workspace, &folder)?;
+    is_the_same_from_another_checkout(workspace, &commit, &folder)?;
 
     let mut sums = workspace.command("sha256sum");
     sums.args(["--check", "--strict", "--quiet", SUMS]).current_dir(&folder);
@@ -60,12 +66,19 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Dist> {
 }
 
 /// Compares the checksums with those of a release from a clone elsewhere, with folders of its own.
-fn is_the_same_from_another_checkout(workspace: &Workspace, folder: &Path) -> Result<()> {
+fn is_the_same_from_another_checkout(
+    workspace: &Workspace,
+    commit: &str,
+    folder: &Path,
+) -> Result<()> {
     let room = tempfile::Builder::new().prefix("topo-lb-release-").tempdir()?;
     let clone = room.path().join("another checkout");
     let mut git = workspace.command("git");
     git.args(["clone", "--quiet"]).arg(&workspace.root).arg(&clone);
     run_logged("another checkout", &mut git, &workspace.log("release-clone"))?;
+    let mut git = workspace.command("git");
+    git.args(["checkout", "--quiet", "--detach", commit]).current_dir(&clone);
+    run_logged("the same commit", &mut git, &workspace.log("release-checkout"))?;
     let mut again = workspace.command(workspace.cargo_path());
     again.args(["xtask", "release", "--output", "dist"]).current_dir(&clone);
     again.env_remove("CARGO_TARGET_DIR");

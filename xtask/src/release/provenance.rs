@@ -5,10 +5,11 @@ use anyhow::Result;
 use fs_err as fs;
 use serde_json::json;
 
+use super::Release;
 use super::source::Source;
-use super::{PLACE, Release};
 use crate::archive::digest;
 use crate::image::VERSION;
+use crate::workspace::PLACE;
 
 /// Who builds, as a URL: a workflow of the forge says it here.
 const BUILDER: &str = "TOPO_LB_BUILDER";

@@ -12,10 +12,7 @@ use crate::architecture::Architecture;
 use crate::archive::digest;
 use crate::image::VERSION;
 use crate::process::{display, output_of};
-use crate::workspace::Workspace;
-
-/// Where the repository and its releases are.
-pub(crate) const PLACE: &str = "https://example.com/topo-lb";
+use crate::workspace::{PLACE, Workspace};
 
 /// The document for a program.
 pub(super) fn of(

@@ -7,17 +7,17 @@ use crate::workspace::Workspace;
 
 /// The source of a release.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(crate) struct Source {
     /// The commit, if the checkout is that commit and nothing else.
-    pub(super) commit: Option<String>,
+    pub(crate) commit: Option<String>,
     /// Otherwise: why.
-    pub(super) why_no_commit: &'static str,
+    pub(crate) why_no_commit: &'static str,
     /// Seconds since 1970: SOURCE_DATE_EPOCH (reproducible-builds.org), or the commit's time, or 0.
-    pub(super) time: u64,
+    pub(crate) time: u64,
 }
 
 impl Source {
-    pub(super) fn find(workspace: &Workspace) -> Result<Self> {
+    pub(crate) fn find(workspace: &Workspace) -> Result<Self> {
         let git = |arguments: &[&str]| output_of(workspace.command("git").args(arguments));
         let commit = git(&["rev-parse", "--verify", "HEAD"]);
         let changes = git(&["status", "--porcelain"]);
@@ -38,7 +38,7 @@ impl Source {
     }
 
     /// The time as RFC 3339 writes it, in UTC.
-    pub(super) fn date(&self) -> Result<String> {
+    pub(crate) fn date(&self) -> Result<String> {
         let mut date = std::process::Command::new("date");
         date.args(["--utc", &format!("--date=@{}", self.time), "+%Y-%m-%dT%H:%M:%SZ"]);
         Ok(output_of(&mut date).context("`date` failed")?.trim().to_owned())
