@@ -96,7 +96,9 @@ pub(crate) fn run_restore(args: &RestoreArgs) -> anyhow::Result<ExitCode> {
             match &args.ramp {
                 Some(ramp) => {
                     let Some(text) = returning(text, ramp, now)? else {
-                        say(format_args!("{label} has ended, or comes back already: {text}"));
+                        say(format_args!(
+                            "nothing to restore: {label} has ended, or comes back already: {text}"
+                        ));
                         continue;
                     };
                     let written = evacuation::write(&server, &name, &text).await;
@@ -112,18 +114,29 @@ pub(crate) fn run_restore(args: &RestoreArgs) -> anyhow::Result<ExitCode> {
         }
         anyhow::Ok(there)
     })??;
+    // What is restored already is no mistake; what others evacuate is not this command's to end.
+    let holds = |label: &str, text: &str| {
+        let is_of = |it: &Evacuation<'_>| it.labels.contains(&split(label));
+        let is_over = |it: &Evacuation<'_>| it.share(Some(now())).parts() == 0;
+        Evacuation::read(text).is_ok_and(|it| is_of(&it) && !is_over(&it))
+    };
+    missing.retain(|label| {
+        let is_evacuated = there.iter().any(|(_, text)| holds(label, text));
+        if !is_evacuated {
+            say(format_args!("nothing to restore: {label} is not evacuated"));
+        }
+        is_evacuated
+    });
     if missing.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
     let there: Vec<String> =
         there.iter().map(|(name, text)| format!("{text} (ClusterTopologyPolicy {name})")).collect();
-    let known = match &there[..] {
-        [] => "nothing is".to_owned(),
-        all => {
-            some(all.iter().map(String::as_str), 5) + "; `kubectl delete` ends what others wrote"
-        }
-    };
-    bail!("{} is not evacuated by this command; what is: {known}", missing.join(", "))
+    bail!(
+        "{} is not evacuated by this command; what is: {}; `kubectl delete` ends what others wrote",
+        missing.join(", "),
+        some(there.iter().map(String::as_str), 5)
+    )
 }
 
 /// What is evacuated now.

@@ -11,6 +11,7 @@ use topo_lb_tests::scene::{
     FOLLOWS, KEYS, Scene, WEB4, WEB6, ZONE, at, idle, mapped, play, put_endpoints,
 };
 use topo_lb_tests::traffic::{Socket, Step, Via};
+use topo_lb_tests::transfer::Ending;
 use topo_lb_tests::wait::until;
 
 const RETURN: &str = "topo-lb.io/return";
@@ -21,6 +22,9 @@ const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: lab\r\n\r\n";
 /// Within how long few connections return: their time, five seconds without a byte, and a round for each of a
 /// Service's, or a later search.
 const RETURNED: Duration = Duration::from_secs(120);
+
+/// Within how long they are counted anew.
+const COUNTED: Duration = Duration::from_secs(75);
 
 /// `web` and `plain` prefer this zone, and have these pods; waits until new connections go to one.
 fn lead_to(scene: &mut Scene<'_>, pods: &[&str], to: &str) -> Result<()> {
@@ -134,6 +138,50 @@ fn idle_connections_end_when_the_zone_is_back_and_nothing_else_does() -> Result<
     })
 }
 
+/// Open connections to a wider tier, by Service: of `web` and of `plain`; `None`: the agent does not know.
+fn wider(scene: &Scene<'_>) -> Result<[Option<f64>; 2]> {
+    let answer = scene.agent.get("/metrics")?;
+    let of = |name: &str| {
+        let labels = format!("{{namespace=\"default\",service=\"{name}\",port=\"http\"}}");
+        answer.sample(&format!("topo_lb_wider_tier_connections{labels}"))
+    };
+    Ok(["web", "plain"].map(of))
+}
+
+fn wait_for_wider(scene: &Scene<'_>, wanted: [Option<f64>; 2]) -> Result<()> {
+    until("the count of connections to a wider tier", COUNTED, || {
+        let found = wider(scene)?;
+        Ok(if found == wanted { Ok(()) } else { Err(format!("{found:?}")) })
+    })
+    .map(drop)
+}
+
+#[test]
+fn what_would_come_home_is_counted_whether_or_not_it_asks_for_it() -> Result<()> {
+    play(|scene| {
+        ask_for_it(scene, "1h")?;
+        lead_to(scene, &["c"], "c")?;
+        let web = [
+            pooled(scene, at(WEB4)?, "c")?,
+            pooled(scene, at(WEB6)?, "c")?,
+            pooled(scene, mapped(WEB4)?, "c")?,
+        ];
+        let plain = [pooled(scene, at(PLAIN)?, "c")?, pooled(scene, at(PLAIN)?, "c")?];
+        let direct = scene.cluster.pod("c")?.address4();
+        pooled(scene, direct, "c")?;
+        lead_to(scene, &["a", "c"], "a")?;
+        pooled(scene, at(PLAIN)?, "a")?;
+        wait_for_wider(scene, [Some(3.0), Some(2.0)])?;
+        scene.client.end(plain[0], Ending::Close)?;
+        scene.change(|manifests| manifests.annotate("web", RETURN, Some("5s")))?;
+        wait_for_the_end(scene, &web, None)?;
+        wait_for_wider(scene, [Some(0.0), Some(1.0)])?;
+        let bytes = scene.agent.get("/metrics")?.sample("topo_lb_returned_bytes_total");
+        ensure!(bytes.context("a sample")? > 3.0 * REQUEST.len() as f64, "{bytes:?}");
+        Ok(())
+    })
+}
+
 #[test]
 fn a_zone_that_flaps_moves_nothing_until_it_stays() -> Result<()> {
     /// Of a phase at most, or this machine shows nothing.
@@ -179,6 +227,11 @@ fn an_agent_that_may_not_open_sockets_says_so_once_and_leaves_them() -> Result<(
         let said = log.lines().filter(|line| line.contains("connections to a wider tier stay"));
         ensure!(said.count() == 1, "{log}");
         ensure!(returned(scene)? == 0.0);
+        ensure!(
+            wider(scene)? == [None, None],
+            "who may not look does not know: {:?}",
+            wider(scene)?
+        );
         expect(scene, socket, "c")
     })
 }

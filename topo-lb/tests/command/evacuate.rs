@@ -73,3 +73,30 @@ fn an_end_counts_by_the_clock_of_the_api_server_if_it_is_another_one() {
         "what is no time counts nothing"
     );
 }
+
+#[test]
+fn what_is_restored_already_is_no_mistake_but_what_others_evacuate_is_not_ended() {
+    let api = cluster();
+    let restore = |more: &[&str]| {
+        let done = run(&[&["restore", "--api-server", &api.url(), ZONES[1]], more].concat(), "");
+        (done.status.code(), text(&done.stderr).to_owned())
+    };
+    for flags in [&[][..], &["--ramp", "1m"]] {
+        let said = format!("topo-lb: nothing to restore: {} is not evacuated\n", ZONES[1]);
+        assert_eq!(restore(flags), (Some(0), said), "{flags:?}");
+    }
+    let other = |name: &str, text: &str| {
+        api.fill(
+            CLUSTER_POLICIES,
+            [json!({"apiVersion": "topo-lb.io/v1alpha1", "kind": "ClusterTopologyPolicy",
+                    "metadata": {"name": name}, "spec": {"evacuate": text}})],
+        );
+        restore(&["--ramp", "1m"])
+    };
+    let ended = format!("{}; until=2020-01-01T00:00:00Z", ZONES[1]);
+    assert_eq!(other("drill", &ended).0, Some(0));
+    let (code, said) = other("drill", ZONES[1]);
+    assert_eq!(code, Some(1));
+    assert!(said.contains("zone=b is not evacuated by this command; what is: "), "{said}");
+    assert!(said.contains("(ClusterTopologyPolicy drill); `kubectl delete` ends"), "{said}");
+}

@@ -114,6 +114,45 @@ fn metrics_of_a_folder_say_how_many_bytes_would_cross() {
     assert_eq!(text(&done.stderr), "");
 }
 
+/// Of three nodes whose clients use the Service, two know.
+#[test]
+fn connections_that_would_come_home_are_told_with_those_who_do_not_know() {
+    let folder = tempfile::tempdir().unwrap();
+    let metrics = METRICS.replace("NEAR", "node");
+    let knows = |count: &str| {
+        let port = r#"{namespace="default",service="web",port="80"}"#;
+        metrics.replace("# EOF", &format!("topo_lb_wider_tier_connections{port} {count}\n# EOF"))
+    };
+    write(&folder.path().join("n1"), &knows("12"));
+    write(&folder.path().join("n2"), &knows("2"));
+    let path = folder.path().to_str().unwrap();
+    let keys = "default/web=topology-keys:topology.kubernetes.io/zone,*";
+    let set = ["--from", "-", "--set", keys, "--set", "default/web=return:10m"];
+    let of = |more: &[&str]| plan(&[&set[..], more].concat(), CLUSTER);
+    let line = |done: &Output| {
+        assert_eq!(code(done), Some(0), "{}", text(&done.stderr));
+        let line = text(&done.stdout).lines().find(|line| line.starts_with("  return "));
+        line.unwrap_or_default().trim().to_owned()
+    };
+    assert_eq!(
+        line(&of(&["--metrics", path])),
+        "return    14 open connections lead to a wider tier than the one in force now, and would come home with \
+         topo-lb.io/return"
+    );
+    write(&folder.path().join("n3"), &metrics);
+    let partly = line(&of(&["--metrics", path]));
+    assert!(partly.ends_with("topo-lb.io/return; of 1 node it is not known"), "{partly}");
+    let json = of(&["--metrics", path, "-o", "json"]);
+    let report: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    let wanted = serde_json::json!({"connections": 14, "unknownNodes": 1});
+    assert_eq!(report["services"][0]["widerTier"], wanted);
+    let one = |name: &str| line(&of(&["--metrics", folder.path().join(name).to_str().unwrap()]));
+    assert_eq!(one("n3"), "", "never a false zero");
+    write(&folder.path().join("n1"), &knows("0"));
+    let none = "return    0 open connections lead to a wider tier than the one in force now";
+    assert_eq!(one("n1"), none);
+}
+
 #[test]
 fn advice_is_a_command_and_a_manifest() {
     let folder = tempfile::tempdir().unwrap();

@@ -206,10 +206,18 @@ fn the_reconciler_tells_of_what_changes_and_of_what_returns_no_more() {
     let [(service, ways)] = &settle(&mut reconciler)[..] else { panic!() };
     assert_eq!((service, ways.len()), (&id("svc"), 1));
     assert_eq!((ways[0].row.len(), ways[0].wide.len(), ways[0].frontends.len()), (1, 3, 1));
+    let frontends = ways[0].frontends.clone();
     assert!(settle(&mut reconciler).is_empty());
     let gone = returning(|policy| policy.return_after = None);
     reconciler.observe(Update::Service(Change::Applied(gone)));
     let [(service, ways)] = &settle(&mut reconciler)[..] else { panic!() };
     assert!(*service == id("svc") && ways.is_empty());
     assert!(settle(&mut reconciler).is_empty());
+    // What would return is known all the same.
+    let unasked = reconciler.ways(&id("svc"));
+    assert_eq!((unasked.len(), unasked[0].wide.len(), &unasked[0].frontends), (1, 3, &frontends));
+    let mut lasting = returning(|policy| policy.return_after = None);
+    lasting.affinity_seconds = Some(10_800);
+    reconciler.observe(Update::Service(Change::Applied(lasting)));
+    assert!(reconciler.ways(&id("svc")).is_empty() && reconciler.ways(&id("other")).is_empty());
 }

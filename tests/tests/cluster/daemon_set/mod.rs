@@ -3,6 +3,7 @@
 mod answers;
 mod bill;
 mod changes;
+mod come_home;
 mod deployments;
 mod island;
 mod load;
@@ -34,6 +35,7 @@ use changes::{
     a_pool_without_pods_is_refused, killed_pods_are_replaced_without_wrong_answers,
     processes_of_a_node_stay_in_its_pool,
 };
+use come_home::a_pooled_connection_comes_home;
 use deployments::{
     an_upgrade_and_its_way_back_fail_no_connection, each_component_runs_on_a_kubelet,
     the_chart_does_the_same, the_cleanup_leaves_nothing_in_any_kernel,
@@ -70,6 +72,7 @@ fn connections_of_real_pods_stay_in_their_pool_through_changes() -> Result<()> {
             ("ejection", an_endpoint_that_refuses_is_left_out),
             ("pods killed", killed_pods_are_replaced_without_wrong_answers),
             ("rolling update to all components", each_component_runs_on_a_kubelet),
+            ("pools that come home", a_pooled_connection_comes_home),
             ("headless name", a_headless_name_has_the_own_pool_alone),
             ("view and top", the_page_and_top_show_what_pods_do),
             ("bill", the_bill_is_what_pods_move),

@@ -1,11 +1,11 @@
-//! The query of `topo-lb plan` for bytes, as Prometheus evaluates it: by promtool's unit tests.
+//! The queries of `topo-lb plan`, as Prometheus evaluates them: by promtool's unit tests.
 
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
 use fs_err as fs;
 use serde_json::json;
-use topo_lb::commands::prometheus::Span;
+use topo_lb::commands::prometheus::{Span, wider};
 use topo_lb_tests::folder::Folder;
 use topo_lb_tests::prefix::Prefix;
 use topo_lb_tests::process::printed;
@@ -64,9 +64,38 @@ fn a_series_that_a_policy_begins_counts_from_zero_and_one_of_a_new_node_from_its
         json!({"expr": query, "eval_time": "40m", "exp_samples": sums})
     })
     .collect();
+    evaluate(&all, &tests)
+}
+
+/// Of three nodes with connections, two know.
+#[test]
+fn connections_to_a_wider_tier_are_summed_and_nodes_that_do_not_know_are_counted() -> Result<()> {
+    let series = |metric: &str, node: &str, more: &str, values: &str| {
+        let labels =
+            format!("node='{node}',pod='p',namespace='shop',service='web',port='http'{more}");
+        json!({"series": format!("{metric}{{{labels}}}"), "values": values})
+    };
+    let (mut all, far) = (Vec::new(), ",locality='region'");
+    for node in ["n1", "n2", "n3"] {
+        all.push(series("topo_lb_connections_total", node, far, "0+5x10"));
+        all.push(series("topo_lb_connections_total", node, ",locality='zone'", "0+9x10"));
+    }
+    all.push(series("topo_lb_wider_tier_connections", "n1", "", "40x9 12"));
+    all.push(series("topo_lb_wider_tier_connections", "n2", "", "2x10"));
+    let [known, unknown] = wider();
+    let tests = [(known, 14), (unknown, 1)].map(|(query, value)| {
+        let labels = "{namespace='shop',service='web',port='http'}";
+        let samples = json!([{"labels": labels, "value": value}]);
+        json!({"expr": query, "eval_time": "10m", "exp_samples": samples})
+    });
+    evaluate(&all, &tests)
+}
+
+/// Has Prometheus evaluate queries: what promtool calls `promql_expr_test`.
+fn evaluate(series: &[serde_json::Value], tests: &[serde_json::Value]) -> Result<()> {
     let folder = Folder::make(Prefix::new().folder())?;
     let path = folder.path().join("tests.json");
-    let test = json!({"interval": "1m", "input_series": all, "promql_expr_test": tests});
+    let test = json!({"interval": "1m", "input_series": series, "promql_expr_test": tests});
     fs::write(&path, json!({"evaluation_interval": "1m", "tests": [test]}).to_string())?;
     let mut test = Command::new(program("promtool")?);
     printed(test.args(["test", "rules"]).arg(&path)).context("promtool test rules").map(drop)

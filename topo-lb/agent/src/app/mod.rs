@@ -16,6 +16,7 @@
 //! | `exclusions`, `observer`, `resolver` | the tasks for excluded Pods, for observing only, and for DNS |
 //! | `peers` | direct return: asks other nodes, and answers them |
 //! | `untranslated` | counts connections that topo-lb does not translate |
+//! | `wider` | has connections to a wider tier counted |
 //! | `serve` | what reports about the agent: HTTP, Events, metrics |
 
 mod config;
@@ -40,6 +41,7 @@ mod source;
 mod start;
 mod untranslated;
 mod wanted;
+mod wider;
 
 use std::pin::pin;
 

@@ -24,6 +24,7 @@ use super::retry::{Retry, Turn, next_turn};
 use super::source::Events;
 use super::untranslated::Counting;
 use super::wanted::WantedNodes;
+use super::wider::Wider;
 use crate::admin::SocketFile;
 use crate::agent_state::AgentState;
 use crate::readiness::SelfProbe;
@@ -49,6 +50,7 @@ pub(super) struct Running {
     pub(super) peers: Option<Peers>,
     pub(super) terminator: SocketTerminator,
     pub(super) homecoming: Homecoming,
+    pub(super) wider: Wider,
     /// `None` if the programs translate.
     pub(super) observer: Option<Observer>,
     /// `None` without `--count all`.
@@ -150,6 +152,10 @@ impl Running {
         self.attach();
         self.terminator.end(&[], Vec::new());
         self.bring_home();
+        if self.observer.is_none() {
+            let maps = self.datapath.maps_directory();
+            self.wider.look(&self.state.reconciler, maps, &mut self.terminator);
+        }
         self.look_at_tables();
         if self.datapath.forget_killed_tracer() {
             info!("a `topo-lb trace` was killed, and connections are not told to it any more");

@@ -20,6 +20,7 @@ use super::prove::prove;
 use super::resolver::Resolver;
 use super::running::{INSPECTION, Running};
 use super::untranslated::Counting;
+use super::wider::Wider;
 use super::{exclusions, precedence, serve, source};
 use crate::agent_state::AgentState;
 use crate::metrics::Figures;
@@ -171,6 +172,7 @@ pub(super) async fn start(
         peers,
         terminator,
         homecoming: Homecoming::default(),
+        wider: Wider::default(),
         observer,
         counting,
         ejector,

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use prometheus_client::collector::Collector;
@@ -21,6 +21,7 @@ use super::bounded::{Bounded, Counts, Shown};
 use super::families::Families;
 use super::figures::{Figures, PLANNED, Times};
 use super::refusals::Refusals;
+use super::services::parts;
 use super::zones::{self, FarEndpoints, Matrix};
 use super::{dns, ejections, evacuations, island, peers, services, tcp};
 use topo_lb_core::metrics::declared;
@@ -314,6 +315,16 @@ impl Scrape {
         families.one(&declared::UNENDED_SOCKETS, figures.sockets.failures.load(Relaxed))?;
         let returning = &figures.sockets.returning;
         families.one(&declared::RETURNED_SOCKETS, returning.ended.load(Relaxed))?;
+        families.one(&declared::RETURNED_BYTES, returning.bytes.load(Relaxed))?;
+        let mut family = families.begin(&declared::WIDER_TIER_CONNECTIONS)?;
+        let wider = returning.wider.lock().unwrap_or_else(PoisonError::into_inner);
+        // Those with series of their own: they had connections.
+        for name in self.services.connections.keys().flatten() {
+            if let Some(count) = wider.get(name) {
+                family.sample(&parts(name), *count)?;
+            }
+        }
+        drop(wider);
         let states = ["waiting", "in-use", "forbidden"].into_iter().zip(&returning.away);
         families.by(&declared::AWAY_SOCKETS, states)?;
         families.one(&declared::HIDDEN_PROCESSES, returning.hidden.load(Relaxed))?;

@@ -289,6 +289,15 @@ metrics! {
     RETURNED_SOCKETS: Counter "topo_lb_returned_sockets_total" []
         "Idle TCP connections to a wider tier that were ended, so that their clients return to a nearer one",
         "Only of Services with `topo-lb.io/return`";
+    RETURNED_BYTES: Counter "topo_lb_returned_bytes_total" []
+        "Bytes that these connections had moved in both directions when they were ended",
+        "Beside the time that a connection was open, it says what comes home";
+    WIDER_TIER_CONNECTIONS: Gauge "topo_lb_wider_tier_connections" [namespace service port]
+        "Open TCP connections of this node to endpoints in a wider tier than the one in force, whether or not the \
+         Service asks for their return",
+        "Counted [once a minute](bad-days.md#the-zone-is-back-and-the-traffic-is-not), of Service ports that had \
+         connections; none where the agent does not know: without \
+         [what ending sockets needs](reliability.md#what-ending-sockets-needs), UDP, session affinity";
     AWAY_SOCKETS: Gauge "topo_lb_away_sockets" [state]
         "TCP connections to a wider tier although a nearer one has been back for the time of `topo-lb.io/return`, as \
          the last search saw",

@@ -52,7 +52,7 @@ pub struct Target {
 impl Target {
     /// Returns `None` for a Service port that topo-lb does not translate. `is_headless`: its Service has no other
     /// frontends than endpoints.
-    fn new(route: Route, lists_all: bool, is_headless: bool) -> Option<Self> {
+    pub(crate) fn new(route: Route, lists_all: bool, is_headless: bool) -> Option<Self> {
         let mut frontends = route.frontends;
         let family = frontends.first()?.1.family();
         // An address may be a load balancer IP and an external IP of the same Service. Most have a ClusterIP alone.

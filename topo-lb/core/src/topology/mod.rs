@@ -88,7 +88,9 @@ pub use origin::Origin;
 pub use policy::{broken, bypass, decider};
 pub use policy_source::PolicySource;
 pub use reached::{is_left, reached};
-pub use route::{Part, Route, headless_dials, next_step, port_name, returns_directly, routes};
+pub use route::{
+    Part, Route, headless_dials, next_step, port_name, returning_routes, returns_directly, routes,
+};
 pub use rules::PolicyKind;
 pub use scope::{Bypass, Scope, has_direct};
 pub use verdict::{Chosen, Verdict};

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use topo_lb_common::selection::SPILL_ONE;
@@ -10,7 +11,7 @@ use super::direct::{self, Direct, DirectDials};
 use super::direct_return::{self, Choice, DirectReturn};
 use super::evaluation::{By, CandidateStatus, Evaluation};
 use super::exposed::{Apart, ByClients, Exposing, FrontendOfKind};
-use super::homeward::Homeward;
+use super::homeward::{self, Homeward};
 use super::label::Here;
 use super::policy::{self, Policy};
 use super::rules::Rules;
@@ -120,6 +121,32 @@ pub fn routes(
     exposing: Option<&Exposing>,
     id: &ServiceId,
 ) -> Vec<Route> {
+    routes_if(state, this_node, scope, exposing, id, None)
+}
+
+/// The same, as if connections returned to a nearer tier whether or not the Service asks for that: all that can have
+/// [`Route::homeward`].
+#[must_use]
+pub fn returning_routes(
+    state: &State,
+    this_node: &str,
+    scope: Scope,
+    exposing: Option<&Exposing>,
+    id: &ServiceId,
+) -> Vec<Route> {
+    let at_once = homeward::Setting { after: Duration::ZERO };
+    routes_if(state, this_node, scope, exposing, id, Some(at_once))
+}
+
+/// `unasked`: when connections return to Services that do not say it.
+fn routes_if(
+    state: &State,
+    this_node: &str,
+    scope: Scope,
+    exposing: Option<&Exposing>,
+    id: &ServiceId,
+    unasked: Option<homeward::Setting>,
+) -> Vec<Route> {
     let Some(service) = state.service(id).filter(|service| is_served(service)) else {
         return Vec::new();
     };
@@ -162,7 +189,8 @@ pub fn routes(
                     .filter(|_| is_seen && !is_headless(service));
                 let failures = ejection.map_or(0, |it| it.failures);
                 let (strict, nodes) = (only_local || route.strict, Arc::clone(&nodes));
-                let homeward = policy.return_after.filter(|_| returns(service, port, &route));
+                let asked = policy.return_after.or(unasked);
+                let homeward = asked.filter(|_| returns(service, port, &route));
                 let homeward = homeward.map(|it| Homeward::of(it, rules, done, here));
                 Route { strict, failures, nodes, homeward, ..route }
             };

@@ -157,7 +157,9 @@ fn add_bytes(
     }
     for place in places.into_values() {
         let (port, pair) = &mut all[place];
-        let known = pair.before.as_ref().and_then(|load| figures.port(id, load.port));
+        let before = pair.before.as_ref();
+        let known = before.and_then(|load| figures.port(id, load.port));
+        port.wider = before.and_then(|load| figures.wider(id, load.port));
         port.bytes = known.map(|counted| moved::bytes(counted, pair, label));
     }
 }
@@ -202,6 +204,7 @@ fn service_port<'a>(
         endpoints,
         usable: Both { before: usable(&pair.before), after: usable(&pair.after) },
         bytes: None,
+        wider: None,
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::AddAssign;
 use std::sync::Arc;
 
+use serde::Serialize;
 use topo_lb_common::backend::Locality;
 
 use crate::cluster::{Port, ServiceId, State};
@@ -56,6 +57,16 @@ impl AddAssign for Counted {
     }
 }
 
+/// Open connections of clients to endpoints in a wider tier than the one in force. Its JSON is a fixed interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Wider {
+    /// How many, of the nodes that know.
+    pub connections: u64,
+    /// Nodes whose clients use the Service port, and that do not know.
+    pub unknown_nodes: u64,
+}
+
 /// By node; `None`: of unknown nodes.
 pub(super) type ByNode = BTreeMap<Option<Arc<str>>, Counted>;
 
@@ -65,6 +76,8 @@ pub struct Figures {
     services: BTreeMap<ServiceId, BTreeMap<Arc<str>, ByNode>>,
     /// Bytes of clients that dialled endpoints' own addresses.
     direct: BTreeMap<ServiceId, Counted>,
+    /// Connections to a wider tier by Service port, of the nodes that know; and how many do not.
+    wider: BTreeMap<(ServiceId, Arc<str>), (Option<u64>, u64)>,
     /// Texts that break off.
     cut: Vec<String>,
     /// Services with figures that are no counts of bytes.
@@ -109,9 +122,27 @@ impl Figures {
         for (service, more) in other.direct {
             *self.direct.entry(service).or_default() += more;
         }
+        for ((service, port), (known, unknown)) in other.wider {
+            self.count_wider(service, port, known, unknown);
+        }
         self.cut.extend(other.cut);
         self.impossible.extend(other.impossible);
         self
+    }
+
+    /// Adds connections to a wider tier, of nodes that know, and nodes that do not know.
+    pub fn count_wider(
+        &mut self,
+        service: ServiceId,
+        port: Arc<str>,
+        known: Option<u64>,
+        unknown: u64,
+    ) {
+        let (sum, nodes) = self.wider.entry((service, port)).or_default();
+        if let Some(known) = known {
+            *sum = Some(sum.unwrap_or_default().saturating_add(known));
+        }
+        *nodes = nodes.saturating_add(unknown);
     }
 
     fn count(&mut self, Moved { node, service, port, locality, is_direct, bytes }: Moved) {
@@ -195,13 +226,23 @@ impl Figures {
         all.into_iter().map(|(id, _)| id).collect()
     }
 
-    /// Those of a Service port: by its name, or by its number if it has no name.
+    /// Those of a Service port.
     pub(super) fn port(&self, id: &ServiceId, port: &Port) -> Option<&ByNode> {
-        let ports = self.services.get(id)?;
-        match &*port.name {
-            "" => ports.get(&*port.port.to_string()),
-            name => ports.get(name),
-        }
+        self.services.get(id)?.get(&label(port))
+    }
+
+    /// Connections to a Service port that lead to a wider tier; `None` if no node knows.
+    pub(super) fn wider(&self, id: &ServiceId, port: &Port) -> Option<Wider> {
+        let (known, unknown_nodes) = self.wider.get(&(id.clone(), label(port)))?;
+        Some(Wider { connections: (*known)?, unknown_nodes: *unknown_nodes })
+    }
+}
+
+/// What metrics call a Service port: its name, or its number if it has no name.
+fn label(port: &Port) -> Arc<str> {
+    match &*port.name {
+        "" => port.port.to_string().into(),
+        _ => Arc::clone(&port.name),
     }
 }
 
@@ -246,6 +287,24 @@ mod tests {
         assert_eq!(http[&None], Counted { near: 1.0, far: 0.0, beyond: 0.0 });
         assert_eq!(port("").expect("figures")[&Some("n1".into())].all(), 16.0);
         assert_eq!(port("https"), None);
+    }
+
+    #[test]
+    fn connections_to_a_wider_tier_are_known_if_a_node_knows() {
+        let port = Port { name: "".into(), port: 81, protocol: Protocol::Tcp };
+        let of = |all: &[(Option<u64>, u64)]| {
+            let one = |(known, unknown): &(Option<u64>, u64)| {
+                let mut figures = Figures::default();
+                figures.count_wider(web(), "81".into(), *known, *unknown);
+                figures
+            };
+            all.iter().map(one).fold(Figures::default(), Figures::and).wider(&web(), &port)
+        };
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[(None, 1), (None, 1)]), None, "never a false zero");
+        let known = Wider { connections: 7, unknown_nodes: 1 };
+        assert_eq!(of(&[(Some(3), 0), (None, 1), (Some(4), 0)]), Some(known));
+        assert_eq!(of(&[(Some(0), 0)]), Some(Wider::default()));
     }
 
     #[test]

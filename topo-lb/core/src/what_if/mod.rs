@@ -44,7 +44,7 @@ pub use advice::{Advice, Advised, Asked, Left, advise, table as advice_table};
 pub use chosen::Chosen;
 pub use compare::compare;
 pub use cost::{Cost, cost};
-pub use figures::{Figures, Moved};
+pub use figures::{Figures, Moved, Wider};
 pub use price::{Prices, PricesError, months};
 pub use proxied::Proxied;
 pub use restored::restored;
@@ -153,6 +153,10 @@ pub struct ServicePort<'a> {
     /// apart: those of both are at the first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<Bytes>,
+    /// Its open connections that would return to a nearer tier now; `None` if nobody knows. Those of both families
+    /// are where `bytes` are.
+    #[serde(skip_serializing_if = "Option::is_none", rename = "widerTier")]
+    pub wider: Option<Wider>,
 }
 
 /// What clients moved over TCP in both directions, in bytes, and where it would go.

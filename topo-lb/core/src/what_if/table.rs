@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use comfy_table::{Cell, Color};
 
 use super::compare::group_changes;
-use super::{Both, Bytes, Cost, Endpoint, Group, Report, Served, ServicePort, Totals};
+use super::{Both, Bytes, Cost, Endpoint, Group, Report, Served, ServicePort, Totals, Wider};
 use crate::explain::{empty, policy_text, port_text, shown, some};
 use crate::magnitude;
 use crate::topology::label::ZONE;
@@ -104,6 +104,10 @@ fn one(port: &ServicePort<'_>, label: &str, colour: bool) -> String {
     if let Some(bytes) = &port.bytes {
         let _ = writeln!(text, "  bytes     {}", moved(bytes, label));
     }
+    let returns = after.iter().any(|served| served.policy.return_after.is_some());
+    if let Some(wider) = port.wider.filter(|it| it.connections > 0 || returns) {
+        let _ = writeln!(text, "  return    {}", away(wider));
+    }
     let tables = groups(&changed, port.groups.len(), label, colour)
         + &endpoints(&port.endpoints, label, colour);
     text += match &*tables {
@@ -128,6 +132,22 @@ fn moved(bytes: &Bytes, label: &str) -> String {
     text += &format!("; expected out of the {}: {}", place(label), both(crossing));
     if *stopped != Both::default() {
         text += &format!("; without an endpoint: {}", both(stopped));
+    }
+    text
+}
+
+/// How many open connections `topo-lb.io/return` brings home.
+fn away(Wider { connections, unknown_nodes }: Wider) -> String {
+    let lead = match connections {
+        1 => "1 open connection leads".to_owned(),
+        _ => format!("{connections} open connections lead"),
+    };
+    let mut text = format!("{lead} to a wider tier than the one in force now");
+    if connections > 0 {
+        text += ", and would come home with topo-lb.io/return";
+    }
+    if unknown_nodes > 0 {
+        text += &format!("; of {} it is not known", nodes(unknown_nodes as usize));
     }
     text
 }

@@ -15,7 +15,9 @@
 //! | `diag` | a netlink socket for them, in one network namespace |
 //! | `namespace` | the network namespaces of the cgroup's processes |
 //! | `rest` | whether a TCP connection is at rest: pure |
-//! | `homeward` | finds and ends idle connections that are to return to a nearer tier |
+//! | `search` | finds connections to a wider tier |
+//! | `homeward` | ends idle ones of them that are to return to a nearer tier |
+//! | `tally` | counts them, also where they need not return |
 //! | `holder` | finds the processes that hold sockets; also for `topo-lb list` |
 //! | `obstacle` | what keeps the agent from sockets |
 //! | `stale` | selects the sockets to be ended: pure |
@@ -40,5 +42,7 @@ mod message;
 mod namespace;
 pub mod obstacle;
 mod rest;
+mod search;
 mod stale;
+mod tally;
 pub mod terminator;

@@ -32,14 +32,20 @@ pub(super) struct TcpInfo {
     /// Milliseconds since the last acknowledgement was received.
     acked: u32,
     estimates: [u32; 11],
-    rates_and_bytes: [u64; 4],
+    rates: [u64; 2],
+    /// Bytes that the peer has acknowledged.
+    bytes_acked: u64,
+    /// Bytes that were received in order.
+    bytes_received: u64,
     segments: [u32; 2],
     /// Bytes that wait to be sent.
     unsent: u32,
     least_rtt: u32,
-    /// Segments with data that were received, and sent.
-    data: [u32; 2],
+    data: Said,
 }
+
+/// Segments with data that were received, and sent: while they are the same, nobody speaks.
+pub(super) type Said = [u32; 2];
 
 /// What a TCP connection does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,12 +86,25 @@ impl Activity {
     }
 
     /// Whether nothing is on its way, nothing waits, nobody has spoken for so long, and nobody waits for an answer.
-    pub(super) fn is_at_rest(&self, silence: Duration) -> bool {
+    /// `before`: what an earlier look has [`heard`](Self::heard).
+    pub(super) fn is_at_rest(&self, silence: Duration, before: Option<Said>) -> bool {
         let TcpInfo { state, unacked, unsent, sent, received, .. } = self.info;
         let is_silent =
             [sent, received].into_iter().all(|it| Duration::from_millis(it.into()) >= silence);
         let has_nothing = unacked == 0 && unsent == 0 && self.unread == 0;
-        state == ESTABLISHED && is_silent && has_nothing && self.peer_spoke_last()
+        state == ESTABLISHED && is_silent && has_nothing && self.heard(before).is_some()
+    }
+
+    /// What was said until now, if the peer has spoken last. It has if it had by an earlier look, and nobody has spoken
+    /// since: keepalive probes hide it.
+    pub(super) fn heard(&self, before: Option<Said>) -> Option<Said> {
+        let said = self.info.data;
+        (self.peer_spoke_last() || before == Some(said)).then_some(said)
+    }
+
+    /// How many bytes it has moved in both directions. The kernel counts a SYN, too.
+    pub(super) const fn moved(&self) -> u64 {
+        (self.info.bytes_acked + self.info.bytes_received).saturating_sub(1)
     }
 
     /// Whether the peer has sent the last data, or nobody any.
@@ -122,7 +141,9 @@ mod tests {
         received: 9_000,
         acked: 9_000,
         estimates: [0; 11],
-        rates_and_bytes: [0; 4],
+        rates: [0; 2],
+        bytes_acked: 0,
+        bytes_received: 0,
         segments: [9; 2],
         unsent: 0,
         least_rtt: 0,
@@ -155,8 +176,24 @@ mod tests {
             ("data to read", AT_REST, 1, false),
             ("half closed", TcpInfo { state: 8, ..AT_REST }, 0, false),
         ] {
-            assert_eq!(Activity { info, unread }.is_at_rest(SILENCE), at_rest, "{what}");
+            assert_eq!(Activity { info, unread }.is_at_rest(SILENCE, None), at_rest, "{what}");
         }
+    }
+
+    /// As of Go's `net/http`, which probes every 15 s.
+    #[test]
+    fn who_spoke_last_is_known_from_before_the_probes_until_somebody_speaks() {
+        let of = |info| Activity { info, unread: 0 };
+        let tick = TcpInfo { sent: 2_000, received: 2_000, acked: 2_000, ..AT_REST };
+        let heard = of(tick).heard(None);
+        assert_eq!(heard, Some([1, 1]));
+        let probed = TcpInfo { sent: 62_000, received: 62_000, acked: 10, ..AT_REST };
+        assert!(!of(probed).is_at_rest(SILENCE, None));
+        assert!(of(probed).is_at_rest(SILENCE, heard));
+        assert_eq!(of(probed).heard(heard), heard, "also at the next look");
+        let asked = TcpInfo { data: [1, 2], ..probed };
+        assert!(!of(asked).is_at_rest(SILENCE, heard));
+        assert_eq!(of(asked).heard(heard), None);
     }
 
     #[test]
@@ -187,7 +224,7 @@ mod tests {
         assert_eq!((answered.info.data, answered.unread), ([1, 1], 3));
         assert!(answered.info.received < answered.info.sent && answered.peer_spoke_last());
         client.read_exact(&mut [0; 3]).unwrap();
-        assert_eq!(of(&client).unread, 0);
+        assert_eq!((of(&client).unread, of(&client).moved()), (0, 7));
         std::thread::sleep(Duration::from_millis(25));
         client.write_all(b"and now?").unwrap();
         server.read_exact(&mut [0; 8]).unwrap();

@@ -19,18 +19,20 @@ use tracing::{info, warn};
 
 use super::diag::{Diag, Unable};
 use super::holder::held;
-use super::homeward::{Home, Homeward, Places, Returning};
+use super::homeward::{Home, Homeward, Returning};
 use super::message::Seen;
 use super::namespace::{Found, NetnsSwitcher};
 use super::obstacle::Obstacle;
+use super::search::Places;
 use super::stale::Stale;
+use super::tally::Tally;
 use crate::datapath::maps::error::ReadError;
 use crate::datapath::maps::excluded::ExcludedMap;
 use crate::datapath::maps::members::Members;
 use crate::datapath::maps::socket_storage::Connected;
 use crate::kube_proxy::Traces;
 use topo_lb_core::cluster::{Family, Frontend, Protocol};
-use topo_lb_core::homecoming::Due;
+use topo_lb_core::homecoming::{Due, Way};
 use topo_lb_core::once::Once;
 use topo_lb_core::plan::Gone;
 
@@ -68,11 +70,13 @@ struct Order {
     stale: Stale,
     /// What is due from now on; `None`: as before.
     due: Option<Vec<Due>>,
+    /// Connections that these do not lead to any more are to be counted.
+    count: Option<Vec<Arc<Way>>>,
 }
 
 impl Order {
     fn is_empty(&self) -> bool {
-        self.stale.is_empty() && self.due.is_none()
+        self.stale.is_empty() && self.due.is_none() && self.count.is_none()
     }
 }
 
@@ -133,6 +137,12 @@ impl SocketTerminator {
         }
     }
 
+    /// Has connections counted once that these ways do not lead to any more. Returns at once.
+    pub fn count(&mut self, ways: Vec<Way>) {
+        self.backlog.count = Some(ways.into_iter().map(Arc::new).collect());
+        self.send();
+    }
+
     /// Which Service ports have no connection any more that could return.
     pub fn home(&self) -> impl Iterator<Item = Home> {
         self.home.try_iter()
@@ -145,7 +155,7 @@ impl SocketTerminator {
         match self.queue.try_send(std::mem::take(&mut self.backlog)) {
             Err(TrySendError::Full(order)) if order.stale.len() <= BACKLOG => self.backlog = order,
             Err(TrySendError::Full(order)) => {
-                self.backlog.due = order.due;
+                self.backlog = Order { stale: Stale::default(), ..order };
                 self.figures.failures.fetch_add(1, Relaxed);
                 warn!("endpoints go faster than their sockets can be ended; some sockets stay");
             }
@@ -247,6 +257,7 @@ impl Worker {
 
     fn work(mut self, queue: &Receiver<Order>, mut homeward: Homeward) {
         let mut pause = GATHER;
+        let mut tally = Tally::new(Arc::clone(&self.figures.returning));
         // Sockets that connected early, while kube-proxy may translate what they send, and when to look again.
         let mut waiting = Stale::default();
         let mut again: Option<Instant> = None;
@@ -256,20 +267,19 @@ impl Worker {
                 None => queue.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 Some(at) => queue.recv_timeout(at.saturating_duration_since(Instant::now())),
             };
-            let mut stale = match received {
-                Ok(Order { stale, due }) => {
-                    due.into_iter().for_each(|due| homeward.set(due));
-                    stale
-                }
-                Err(RecvTimeoutError::Timeout) => Stale::default(),
+            let Order { mut stale, due, mut count } = match received {
+                Ok(order) => order,
+                Err(RecvTimeoutError::Timeout) => Order::default(),
                 Err(RecvTimeoutError::Disconnected) => break,
             };
+            due.into_iter().for_each(|due| homeward.set(due));
             if !stale.is_empty() || again.is_some_and(|at| at <= Instant::now()) {
                 thread::sleep(pause);
                 let began = Instant::now();
-                while let Ok(Order { stale: more, due }) = queue.try_recv() {
+                while let Ok(Order { stale: more, due, count: later }) = queue.try_recv() {
                     stale.merge(more);
                     due.into_iter().for_each(|due| homeward.set(due));
+                    count = later.or(count);
                 }
                 stale.merge(std::mem::take(&mut waiting));
                 if stale.has_early() && Traces::look() != Traces::default() {
@@ -285,7 +295,9 @@ impl Worker {
                 }
             }
             let Options { pin_dir, cgroup_root, .. } = &self.options;
-            homeward.go_on(Places { pin_dir, cgroup_root }, &self.switcher);
+            let places = Places { pin_dir, cgroup_root };
+            homeward.go_on(places, &self.switcher);
+            count.into_iter().for_each(|ways| tally.count(ways, places, &self.switcher));
         }
     }
 

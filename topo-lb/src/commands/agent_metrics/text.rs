@@ -8,7 +8,9 @@ use rayon::prelude::*;
 use topo_lb_core::cluster::ServiceId;
 use topo_lb_core::explain::shown;
 use topo_lb_core::metrics;
-use topo_lb_core::metrics::declared::{PREFIX, TCP_RECEIVED_BYTES, TCP_SENT_BYTES};
+use topo_lb_core::metrics::declared::{
+    PREFIX, TCP_RECEIVED_BYTES, TCP_SENT_BYTES, WIDER_TIER_CONNECTIONS,
+};
 use topo_lb_core::what_if::{Figures, Moved};
 
 /// The label `tier` of what clients dialled by the endpoints' own addresses.
@@ -16,6 +18,8 @@ pub(crate) const DIRECT: &str = "direct";
 
 /// The metrics that count bytes.
 const COUNTED: [&str; 2] = [TCP_SENT_BYTES.name, TCP_RECEIVED_BYTES.name];
+/// Open connections to a wider tier.
+const WIDER: &str = WIDER_TIER_CONNECTIONS.name;
 
 /// How an agent's metrics end, as OpenMetrics has it.
 const END: &str = "# EOF";
@@ -55,23 +59,46 @@ pub fn figures(all: &[Scraped]) -> Result<Figures, NoMetrics> {
     let cut = all.iter().filter(breaks_off).map(|it| it.place.clone()).collect();
     // A thousand agents have millions of samples, so each is summed as it is read.
     let sums = all.par_iter().try_fold(Figures::default, |mut figures, text| {
-        figures.extend(read(text)?);
+        read(&mut figures, text)?;
         Ok(figures)
     });
     let sums = sums.try_reduce(Figures::default, |one, other| Ok(one.and(other)))?;
     Ok(sums.and(Figures::since_start([], cut)))
 }
 
-fn read(Scraped { node, place, text }: &Scraped) -> Result<impl Iterator<Item = Moved>, NoMetrics> {
+fn read(figures: &mut Figures, Scraped { node, place, text }: &Scraped) -> Result<(), NoMetrics> {
     let wrong = |why: &str| NoMetrics(place.clone(), why.to_owned());
     if !text.lines().any(|line| line.starts_with(PREFIX)) {
         return Err(wrong("it has no metric of topo-lb: is it of an agent?"));
     }
     // The parser takes most of the time, and most lines are of other metrics.
-    let is_read = |line: &&str| COUNTED.iter().any(|name| line.starts_with(name));
+    let is_read = |line: &&str| COUNTED.iter().chain([&WIDER]).any(|name| line.starts_with(*name));
     let lines = text.lines().filter(is_read).map(|line| Ok(line.to_owned()));
     let scrape = Scrape::parse(lines).map_err(|_| wrong("this is no text of metrics"))?;
-    Ok(scrape.samples.into_iter().filter_map(|sample| moved(node, &sample)))
+    let mut wider = BTreeMap::new();
+    for sample in scrape.samples {
+        if let Some(moved) = moved(node, &sample) {
+            if !moved.is_direct {
+                wider.entry((moved.service.clone(), Arc::clone(&moved.port))).or_default();
+            }
+            figures.extend([moved]);
+        } else if sample.metric == WIDER
+            && let (Some(port), Value::Gauge(count) | Value::Untyped(count)) =
+                (service_port(&sample), sample.value)
+        {
+            wider.insert(port, Some(count as u64));
+        }
+    }
+    for ((service, port), known) in wider {
+        figures.count_wider(service, port, known, u64::from(known.is_none()));
+    }
+    Ok(())
+}
+
+fn service_port(sample: &Sample) -> Option<(ServiceId, Arc<str>)> {
+    let label = |name| sample.labels.get(name);
+    let (namespace, name) = (label("namespace")?.into(), label("service")?.into());
+    Some((ServiceId { namespace, name }, label("port")?.into()))
 }
 
 /// What a sample says; `None` for samples of other metrics.
@@ -82,13 +109,11 @@ fn moved(node: &Option<Arc<str>>, sample: &Sample) -> Option<Moved> {
     let label = |name| sample.labels.get(name);
     // OpenMetrics names the family without `_total`, so the parser does not know the type.
     let (Value::Counter(bytes) | Value::Untyped(bytes)) = sample.value else { return None };
+    let (service, port) = service_port(sample)?;
     Some(Moved {
         node: node.clone(),
-        service: ServiceId {
-            namespace: label("namespace")?.into(),
-            name: label("service")?.into(),
-        },
-        port: label("port")?.into(),
+        service,
+        port,
         locality: metrics::locality(label("locality")?)?,
         is_direct: label("tier") == Some(DIRECT),
         bytes,
@@ -138,8 +163,31 @@ mod tests {
             one("http", Locality::Region, 4.0),
             one("81", Locality::Elsewhere, 8.0),
         ];
-        let wanted = Figures::since_start(all, Vec::new());
+        let mut wanted = Figures::since_start(all, Vec::new());
+        for port in ["http", "81"] {
+            wanted.count_wider(one(port, Locality::Node, 0.0).service, port.into(), None, 1);
+        }
         assert_eq!(figures(&[scraped(Some("n1"), &text.concat())]), Ok(wanted));
+    }
+
+    #[test]
+    fn connections_to_a_wider_tier_are_of_the_nodes_that_know() {
+        let bytes = line("sent", "http", "node", "0");
+        let port = r#"{namespace="shop",service="web",port="http"}"#;
+        let knows = format!("{bytes}topo_lb_wider_tier_connections{port} 14\n");
+        let service = ServiceId { namespace: "shop".into(), name: "web".into() };
+        let moved = |node: &str| Moved {
+            node: Some(node.into()),
+            service: service.clone(),
+            port: "http".into(),
+            locality: Locality::Node,
+            is_direct: false,
+            bytes: 0.0,
+        };
+        let mut wanted = Figures::since_start(["n1", "n2"].map(moved), Vec::new());
+        wanted.count_wider(service.clone(), "http".into(), Some(14), 1);
+        let read = figures(&[scraped(Some("n1"), &knows), scraped(Some("n2"), &bytes)]);
+        assert_eq!(read, Ok(wanted));
     }
 
     #[test]

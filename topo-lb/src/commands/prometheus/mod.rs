@@ -25,7 +25,7 @@ use tokio::time::timeout;
 use super::agent_metrics::DIRECT;
 use answer::{Answer, Sample};
 pub use error::PrometheusError;
-use topo_lb_core::cluster::State;
+use topo_lb_core::cluster::{ServiceId, State};
 use topo_lb_core::explain::some;
 use topo_lb_core::metrics::declared;
 use topo_lb_core::what_if::{Figures, Moved, months};
@@ -154,7 +154,14 @@ impl Prometheus {
             let samples = asked.samples(&span.bytes("node, port, ", metric, is_direct)).await?;
             all.extend(samples.into_iter().filter_map(|it| moved(it, is_direct)));
         }
-        let figures = Figures::over(Arc::clone(known), all);
+        let mut figures = Figures::over(Arc::clone(known), all);
+        let [known, unknown] = wider();
+        for (service, port, count) in asked.ports(&known).await? {
+            figures.count_wider(service, port, Some(count), 0);
+        }
+        for (service, port, nodes) in asked.ports(&unknown).await? {
+            figures.count_wider(service, port, None, nodes);
+        }
         let mut doubts = asked.doubts;
         doubts.extend(figures.doubts(state));
         let began = if young.is_some() { &nodes } else { &first };
@@ -272,6 +279,20 @@ impl Span<'_> {
     }
 }
 
+/// The queries for connections to a wider tier by Service port, and for how many nodes with connections to it do not
+/// know.
+#[must_use]
+pub fn wider() -> [String; 2] {
+    const WIDER: &str = declared::WIDER_TIER_CONNECTIONS.name;
+    const CONNECTIONS: &str = declared::CONNECTIONS.name;
+    let port = format!("namespace, service, port, {RENAMED}namespace, {RENAMED}service");
+    let used = format!("count by (node, {port}) ({CONNECTIONS})");
+    [
+        format!("sum by ({port}) ({WIDER})"),
+        format!("count by ({port}) ({used} unless on (node, {port}) {WIDER})"),
+    ]
+}
+
 /// Names of nodes. `None`: some metrics do not say it.
 type Nodes = BTreeSet<Option<Arc<str>>>;
 
@@ -287,6 +308,15 @@ struct Asked<'a> {
 impl Asked<'_> {
     async fn nodes(&mut self, query: &str) -> Result<Nodes, PrometheusError> {
         Ok(self.samples(query).await?.into_iter().map(|sample| sample.node).collect())
+    }
+
+    /// The values of Service ports, as whole numbers.
+    async fn ports(
+        &mut self,
+        query: &str,
+    ) -> Result<Vec<(ServiceId, Arc<str>, u64)>, PrometheusError> {
+        let one = |it: Sample| Some((it.service?, it.port?, it.value as u64));
+        Ok(self.samples(query).await?.into_iter().filter_map(one).collect())
     }
 
     /// How many seconds ago it first had metrics of any agent, to a fiftieth of that, if that is less than the time

@@ -48,6 +48,8 @@ fn vector(samples: &[(&str, &str)]) -> (u16, String) {
 const N1: (&str, &str) = (r#""node":"n1""#, "1");
 const N2: (&str, &str) = (r#""node":"n2""#, "1");
 
+const WEB: &str = r#""namespace":"shop","service":"web","port":"http""#;
+
 /// The answers of a Prometheus that scrapes the agents of `n1`, and of `n2` for a short time.
 fn usual(request: &str) -> (u16, String) {
     let web = |locality: &str| {
@@ -58,7 +60,11 @@ fn usual(request: &str) -> (u16, String) {
     let far = web("region");
     let direct = [(&*far, "9")];
     let is_of = |text: &str| request.contains(&encoded(text));
-    if is_of("tier=\"direct\"") {
+    if is_of("topo_lb_connections_total") {
+        vector(&[(WEB, "2")])
+    } else if is_of("topo_lb_wider_tier_connections") {
+        vector(&[(WEB, "14")])
+    } else if is_of("tier=\"direct\"") {
         vector(if is_of("sent_bytes") { &direct } else { &[] })
     } else if is_of("sent_bytes") {
         vector(&[(&web("node"), "1"), (&web("region"), "2"), (&web("zone"), "NaN")])
@@ -120,7 +126,9 @@ async fn both_directions_are_summed_and_what_is_missing_is_told() {
         moved(Locality::Elsewhere, 4.0),
         direct,
     ];
-    assert_eq!(figures, Figures::over("90m".into(), all));
+    let mut wanted = Figures::over("90m".into(), all);
+    wanted.count_wider(service, "http".into(), Some(14), 2);
+    assert_eq!(figures, wanted);
     let [odd, gone, nodes, late] = &doubts[..] else { panic!("{doubts:?}") };
     assert!(odd.ends_with("no counts of bytes, and left out: shop/web"), "{odd}");
     assert!(gone.contains("no Services of these names: shop/web"), "{gone}");

@@ -11,6 +11,8 @@ use super::moment::Moment;
 
 /// Most evacuations in a sentence.
 const NAMED: usize = 3;
+/// An end that is nearer, in seconds, is told to the second.
+const SOON: i64 = 120;
 
 /// What agents evacuate. Its JSON is a fixed interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -71,12 +73,14 @@ fn end(until: &str, now: i64) -> String {
     };
     let day = |seconds: i64| seconds.div_euclid(86_400);
     let is_today = day(end.as_second()) == day(now);
-    let time = end.strftime(if is_today { "%H:%M UTC" } else { "%Y-%m-%d %H:%M UTC" });
-    if end.as_second() > now {
-        format!(", until {time}")
-    } else {
-        format!(", comes back since {time}")
-    }
+    let left = end.as_second() - now;
+    let time = end.strftime(match is_today {
+        // A time without seconds would seem to be over, or to be a minute away.
+        _ if (1..SOON).contains(&left) => "%H:%M:%S UTC",
+        true => "%H:%M UTC",
+        false => "%Y-%m-%d %H:%M UTC",
+    });
+    if left > 0 { format!(", until {time}") } else { format!(", comes back since {time}") }
 }
 
 #[cfg(test)]
@@ -113,6 +117,10 @@ mod tests {
         let wanted = |rest: &str| Some(format!("evacuated: {ZONE}=b, 3 Services{rest}"));
         assert_eq!(said(&both, hour(9)), wanted(", until 12:00 UTC"));
         assert_eq!(said(&both, hour(-1)), wanted(", until 1970-01-02 12:00 UTC"));
+        assert_eq!(said(&both, hour(12) - 120), wanted(", until 12:00 UTC"));
+        assert_eq!(said(&both, hour(12) - 119), wanted(", until 12:00:00 UTC"));
+        let midnight: [&[_]; 1] = [&[(ZONE, "b", "1970-01-02T00:00:30Z", 3)]];
+        assert_eq!(said(&midnight, hour(0) - 1), wanted(", until 00:00:30 UTC"));
         let one: [&[_]; 2] = [&[], &[(ZONE, "b", NOON, 3)]];
         assert_eq!(said(&one, hour(12)), wanted(", comes back since 12:00 UTC, on 1 of 2 nodes"));
         let two: [&[_]; 1] = [&[("rack", "r1", "", 1), (ZONE, "b", "", 0)]];

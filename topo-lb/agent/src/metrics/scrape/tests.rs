@@ -15,6 +15,8 @@ use crate::metrics::zones::Zones;
 fn scrape() -> Scrape {
     let figures = Figures::default();
     figures.peers.set(Vec::new());
+    let wider = [("default/web:http".into(), 14), ("default/without-series:80".into(), 1)];
+    figures.sockets.returning.wider.lock().unwrap().extend(wider);
     let zone = |until| Evacuated { until, key: "zone".to_owned(), value: "b".to_owned() };
     figures.evacuations.set(2, [(zone(None), 3), (zone(Some(1_000)), 1)].into());
     for millis in [1, 4, 400, 9_000] {
@@ -171,6 +173,10 @@ fn a_service_port_is_told_by_its_labels_and_where_nothing_went_is_left_out() {
     let label = |key: &str| dns.1[key].clone();
     let told = [label("namespace"), label("service"), label("port"), label("locality")];
     assert_eq!((told.join(" ").as_str(), dns.2), ("kube-system dns 53 zone", 7.0));
+    let wider = &families["topo_lb_wider_tier_connections"].samples;
+    let told: Vec<_> =
+        wider.iter().map(|(_, it, value)| (it["service"].as_str(), *value)).collect();
+    assert_eq!(told, [("web", 14.0)], "only with series of its own");
     let refused = &families["topo_lb_refused_connections"].samples;
     assert_eq!((refused[0].1["reason"].as_str(), refused[0].2), ("topology-policy", 30.0));
 }
