@@ -25,8 +25,9 @@ pub(crate) const LAB: [&str; 2] = ["lab", DATAPATH];
 /// See [`LAB`].
 pub(crate) const DATAPATH: &str = "datapath";
 
-/// The suite of [`DATAPATH`] that takes the cards of virtual machines. Its tests are ignored elsewhere.
-pub(crate) const IN_GUESTS: &str = "virtio";
+/// The suites of [`DATAPATH`] that take the cards of virtual machines, and set their clocks. Their tests are ignored
+/// elsewhere.
+pub(crate) const IN_GUESTS: [&str; 2] = ["virtio", "clock"];
 
 /// The suites that need a control plane or Prometheus; plain `cargo test` excludes them by `test = false`.
 pub(crate) const CONTROL_PLANE: &str = "control_plane";

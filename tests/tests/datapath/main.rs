@@ -4,6 +4,7 @@
 
 mod accounting;
 mod boots;
+mod clock;
 mod connect;
 mod datagram;
 mod foreign;

@@ -39,13 +39,13 @@ pub(super) struct Suite {
 pub(super) const MPTCP: &str = "mptcp";
 
 /// The suites of this extent on this kernel. `try_out` and `overlays` are part of the whole: in the lab the first runs with
-/// every test, and each overlay takes minutes here. `virtio` takes every kernel's driver; for a short run it is the newest one's, whose machine ends before the
-/// oldest one's.
+/// every test, and each overlay takes minutes here. A short run has the suites in guests alone on the newest kernel, whose machine ends before
+/// the oldest one's.
 pub(super) fn of(scope: Scope, variant: &Variant) -> Vec<Suite> {
     let is_short = |suite: &Suite| match variant.line {
-        Line::V5_10 => !["try_out", IN_GUESTS, OVERLAYS, BOOTS].contains(&suite.name),
+        Line::V5_10 => !["try_out", OVERLAYS, BOOTS].contains(&suite.name) && !suite.is_in_guests(),
         Line::V6_1 => EVERYWHERE.contains(&suite.name),
-        Line::V6_12 => EVERYWHERE.contains(&suite.name) || suite.name == IN_GUESTS,
+        Line::V6_12 => EVERYWHERE.contains(&suite.name) || suite.is_in_guests(),
         _ => WITHOUT_AGENT.contains(&suite.name),
     };
     let is_of = |suite: &Suite| match scope {
@@ -80,7 +80,7 @@ const EVERYWHERE: [&str; 4] = [VERIFIER, "records", "connect", "accounting"];
 const WITHOUT_AGENT: [&str; 1] = [VERIFIER];
 
 /// In the order of execution. `tc_packets` is last: its old connections need some uptime.
-pub(super) const SUITES: [Suite; 13] = [
+pub(super) const SUITES: [Suite; 14] = [
     Suite { name: VERIFIER, short: &[], skipped: &[], has_mptcp: false },
     Suite { name: BOOTS, short: &[], skipped: &[], has_mptcp: false },
     Suite { name: "records", short: &[], skipped: &[], has_mptcp: false },
@@ -119,7 +119,8 @@ pub(super) const SUITES: [Suite; 13] = [
         has_mptcp: true,
     },
     Suite { name: "try_out", short: &[], skipped: &[], has_mptcp: false },
-    Suite { name: IN_GUESTS, short: &[], skipped: &[], has_mptcp: false },
+    Suite { name: IN_GUESTS[0], short: &[], skipped: &[], has_mptcp: false },
+    Suite { name: IN_GUESTS[1], short: &[], skipped: &[], has_mptcp: false },
     // These kernels do not order programs: the agent must report which one decides.
     Suite {
         name: "foreign",
@@ -178,13 +179,17 @@ impl Suite {
         }
     }
 
+    fn is_in_guests(&self) -> bool {
+        IN_GUESTS.contains(&self.name)
+    }
+
     /// The arguments for the suite's binary.
     pub(super) fn arguments(&self, scope: Scope) -> Vec<String> {
         // Each test has its own cluster. `--nocapture` also shows the output of passing tests.
         let mut arguments = vec!["--test-threads=1".to_owned(), "--nocapture".to_owned()];
         let skipped = self.skipped.iter().flat_map(|name| ["--skip", *name]);
         arguments.extend(skipped.chain(self.tests(scope).iter().copied()).map(str::to_owned));
-        if self.name == IN_GUESTS {
+        if self.is_in_guests() {
             arguments.push("--ignored".to_owned());
         }
         if self.tests(scope).is_empty() {
