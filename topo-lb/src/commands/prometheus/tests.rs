@@ -109,7 +109,7 @@ async fn error(status: u16, body: &str) -> PrometheusError {
 #[tokio::test]
 async fn both_directions_are_summed_and_what_is_missing_is_told() {
     let (figures, doubts) = asked(&at(serve(usual))).await.unwrap();
-    let service = topo_lb_core::cluster::ServiceId { namespace: "shop".into(), name: "web".into() };
+    let service = ServiceId { namespace: "shop".into(), name: "web".into() };
     let moved = |locality, bytes| Moved {
         node: Some("n1".into()),
         service: service.clone(),
@@ -280,7 +280,7 @@ async fn since_a_moment_is_compared_with_as_long_before() {
     };
     let (bytes, doubts) = at(serve(answer)).since().await.unwrap();
     let measured = |locality, bytes| Measured {
-        service: topo_lb_core::cluster::ServiceId { namespace: "shop".into(), name: "web".into() },
+        service: ServiceId { namespace: "shop".into(), name: "web".into() },
         locality,
         is_direct: false,
         bytes,
