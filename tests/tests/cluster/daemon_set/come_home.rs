@@ -29,9 +29,11 @@ pub(crate) fn a_pooled_connection_comes_home(stage: &mut Stage<'_>) -> Result<()
     let metrics = format!("curl -s -m 5 http://{}:19876/metrics", worker.address());
     let client = client_of(near);
     let shell = |script: &str| kubernetes.kubectl(&["exec", &client, "--", "sh", "-c", script]);
-    let make_ready =
-        |pool: &str| kubernetes.kubectl(&["exec", &format!("{NAME}-{pool}"), "--", "touch", READY]);
-    until("pods that run", SOON, || Ok(make_ready(far).map_err(|error| format!("{error:#}"))))?;
+    let make_ready = |pool: &str| {
+        let pod = format!("{NAME}-{pool}");
+        kubernetes.kubectl(&["exec", &pod, "--", "touch", READY]).map(drop)
+    };
+    until("a pod that runs", SOON, || Ok(make_ready(far).map_err(|error| format!("{error:#}"))))?;
     let address =
         kubernetes.kubectl(&["get", "service", NAME, "-o", "jsonpath={.spec.clusterIP}"])?;
     // A connection from before the agent decides for the Service would be kube-proxy's for good.
