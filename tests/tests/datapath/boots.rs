@@ -2,7 +2,7 @@
 
 use std::env;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use fs_err as fs;
@@ -49,6 +49,9 @@ fn memory(name: &str) -> Result<i64> {
     value.with_context(|| format!("/proc/meminfo has no {name}"))
 }
 
+/// How long an agent of default size may take.
+const START: Duration = Duration::from_secs(30);
+
 /// What an agent warns of without BTF.
 const UNCOUNTED: &str = "what TCP connections to Services move is not counted";
 
@@ -66,7 +69,9 @@ fn an_agent_of_default_size_starts_and_serves_and_warns_of_nothing_else() -> Res
         scene.agent.set("--tc-devices", "pod*");
         let before = (memory("MemAvailable")?, memory("Percpu")?);
         let begun = Instant::now();
-        scene.agent.resume()?;
+        scene.agent.launch()?;
+        scene.agent.wait_for_log("datapath attached", START)?;
+        scene.agent.wait_until_ready()?;
         let took = begun.elapsed().as_millis();
         let taken = before.0 - memory("MemAvailable")?;
         let per_cpu = memory("Percpu")? - before.1;

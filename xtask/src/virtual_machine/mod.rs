@@ -285,9 +285,6 @@ enum End {
     Booted(Result<()>, Duration),
 }
 
-/// How many machines run at once.
-const LANES: usize = 4;
-
 /// Boots machines, and waits until they end. Unless `anew`, leaves out those that are as when they
 /// passed; their logs get the output of that time.
 fn boot(workspace: &Workspace, machines: &[(Machine<'_>, Verdict)], anew: bool) -> Vec<End> {
@@ -303,6 +300,10 @@ fn boot(workspace: &Workspace, machines: &[(Machine<'_>, Verdict)], anew: bool) 
         let ended = machine.run(workspace, |line| running.tick(line));
         End::Booted(ended, begun.elapsed())
     };
+    // The tests of plain machines wait often, and those of variants are many.
+    let has_variants = machines.iter().any(|(machine, _)| machine.variant.is_variant());
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let lanes = if has_variants { cores } else { machines.len() };
     let next = AtomicUsize::new(0);
     let lane = || {
         let mut ends = Vec::new();
@@ -314,7 +315,7 @@ fn boot(workspace: &Workspace, machines: &[(Machine<'_>, Verdict)], anew: bool) 
         ends
     };
     let mut ends: Vec<_> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..LANES).map(|_| scope.spawn(lane)).collect();
+        let threads: Vec<_> = (0..lanes).map(|_| scope.spawn(lane)).collect();
         threads
             .into_iter()
             .flat_map(|it| it.join().unwrap_or_else(|it| resume_unwind(it)))
