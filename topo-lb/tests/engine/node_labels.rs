@@ -65,6 +65,20 @@ fn read(
     topology::reads_other_nodes(&state, "here", scope, &id("svc")).map(str::to_owned)
 }
 
+/// Slices may say of an endpoint on this node that it is elsewhere: then it is of a wider tier.
+#[test]
+fn nodes_are_counted_also_where_only_endpoints_of_this_node_are_left() {
+    for (spill, wanted) in [(None, None), (Some("auto"), Some(H))] {
+        let mut service = asking(|policy| {
+            policy.topology_keys = Some(format!("{H},{R}").into());
+            policy.spill = spill.map(Into::into);
+        });
+        service.internal_local = true;
+        let read = read(OWN, service, endpoint("10.244.0.2", "here"), Scope::All);
+        assert_eq!(read.as_deref(), wanted, "{spill:?}");
+    }
+}
+
 const POOL: &str = "apps.openyurt.io/nodepool";
 const OWN: &[(&str, &str)] = &[(H, "here"), (Z, "a"), (R, "r"), ("rack", "1"), (POOL, "pool")];
 

@@ -47,10 +47,11 @@ pub fn reads_other_nodes<'a>(
 pub fn counts_nodes(state: &State, this_node: &str, id: &ServiceId) -> bool {
     let service = state.service(id);
     let policy = service.map(|service| policy::of(state, Seen::From(this_node), service));
-    policy.is_some_and(|policy| match policy.rules {
-        Rules::Keys(keys) => keys.spill == Spill::Auto && keys.keys.len() > 1,
-        Rules::None | Rules::OpenYurt { .. } => false,
-    })
+    policy.is_some_and(|policy| counts(&policy.rules))
+}
+
+fn counts(rules: &Rules<'_>) -> bool {
+    matches!(rules, Rules::Keys(keys) if keys.spill == Spill::Auto && keys.keys.len() > 1)
 }
 
 /// The same, with policies as they are `seen`.
@@ -77,7 +78,7 @@ pub(super) fn reads<'a>(
     };
     // `internalTrafficPolicy: Local` leaves only this node's endpoints, with known labels. It is about ClusterIPs.
     let only_local = service.internal_local && !is_headless(service);
-    let inside = (!only_local).then_some(policy.rules);
+    let inside = (!only_local || counts(&policy.rules)).then_some(policy.rules);
     let read = |rules: Rules<'a>| match rules {
         Rules::None => None,
         // Pools are sets of Nodes, so labels of slices do not count.
@@ -86,8 +87,8 @@ pub(super) fn reads<'a>(
         }
         Rules::OpenYurt { reach: Reach::Node, .. } => None,
         // All Nodes with this node's value are counted.
-        Rules::Keys(keys) if keys.spill == Spill::Auto && keys.keys.len() > 1 => {
-            keys.keys.into_iter().find(|&key| here.label(key).is_some())
+        Rules::Keys(ref keys) if counts(&rules) => {
+            keys.keys.iter().copied().find(|&key| here.label(key).is_some())
         }
         Rules::Keys(keys) => keys.keys.into_iter().find(|&key| match here.label(key) {
             // A key that this node lacks matches no endpoint.
