@@ -31,9 +31,12 @@ pub(crate) fn a_pooled_connection_comes_home(stage: &mut Stage<'_>) -> Result<()
     let shell = |script: &str| kubernetes.kubectl(&["exec", &client, "--", "sh", "-c", script]);
     let make_ready = |pool: &str| {
         let pod = format!("{NAME}-{pool}");
-        kubernetes.kubectl(&["exec", &pod, "--", "touch", READY]).map(drop)
+        until("a pod that runs", SOON, || {
+            let touched = kubernetes.kubectl(&["exec", &pod, "--", "touch", READY]);
+            Ok(touched.map(drop).map_err(|error| format!("{error:#}")))
+        })
     };
-    until("a pod that runs", SOON, || Ok(make_ready(far).map_err(|error| format!("{error:#}"))))?;
+    make_ready(far)?;
     let address =
         kubernetes.kubectl(&["get", "service", NAME, "-o", "jsonpath={.spec.clusterIP}"])?;
     // A connection from before the agent decides for the Service would be kube-proxy's for good.
