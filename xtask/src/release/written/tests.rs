@@ -33,9 +33,8 @@ fn what_is_open_is_listed_with_its_places_until_it_is_decided() {
         (PLACE, place(Subject::Contact, "SECURITY.md", 1)),
     ];
     // To turn reports on stays, whatever the address.
-    let is_open = |name: &str, place: &Place| {
-        name.contains("example.") || place.subject == Subject::Contact
-    };
+    let is_open =
+        |name: &str, place: &Place| name.contains("example.") || place.subject == Subject::Contact;
     let open = wanted.into_iter().filter(|(name, place)| is_open(name, place));
     assert_eq!(placeholders::by_hand(&texts), open.map(|(_, place)| place).collect::<Vec<_>>());
 }
