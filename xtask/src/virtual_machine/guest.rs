@@ -25,6 +25,9 @@ use crate::workspace::{Profile, Workspace, find_program};
 /// `TOPO_LB_PATIENCE`: how many times slower than a real machine an emulated one may be.
 const PATIENCE: u32 = 20;
 
+/// The same of [variants](Variant): nobody waits for them, and some have many processors.
+const PATIENCE_OF_VARIANTS: u32 = 60;
+
 /// Programs of this machine that the lab calls.
 const TOOLS: [&str; 2] = ["ip", "tc"];
 
@@ -207,6 +210,7 @@ fn plan(
             "mptcp": suite.has_mptcp.then_some(MPTCP),
         })
     };
+    let patience = if scope == Scope::Variant { PATIENCE_OF_VARIANTS } else { PATIENCE };
     json!({
         "mounts": mounts(variant),
         "nested": (variant.cgroups == Cgroups::Nested).then_some(NESTED),
@@ -218,7 +222,7 @@ fn plan(
             "TOPO_LB_AGENT": "/bin/topo-lb",
             "TOPO_LB_POD": "/bin/pod",
             "TOPO_LB_EBPF_OBJECT": "/topo-lb.o",
-            "TOPO_LB_PATIENCE": PATIENCE.to_string(),
+            "TOPO_LB_PATIENCE": patience.to_string(),
             ALL_OF_VERIFIER: all_of_verifier.to_string(),
             LIMITED: variant.limited.unwrap_or("?"),
         },
