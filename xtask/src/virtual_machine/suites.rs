@@ -66,9 +66,6 @@ const VERIFIER: &str = "verifier";
 /// The suite of how a machine was booted.
 const BOOTS: &str = "boots";
 
-/// The test of [`VERIFIER`] that counts nothing.
-const ACCEPTED: &[&str] = &["every_program_is_accepted_whatever_the_agent_s_flags_are"];
-
 /// The suites of [`Scope::Short`] on every kernel: each kernel has its own verifier, grace periods and
 /// answer to a refused client, and the oldest has no walk over open connections. The others run on the
 /// oldest kernel, and in the lab on this machine's; `--kernel` runs them on those in between.
@@ -173,7 +170,6 @@ impl Suite {
     /// The tests to run; empty: all.
     fn tests(&self, scope: Scope) -> &'static [&'static str] {
         match scope {
-            Scope::Variant if self.name == VERIFIER => ACCEPTED,
             Scope::Accepted | Scope::Short | Scope::Variant => self.short,
             Scope::Whole => &[],
         }
@@ -253,7 +249,7 @@ mod tests {
     fn every_test_that_is_named_is_there() {
         for suite in &SUITES {
             let text = source(suite.name);
-            for name in suite.tests(Scope::Variant).iter().chain(suite.skipped) {
+            for name in suite.short.iter().chain(suite.skipped) {
                 assert!(text.contains(&format!("fn {name}()")), "{} has no {name}", suite.name);
             }
             assert_eq!(text.contains("HttpMptcp"), suite.has_mptcp, "{}", suite.name);

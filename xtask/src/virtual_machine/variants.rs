@@ -58,11 +58,8 @@ const PLAIN: Variant = Variant {
 /// The suites of a variant.
 const FAST: &[&str] = &["boots", "connect", "datagram", "tc_traffic"];
 
-/// Those where tasks and grace periods take turns otherwise.
+/// Those where tasks and grace periods may take turns otherwise. The verifier accepts the programs of an agent of `boots`.
 const SCHEDULED: &[&str] = &["boots", "records", "connect", "datagram", "tc_traffic"];
-
-/// Those of a kernel with a verifier of its own.
-const NEWER: &[&str] = &["boots", "records", "connect", "datagram", "tc_traffic"];
 
 /// A variant of 6.12, of which `topo-lb check` says no more than `ok`.
 const VARIANT: Variant = Variant { limited: Some(""), suites: FAST, ..PLAIN };
@@ -78,8 +75,14 @@ pub(crate) const ALL: &[Variant] = &[
     // grace period must not count on other processors.
     Variant { name: "6.12", flags: "preempt=full", cores: 1, ..PLAIN },
     Variant { name: "arm64", line: Line::Arm64, ..PLAIN },
-    Variant { name: "backports", line: Line::Backports, flags: STORAGE, suites: NEWER, ..VARIANT },
-    Variant { name: "sid", line: Line::Sid, flags: STORAGE, suites: NEWER, ..VARIANT },
+    Variant {
+        name: "backports",
+        line: Line::Backports,
+        flags: STORAGE,
+        suites: SCHEDULED,
+        ..VARIANT
+    },
+    Variant { name: "sid", line: Line::Sid, flags: STORAGE, suites: SCHEDULED, ..VARIANT },
     // A stand-in: the verifier of this kernel still has its BTF.
     Variant {
         name: "no-btf",
