@@ -227,8 +227,11 @@ fn an_agent_that_may_not_open_sockets_says_so_once_and_leaves_them() -> Result<(
         let said = log.lines().filter(|line| line.contains("connections to a wider tier stay"));
         ensure!(said.count() == 1, "{log}");
         ensure!(returned(scene)? == 0.0);
-        // Who may not look does not know; before the zone was back, there was nothing to look for.
-        wait_for_wider(scene, [None, None])?;
+        ensure!(
+            wider(scene)? == [None, None],
+            "who may not look does not know: {:?}",
+            wider(scene)?
+        );
         expect(scene, socket, "c")
     })
 }

@@ -52,13 +52,13 @@ impl Tally {
         switcher: &NetnsSwitcher,
     ) -> Vec<Option<u64>> {
         self.search.set(ways.to_vec());
+        let opened = places.processes().and_then(|it| Ok((it, Maps::open(places.pin_dir)?)));
+        // Who may not look knows nothing of a Service for which nothing is wider just now, either.
+        let Some((found, maps)) = opened.ok().filter(|(found, _)| found.unseen() == 0) else {
+            return vec![None; ways.len()];
+        };
         let mut totals: Vec<_> = ways.iter().map(|way| way.wide.is_empty().then_some(0)).collect();
         if self.search.is_idle() {
-            return totals;
-        }
-        let opened = places.processes().and_then(|it| Ok((it, Maps::open(places.pin_dir)?)));
-        let Ok((found, maps)) = opened else { return totals };
-        if found.unseen() > 0 {
             return totals;
         }
         let mut counts = vec![0; ways.len()];
