@@ -15,8 +15,8 @@ fn set(by: i64) -> Result<()> {
 
 const DAY: i64 = 86_400;
 
-#[ignore = "it sets the machine's clock; the virtual machines of `cargo xtask test` run it"]
 #[test]
+#[ignore = "it sets the machine's clock; the virtual machines of `cargo xtask test` run it"]
 fn connections_and_changes_go_on_whatever_the_clock_says() -> Result<()> {
     play_with_machines(|scene| {
         let to = at(WEB4)?;

@@ -92,9 +92,17 @@ pub(crate) fn is_there(name: &str, suites: &BTreeMap<String, String>) -> bool {
     let mut parts: Vec<&str> = name.split("::").collect();
     let source = suites.get(parts.remove(0));
     let Some(test) = parts.pop() else { return source.is_some() };
+    // A test may have further attributes: `#[ignore = …]`.
+    let is_test = |source: &str| {
+        let before = source.split_once(&format!("fn{test}(")).map(|(before, _)| before);
+        before.is_some_and(|before| {
+            before.rsplit_once("#[test]").is_some_and(|(_, rest)| {
+                rest.is_empty() || rest.starts_with("#[") && rest.ends_with(']')
+            })
+        })
+    };
     source.is_some_and(|source| {
-        parts.iter().all(|module| source.contains(&format!("mod{module};")))
-            && source.contains(&format!("#[test]fn{test}("))
+        parts.iter().all(|module| source.contains(&format!("mod{module};"))) && is_test(source)
     })
 }
 
@@ -119,13 +127,15 @@ mod tests {
 
     #[test]
     fn a_name_without_a_suite_module_or_test_is_a_fault() {
-        let source = "modcni;#[test]fnptp(){}";
+        let source = "modcni;#[test]fnptp(){}#[test]#[ignore=\"slow\"]fnlate(){}fnneither(){}";
         let suites = BTreeMap::from([
             ("neighbours".to_owned(), source.to_owned()),
             ("dns".to_owned(), String::new()),
         ]);
         for (cell, wanted) in [
             ("*run*: `neighbours::cni::ptp`; suites `dns`, `neighbours`", ""),
+            ("*run*: `neighbours::cni::late`", ""),
+            ("*run*: `neighbours::cni::neither`", "there is no test neighbours::cni::neither"),
             ("*run*: suites `dns` and `gone`", "there is no suite gone"),
             ("*run*: suite `gone`", "there is no suite gone"),
             ("*run*: `neighbours::cni::gone`", "there is no test neighbours::cni::gone"),

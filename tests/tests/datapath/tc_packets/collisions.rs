@@ -67,16 +67,12 @@ impl Scene {
             Clients::Outside | Clients::GuestsOfAll => Programs::replacing()?,
             Clients::GuestsOfClusterIps => Programs::load()?,
         };
+        let row = [(endpoint, Locality::Node)];
         for (index, frontend) in [(1, frontends[0]), (3, frontends[1])] {
             for (index, protocol) in [(index, TCP), (index + 1, UDP)] {
                 match clients {
                     Clients::Outside | Clients::GuestsOfAll => {
-                        programs.expose(
-                            index,
-                            frontend,
-                            protocol,
-                            &[(endpoint, Locality::Node)],
-                        )?;
+                        programs.expose(index, frontend, protocol, &row)?;
                     }
                     Clients::GuestsOfClusterIps => {
                         programs.serve(index, frontend, protocol, &[endpoint])?;
@@ -214,7 +210,7 @@ fn a_direct_connection_after_a_closed_one_is_answered_whatever_its_endpoint_reme
 #[test]
 fn a_connection_through_a_frontend_leaves_a_direct_one_open_and_takes_another_port() -> Result<()> {
     each(|scene, client, [frontend, _], endpoint| {
-        // The scene do not follow the direct one.
+        // The programs do not follow the direct one.
         go_on(scene, (client, client), endpoint, endpoint).context("direct")?;
         let syn = frame::tcp(client, frontend, Tcp::Syn(5_000_000));
         expect(scene, ("SYN", IN), &syn, (client, endpoint))?;

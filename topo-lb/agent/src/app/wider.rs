@@ -16,8 +16,8 @@ use crate::metrics::services::parts;
 
 /// How often they are counted.
 const EVERY: Duration = Duration::from_mins(1);
-/// Services that are decided at once, so that nothing else of the agent task waits for long.
-const PORTION: usize = 64;
+/// How long Services are decided at once, so that nothing else of the agent task waits for long.
+const TURN: Duration = Duration::from_millis(2);
 
 /// The Service ports that had connections, and where those lead now; one portion of Services after the other.
 #[derive(Debug, Default)]
@@ -48,8 +48,10 @@ impl Wider {
                 self.left.entry(id).or_default().insert(name);
             }
         }
-        for _ in 0..PORTION {
-            let Some((id, ports)) = self.left.pop_first() else { break };
+        let turn = Instant::now();
+        while turn.elapsed() < TURN
+            && let Some((id, ports)) = self.left.pop_first()
+        {
             let ways = reconciler.ways(&id).into_iter();
             self.ways.extend(ways.filter(|way| ports.contains(&way.name)));
         }

@@ -52,6 +52,9 @@ impl Tally {
         switcher: &NetnsSwitcher,
     ) -> Vec<Option<u64>> {
         self.search.set(ways.to_vec());
+        if ways.is_empty() {
+            return Vec::new();
+        }
         let opened = places.processes().and_then(|it| Ok((it, Maps::open(places.pin_dir)?)));
         // Who may not look knows nothing of a Service for which nothing is wider just now, either.
         let Some((found, maps)) = opened.ok().filter(|(found, _)| found.unseen() == 0) else {

@@ -39,7 +39,7 @@ fn what_is_open_is_listed_with_its_places_until_it_is_decided() {
     assert_eq!(placeholders::by_hand(&texts), open.map(|(_, place)| place).collect::<Vec<_>>());
 }
 
-/// Path, what is there, what a hand puts in its place, what is said of it.
+/// Path, what is there, what a hand puts in its place, what is said of it; `LINE` is where it is.
 const BROKEN: [(&str, &str, &str, &str); 27] = [
     ("Cargo.toml", "\nversion = \"", "\nversion = \"9", "Cargo.lock:"),
     (
@@ -52,7 +52,7 @@ const BROKEN: [(&str, &str, &str, &str); 27] = [
         "deploy/helm/topo-lb/Chart.yaml",
         "\nappVersion: ",
         "\nappVersion: 9",
-        "Chart.yaml:13: the version is 9",
+        "Chart.yaml:LINE: the version is 9",
     ),
     (
         "deploy/helm/topo-lb/Chart.yaml",
@@ -64,21 +64,21 @@ const BROKEN: [(&str, &str, &str, &str); 27] = [
         "deploy/base/kustomization.yaml",
         "newTag: ",
         "newTag: 9",
-        "kustomization.yaml:12: the version is 9",
+        "kustomization.yaml:LINE: the version is 9",
     ),
     (
         "deploy/components/view/view.yaml",
         "topo-lb:0",
         "topo-lb:9",
-        "view.yaml:105: the version is 9",
+        "view.yaml:LINE: the version is 9",
     ),
     ("deploy/krew/topo.yaml", "v@VERSION@/topo", "v0.1.0/topo", "topo.yaml"),
-    ("README.md", "topo-lb-0.", "topo-lb-9.", "README.md:14: the version is 9"),
+    ("README.md", "topo-lb-0.", "topo-lb-9.", "README.md:LINE: the version is 9"),
     (
         "docs/releases.md",
         "oci-archive:topo-lb-0",
         "oci-archive:topo-lb-9",
-        "docs/releases.md:40: the version is 9",
+        "docs/releases.md:LINE: the version is 9",
     ),
     (
         "Cargo.lock",
@@ -86,19 +86,24 @@ const BROKEN: [(&str, &str, &str, &str); 27] = [
         "name = \"topo-lb\"\nversion = \"9",
         "Cargo.lock:",
     ),
-    ("CHANGELOG.md", "\n## 0", "\n## 9", "CHANGELOG.md:5: the version is 9"),
+    ("CHANGELOG.md", "\n## 0", "\n## 9", "CHANGELOG.md:LINE: the version is 9"),
     (
         "CHANGELOG.md",
         "\n## 0",
         "\n## Unreleased\n\n## 0",
-        "CHANGELOG.md:5: nothing of a release is unreleased",
+        "CHANGELOG.md:LINE: nothing of a release is unreleased",
     ),
     ("CHANGELOG.md", "\n## 0.1.0\n", "\n## 0.1.0 – 2026-02-30\n", "the heading's date is no day"),
     ("CHANGELOG.md", "\n## 0.1.0\n", "\n## 0.1.0 soon\n", "the heading is no version"),
     ("CHANGELOG.md", "\n## 0.1.0\n", "\n## 0.1.0\n\n## 0.0.1\n", "the section says nothing"),
-    ("CHANGELOG.md", "The first release.", "TODO.", "CHANGELOG.md:7: `TODO` is not finished"),
+    ("CHANGELOG.md", "The first release.", "TODO.", "CHANGELOG.md:LINE: `TODO` is not finished"),
     ("CHANGELOG.md", "`--dns`", "`--dnssec-all`", "no page explains `--dnssec-all`"),
-    ("SECURITY.md", "**Supported**", "<your name>", "SECURITY.md:7: `<your name>` is not finished"),
+    (
+        "SECURITY.md",
+        "**Supported**",
+        "<your name>",
+        "SECURITY.md:LINE: `<your name>` is not finished",
+    ),
     (
         "deploy/base/kustomization.yaml",
         "registry.example.com/topo-lb",
@@ -148,10 +153,13 @@ fn whatever_is_broken_by_hand_is_found() {
         let mut texts = whole.clone();
         let text = texts.files.get_mut(path).unwrap();
         assert!(text.contains(from), "{path} has no {from:?}");
+        let begin = text.find(from).unwrap() + from.len() - from.trim_start_matches('\n').len();
+        let line = text[..begin].matches('\n').count() + 1;
+        let wanted = wanted.replace("LINE", &line.to_string());
         *text = text.replace(from, to);
         let faults = faults(&texts);
         assert!(
-            faults.iter().any(|fault| fault.contains(wanted)),
+            faults.iter().any(|fault| fault.contains(&wanted)),
             "{path}: {from:?} was replaced by {to:?}, and this was found: {faults:#?}"
         );
     }
