@@ -103,4 +103,5 @@ pub mod view_page;
 pub mod virtio;
 pub mod vrrp;
 pub mod wait;
+pub mod wireguard;
 pub mod wiring;

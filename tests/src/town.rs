@@ -171,21 +171,54 @@ pub fn visit_wired(
 ) -> Result<()> {
     within((Vec::new(), Vec::new()), |cluster| {
         let rooms = rooms(cluster)?;
-        let names = PODS.map(|(pod, ..)| cluster.prefix().name(pod));
-        let mut pods = Vec::new();
-        for (netns, (name, node, host)) in NetNs::make(&names)?.into_iter().zip(PODS) {
-            netns.ip(&["link set lo up".to_owned()])?;
-            let number = if node == EAST { 2 } else { 1 };
-            let room = &rooms[usize::from(node == EAST)];
-            let ipv4 = wire(room, &netns, Place { pod: name, number, host })?;
-            let cgroup = Cgroup::make(cluster.node(node)?.cgroup_path(), name)?;
-            let (name, node, ipv6) = (name.to_owned(), node.to_owned(), Ipv6Addr::UNSPECIFIED);
-            pods.push(Pod { name, node, ipv4, ipv6, cgroup, netns });
-        }
-        let pods: Vec<&Pod> = pods.iter().collect();
-        let places = pods.iter().map(|it| Known::of(it, None)).collect();
-        body(&mut Town::new(cluster, rooms, pods, places)?)
+        let pods = wired(cluster, |node, netns, place| {
+            wire(&rooms[usize::from(node == EAST)], netns, place)
+        })?;
+        with_wired(cluster, rooms, &pods, body)
     })
+}
+
+/// Like [`visit_wired`], without rooms: `wire` gets the network namespaces of the node and of the pod.
+///
+/// # Errors
+/// It cannot be made, or `body` fails.
+pub fn visit_wired_without_rooms(
+    mut wire: impl FnMut(&NetNs, &NetNs, Place<'_>) -> Result<Ipv4Addr>,
+    body: impl FnOnce(&mut Town<'_>) -> Result<()>,
+) -> Result<()> {
+    within((Vec::new(), Vec::new()), |cluster| {
+        let pods =
+            wired(cluster, |node, netns, place| wire(cluster.node_netns(node)?, netns, place))?;
+        with_wired(cluster, Vec::new(), &pods, body)
+    })
+}
+
+/// `wire` gets the name of a pod's node, and the pod's network namespace.
+fn wired(
+    cluster: &Cluster,
+    mut wire: impl FnMut(&str, &NetNs, Place<'_>) -> Result<Ipv4Addr>,
+) -> Result<Vec<Pod>> {
+    let names = PODS.map(|(pod, ..)| cluster.prefix().name(pod));
+    let mut pods = Vec::new();
+    for (netns, (name, node, host)) in NetNs::make(&names)?.into_iter().zip(PODS) {
+        netns.ip(&["link set lo up".to_owned()])?;
+        let number = if node == EAST { 2 } else { 1 };
+        let ipv4 = wire(node, &netns, Place { pod: name, number, host })?;
+        let cgroup = Cgroup::make(cluster.node(node)?.cgroup_path(), name)?;
+        let (name, node, ipv6) = (name.to_owned(), node.to_owned(), Ipv6Addr::UNSPECIFIED);
+        pods.push(Pod { name, node, ipv4, ipv6, cgroup, netns });
+    }
+    Ok(pods)
+}
+
+fn with_wired<'a>(
+    cluster: &'a Cluster,
+    rooms: Vec<Rc<Room<'a>>>,
+    pods: &'a [Pod],
+    body: impl FnOnce(&mut Town<'_>) -> Result<()>,
+) -> Result<()> {
+    let places = pods.iter().map(|it| Known::of(it, None)).collect();
+    body(&mut Town::new(cluster, rooms, pods.iter().collect(), places)?)
 }
 
 type Pods<'a> = Vec<(&'a str, u8)>;

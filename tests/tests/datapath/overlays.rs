@@ -1,12 +1,18 @@
-//! Networks over the nodes' network that the kernel makes alone: tunnels, and IPsec. This machine's kernel may lack some of
-//! them; Debian's have them.
+//! Networks of pods that the kernel makes alone: tunnels and encryption between nodes, and devices on top of the uplink.
+//! This machine's kernel may lack some of them; Debian's have them.
 
 use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use anyhow::{Context as _, Result, ensure};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use topo_lb_tests::netns::NetNs;
 use topo_lb_tests::requirements::{has_device, not_checked};
-use topo_lb_tests::town::{EAST, Town, WEST, visit_without_rooms};
+use topo_lb_tests::town::{
+    Doors, EAST, Place, Town, WEST, visit_wired_without_rooms, visit_without_rooms,
+};
+use topo_lb_tests::wireguard::{self, PORT, Peer};
 
 /// Lines of `ip` on both nodes; others run when it is dropped.
 struct Lines<'a> {
@@ -63,8 +69,13 @@ fn plain(other: u8) -> [String; 2] {
 }
 
 /// A tunnel of this kind, with options that are made of the last bytes of the nodes' addresses, for IPv4, and for IPv6
-/// if it takes that, too.
-fn tunnel(kind: &str, has_ipv6: bool, options: impl Fn(u8, u8) -> String) -> Result<()> {
+/// if it takes that, too. `set` does what `ip` cannot, in a node's namespace, by its number and that of the other one.
+fn tunnel(
+    kind: &str,
+    has_ipv6: bool,
+    options: impl Fn(u8, u8) -> String,
+    set: impl Fn(&NetNs, u8, u8) -> Result<()>,
+) -> Result<()> {
     if !has_device(kind, "", &format!("pods behind {kind}"))? {
         return Ok(());
     }
@@ -87,7 +98,12 @@ fn tunnel(kind: &str, has_ipv6: bool, options: impl Fn(u8, u8) -> String) -> Res
     visit_without_rooms(|town| {
         town.add_agent(EAST)?;
         town.has(
-            |town| begin(town, &lines),
+            |town| {
+                let lines = begin(town, &lines)?;
+                set(town.cluster.node_netns(WEST)?, 1, 2)?;
+                set(town.cluster.node_netns(EAST)?, 2, 1)?;
+                Ok(lines)
+            },
             |town| {
                 let sent = sent(town, "overlay")?;
                 ensure!(sent > 0, "nothing is in the tunnel");
@@ -97,22 +113,77 @@ fn tunnel(kind: &str, has_ipv6: bool, options: impl Fn(u8, u8) -> String) -> Res
     })
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "the type of what a tunnel takes")]
+fn nothing_more(_: &NetNs, _: u8, _: u8) -> Result<()> {
+    Ok(())
+}
+
 #[test]
 fn pods_behind_vxlan_are_served() -> Result<()> {
-    tunnel("vxlan", true, |own, other| {
-        format!("id 1 local 172.30.0.{own} remote 172.30.0.{other} dstport 8472")
-    })
+    tunnel(
+        "vxlan",
+        true,
+        |own, other| format!("id 1 local 172.30.0.{own} remote 172.30.0.{other} dstport 8472"),
+        nothing_more,
+    )
 }
 
 #[test]
 fn pods_behind_geneve_are_served() -> Result<()> {
-    tunnel("geneve", true, |_, other| format!("id 1 remote 172.30.0.{other}"))
+    tunnel("geneve", true, |_, other| format!("id 1 remote 172.30.0.{other}"), nothing_more)
 }
 
 /// It has IPv4 inside; pods' IPv6 goes as without it.
 #[test]
 fn pods_behind_ipip_are_served() -> Result<()> {
-    tunnel("ipip", false, |own, other| format!("local 172.30.0.{own} remote 172.30.0.{other}"))
+    tunnel(
+        "ipip",
+        false,
+        |own, other| format!("local 172.30.0.{own} remote 172.30.0.{other}"),
+        nothing_more,
+    )
+}
+
+/// Private keys of the nodes, and their public keys.
+const KEYS: [[&str; 2]; 2] = [
+    [
+        "MKpDkMB5rAqpcu0xV5wyDkXCdE0pxmIUV9jDmXK3c2g=",
+        "zF5Fe87GwIsat+8dGvhZ63Xcr56MNYmvJVAYzbtAPyo=",
+    ],
+    [
+        "4C4Tn/lPlNzy+2JiXj0BGO1Ub3fBZMYWzv6q8Ftm4Wg=",
+        "P2xtjcCPR9kJq7d+TtdpWLv9bE2/H1RK6R/CuocNC24=",
+    ],
+];
+
+fn key(text: &str) -> Result<[u8; 32]> {
+    let bytes = BASE64_STANDARD.decode(text)?;
+    bytes.try_into().ok().context("a key has 32 bytes")
+}
+
+#[test]
+fn pods_behind_wireguard_of_the_kernel_are_served() -> Result<()> {
+    if !has_device("wireguard", "", "pods behind WireGuard of the kernel")? {
+        return Ok(());
+    }
+    tunnel(
+        "wireguard",
+        true,
+        |_, _| String::new(),
+        |netns, own, other| {
+            let networks = [
+                (format!("10.244.{other}.0").parse()?, 24),
+                (format!("fd00:244:{other}::").parse()?, 64),
+            ];
+            let [own_key, other_key] = [&KEYS[usize::from(own) - 1], &KEYS[usize::from(other) - 1]];
+            let peer = Peer {
+                key: key(other_key[1])?,
+                endpoint: SocketAddr::from(([172, 30, 0, other + 1], PORT)),
+                networks: &networks,
+            };
+            netns.run(|| wireguard::set(c"overlay", &key(own_key[0])?, peer))
+        },
+    )
 }
 
 /// Policies and keys are put by hand, where a daemon would: what is from pods or nodes to pods of the other node, and the
@@ -159,4 +230,56 @@ fn pods_behind_ipsec_of_the_kernel_are_served() -> Result<()> {
             |_| Ok(()),
         )
     })
+}
+
+/// Pods whose devices are of the uplink, as by the CNI plugin `ipvlan`. A host does not reach its own pods by them: clients
+/// outside dial a Service whose endpoint is on another node.
+///
+/// `address`: of a pod, whose network has `bits`. `route`: the pod's, to all others.
+fn ipvlan(
+    mode: &str,
+    address: impl Fn(Place<'_>) -> Ipv4Addr,
+    bits: u8,
+    route: &str,
+) -> Result<()> {
+    if !has_device("ipvlan", "link lo", &format!("pods behind ipvlan, mode {mode}"))? {
+        return Ok(());
+    }
+    visit_wired_without_rooms(
+        |node, pod, place| {
+            let device = format!("ipvl-{}", place.pod);
+            let name = pod.path().file_name().and_then(|it| it.to_str()).context("a name")?;
+            node.ip(&[
+                format!("link add link eth0 name {device} type ipvlan mode {mode}"),
+                format!("link set {device} netns {name}"),
+            ])?;
+            let address = address(place);
+            pod.ip(&[
+                format!("link set {device} name eth0"),
+                format!("address add {address}/{bits} dev eth0"),
+                "link set eth0 up".to_owned(),
+                format!("route add default {route}"),
+            ])?;
+            Ok(address)
+        },
+        |town| {
+            town.doors = Doors::All;
+            town.has(|_| Ok(()), |_| Ok(()))
+        },
+    )
+}
+
+/// Pods are in the nodes' Ethernet network.
+#[test]
+fn pods_behind_ipvlan_of_mode_l2_are_served() -> Result<()> {
+    let address =
+        |place: Place<'_>| Ipv4Addr::new(172, 30, 0, 100 + 10 * place.number + place.host);
+    ipvlan("l2", address, 24, "via 172.30.0.254")
+}
+
+/// The node's routes lead to the other node's pods.
+#[test]
+fn pods_behind_ipvlan_of_mode_l3_are_served() -> Result<()> {
+    let address = |place: Place<'_>| Ipv4Addr::new(10, 244, place.number, place.host);
+    ipvlan("l3", address, 24, "dev eth0")
 }

@@ -9,8 +9,8 @@ use anyhow::{Context as _, Result, ensure};
 use walkdir::WalkDir;
 
 /// Modules for the suites: the lab's devices, the clsact discipline and its filters, `sock_diag`, nftables (an
-/// agent that cannot list its chains gives clients outside no source) with what masquerades, overlays, and the machine's cards.
-const WANTED: [&str; 24] = [
+/// agent that cannot list its chains gives clients outside no source) with what masquerades, overlays, devices of an uplink, and the machine's cards.
+const WANTED: [&str; 26] = [
     "veth",
     "bridge",
     "dummy",
@@ -25,6 +25,8 @@ const WANTED: [&str; 24] = [
     "vxlan",
     "geneve",
     "ipip",
+    "wireguard",
+    "ipvlan",
     "esp4",
     "xfrm_user",
     "authenc",

@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use anyhow::{Result, ensure};
 use serde_json::json;
 use topo_lb_tests::cni::{Plugins, attach};
-use topo_lb_tests::requirements::has_device;
 use topo_lb_tests::scene::FOLLOWS;
 use topo_lb_tests::town::{Doors, Town, WEST4, visit_wired};
 use topo_lb_tests::traffic::Via;
@@ -56,34 +55,6 @@ fn macvlan() -> Result<()> {
         },
         |_| Ok(()),
     )
-}
-
-/// Like macvlan; in mode `l2` by the pod's Ethernet network, in mode `l3` by the host's routes.
-fn ipvlan(mode: &str) -> Result<()> {
-    if !has_device("ipvlan", "link lo", &format!("the CNI plugin ipvlan, mode {mode}"))? {
-        return Ok(());
-    }
-    with(
-        &|place| {
-            let ipam = place.beside_nodes();
-            vec![json!({"type": "ipvlan", "master": "eth0", "mode": mode, "ipam": ipam})]
-        },
-        |town| {
-            town.doors = Doors::All;
-            Ok(())
-        },
-        |_| Ok(()),
-    )
-}
-
-#[test]
-fn ipvlan_l2() -> Result<()> {
-    ipvlan("l2")
-}
-
-#[test]
-fn ipvlan_l3() -> Result<()> {
-    ipvlan("l3")
 }
 
 /// Port 8080 of the node is that of the pod near.
