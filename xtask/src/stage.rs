@@ -29,7 +29,7 @@ use crate::plan::object_tools;
 use crate::process::{run_logged, run_visible, to_log};
 use crate::progress::{self, Running};
 use crate::prometheus;
-use crate::release::promises::{self, Dist};
+use crate::release::promises::Dist;
 use crate::shipped;
 use crate::suites;
 use crate::summary::Outcome;
@@ -63,9 +63,6 @@ pub(crate) enum Stage {
     Fuzz,
     /// The datapath's suites on Debian's kernels, under QEMU
     Kernels,
-    /// A release, made twice and compared; installed on a real cluster from its files alone. Runs only if
-    /// it is named
-    Release,
 }
 
 /// The limit for fetching the advisories: without a network, some machines retry for ever.
@@ -92,7 +89,6 @@ impl Stage {
             Self::Unit => "unit tests",
             Self::Lab => "lab",
             Self::Kernels => "kernels",
-            Self::Release => "release",
             Self::ControlPlane => "control plane",
             Self::Cluster => "cluster",
             Self::Fuzz => "fuzzing",
@@ -133,7 +129,7 @@ impl Stage {
                 Need::ClusterTools,
                 Need::Prometheus,
             ],
-            Self::Cluster | Self::Release => &[
+            Self::Cluster => &[
                 Need::Object,
                 Need::Kernel,
                 Need::Lab,
@@ -164,7 +160,7 @@ impl Stage {
             Self::Docs => docs(workspace)?,
             Self::Unit => unit(workspace)?,
             Self::Kernels => return kernels(workspace, machine, asked),
-            Self::Lab | Self::ControlPlane | Self::Cluster | Self::Fuzz | Self::Release => {
+            Self::Lab | Self::ControlPlane | Self::Cluster | Self::Fuzz => {
                 return in_lanes(&[self], workspace, machine);
             }
         }
@@ -176,7 +172,6 @@ impl Stage {
         match self {
             Self::Lab => lab(workspace, machine),
             Self::Cluster => on_cluster(workspace, None),
-            Self::Release => on_cluster(workspace, Some(&promises::run(workspace)?)),
             Self::ControlPlane => Ok((against_control_plane(workspace)?, Outcome::Passed(None))),
             Self::Fuzz => Ok((vec![fuzz::suite(workspace)?], Outcome::Passed(None))),
             _ => bail!("{} has no suites for lanes", self.title()),
@@ -218,7 +213,7 @@ fn in_lanes(stages: &[Stage], workspace: &Workspace, machine: &Machine) -> Resul
     run_in_lanes(suites, outcome)
 }
 
-/// The second half of the stage `release`: installs a release on a real cluster, from its files alone.
+/// Installs a release on a real cluster, from its files alone.
 ///
 /// # Errors
 /// A suite does not compile, or fails.
@@ -227,13 +222,13 @@ pub(crate) fn install_release(workspace: &Workspace, dist: &Dist) -> Result<Outc
     run_in_lanes(suites, outcome)
 }
 
-/// What the stage `release` needs, with what it compiles programs by.
+/// What `release --check` needs, with what it compiles programs by.
 pub(crate) fn release_needs() -> BTreeSet<Need> {
     let more = [Need::Auditable, Need::Arm64Compiler];
-    Stage::Release.needs().iter().copied().chain(more).collect()
+    Stage::Cluster.needs().iter().copied().chain(more).collect()
 }
 
-/// Gets what the stage `release` takes out of the user's caches, so that it works without a network.
+/// Gets what `release --check` takes out of the user's caches, so that it works without a network.
 ///
 /// # Errors
 /// Something cannot be downloaded or compiled, or [must not be](crate::alone::may_get).
