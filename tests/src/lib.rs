@@ -64,6 +64,7 @@ pub mod kubernetes;
 pub mod kubernetes_1_20;
 pub mod lab;
 pub mod manifest;
+pub mod map_memory;
 pub mod memory;
 pub mod netns;
 pub mod node;

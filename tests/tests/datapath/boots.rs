@@ -1,16 +1,16 @@
 //! How the machine was booted: what the agent does on a kernel that lacks something, and what `topo-lb check` says of it.
 
 use std::env;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use fs_err as fs;
 use serde_json::Value;
 use topo_lb_kernel::datapath::host::btf;
-use topo_lb_tests::cgroup;
-use topo_lb_tests::scene::{ALL, WEB4, WEB6, at, idle, known};
+use topo_lb_tests::scene::{ALL, Scene, WEB4, WEB6, at, idle, known};
 use topo_lb_tests::traffic::Via;
+use topo_lb_tests::{cgroup, map_memory};
 
 /// The names of what `topo-lb check` finds limited, with commas; `?` or nothing: anything.
 const LIMITED: &str = "TOPO_LB_LIMITED";
@@ -31,9 +31,11 @@ fn check_says_what_this_machine_lacks_and_no_more() -> Result<()> {
             let text = |field: &str| finding[field].as_str().unwrap_or_default();
             println!("check: {:<8} {:<16} {}", text("status"), text("name"), text("sentence"));
             if text("status") != "ok" {
+                ensure!(text("status") == "limited", "this machine runs an agent: {finding}");
                 limited.push(text("name"));
             }
         }
+        ensure!(findings.len() > 1, "nothing was looked at: {report}");
         let wanted = env::var(LIMITED).unwrap_or_else(|_| "?".to_owned());
         let limited = limited.join(", ");
         ensure!(wanted == "?" || wanted == limited, "limited are {limited:?}, not {wanted:?}");
@@ -41,12 +43,25 @@ fn check_says_what_this_machine_lacks_and_no_more() -> Result<()> {
     })
 }
 
-/// A line of `/proc/meminfo`, in KiB.
-fn memory(name: &str) -> Result<i64> {
-    let text = fs::read_to_string("/proc/meminfo")?;
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    let value = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
-    value.with_context(|| format!("/proc/meminfo has no {name}"))
+/// Memory of the agent's process and of its maps, in KiB.
+fn memory(scene: &Scene<'_>) -> Result<(u64, u64)> {
+    let status = fs::read_to_string(format!("/proc/{}/status", scene.agent.process_id()?))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let process = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    let pins = entries(scene.agent.pins())?;
+    let maps: u64 = pins.iter().filter_map(|pin| map_memory::of(pin).ok()).sum();
+    ensure!(maps > 0, "no map in {}", scene.agent.pins().display());
+    Ok((process.context("no VmRSS")?, maps / 1024))
+}
+
+/// The files of a folder and of those inside.
+fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() { files.extend(entries(&path)?) } else { files.push(path) }
+    }
+    Ok(files)
 }
 
 /// How long an agent of default size may take.
@@ -67,19 +82,15 @@ fn an_agent_of_default_size_starts_and_serves_and_warns_of_nothing_else() -> Res
         }
         scene.agent.set("--kube-proxy-replacement", "");
         scene.agent.set("--tc-devices", "pod*");
-        let before = (memory("MemAvailable")?, memory("Percpu")?);
         let begun = Instant::now();
         scene.agent.launch()?;
         scene.agent.wait_for_log("datapath attached", START)?;
         scene.agent.wait_until_ready()?;
         let took = begun.elapsed().as_millis();
-        let taken = before.0 - memory("MemAvailable")?;
-        let per_cpu = memory("Percpu")? - before.1;
+        let (process, maps) = memory(scene)?;
         let cpus = std::thread::available_parallelism()?;
         println!();
-        println!(
-            "start: {took} ms on {cpus} CPUs; {taken} KiB, of which {per_cpu} KiB are per CPU"
-        );
+        println!("start: {took} ms on {cpus} CPUs; the agent {process} KiB, its maps {maps} KiB");
         for via in [Via::Http, Via::UdpConnected, Via::Udp] {
             for to in known([at(WEB4)?, at(WEB6)?]) {
                 scene.expect(via, to, &ALL)?;

@@ -20,7 +20,9 @@ use topo_lb_kernel::datapath::attach::mode;
 use topo_lb_kernel::datapath::host::btf;
 use topo_lb_kernel::datapath::host::capability;
 use topo_lb_kernel::datapath::host::conntrack::Conntrack;
-use topo_lb_kernel::datapath::host::feature::{self, FeatureGroup, GROUPS, kernel_release};
+use topo_lb_kernel::datapath::host::feature::{
+    self, Feature, FeatureGroup, GROUPS, kernel_release,
+};
 use topo_lb_kernel::datapath::host::lock::{Lock, LockError};
 use topo_lb_kernel::datapath::host::memlock;
 use topo_lb_kernel::datapath::host::mount::{MountError, check_bpffs, check_cgroup2};
@@ -243,7 +245,11 @@ fn features_finding(group: FeatureGroup, may_load: bool) -> Finding {
     }
     let lacks: Vec<_> = missing
         .iter()
-        .map(|feature| format!("{feature} (there since Linux {})", feature.since))
+        .map(|feature| {
+            let is_withheld = feature.name == Feature::READS_SOCKETS.name;
+            let but = if is_withheld { ", but not under lockdown for confidentiality" } else { "" };
+            format!("{feature} (there since Linux {}{but})", feature.since)
+        })
         .collect();
     let lacks = format!("the kernel lacks {}", lacks.join(", "));
     match without {

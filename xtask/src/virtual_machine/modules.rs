@@ -10,7 +10,8 @@ use walkdir::WalkDir;
 
 /// Modules for the suites: the lab's devices, the clsact discipline and its filters, `sock_diag`, nftables (an
 /// agent that cannot list its chains gives clients outside no source) with what masquerades, overlays, devices of an uplink, and the machine's cards.
-const WANTED: [&str; 26] = [
+const WANTED: [&str; 27] = [
+    "crc32c_generic",
     "veth",
     "bridge",
     "dummy",
@@ -40,7 +41,7 @@ const WANTED: [&str; 26] = [
 ];
 
 /// Linux 7 has none of these any more. `jitterentropy_rng` of 6.1 takes the second without saying so.
-const GONE: [&str; 2] = ["drbg", "sha3_generic"];
+const GONE: [&str; 3] = ["crc32c_generic", "drbg", "sha3_generic"];
 
 /// A module to load.
 #[derive(Debug)]
@@ -94,7 +95,7 @@ fn depends(content: &[u8]) -> Vec<String> {
     let Some(at) = content.windows(KEY.len()).position(|it| it == KEY) else { return Vec::new() };
     let text = content[at + KEY.len()..].split(|byte| *byte == 0).next().unwrap_or_default();
     let names = std::str::from_utf8(text).unwrap_or_default().split(',');
-    names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
+    names.filter(|name| !name.is_empty()).map(|name| name.replace('-', "_")).collect()
 }
 
 /// `net/sched/cls-bpf.ko.xz` has the name `cls_bpf`.
@@ -122,6 +123,10 @@ mod tests {
     fn a_module_says_what_it_depends_on() {
         let of = |text: &str| depends(text.as_bytes()).join(" ");
         assert_eq!(of("\x7fELF\0license=GPL\0depends=stp,llc\0name=bridge\0"), "stp llc");
+        assert_eq!(
+            of("a\0depends=ip6_udp_tunnel,libcurve25519-generic\0"),
+            "ip6_udp_tunnel libcurve25519_generic"
+        );
         assert_eq!(of("license=GPL\0depends=\0name=dummy\0"), "");
         assert_eq!(of("a program"), "");
     }

@@ -1,13 +1,10 @@
 //! The agent's map store without an agent: the time to write Services to new maps, and the kernel's
 //! memory of the maps of IPv4 Services.
 
-use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
-use aya::maps::MapData;
-use fs_err as fs;
+use anyhow::{Result, ensure};
 use topo_lb_common::maps;
 use topo_lb_core::plan::commit::take_over;
 use topo_lb_core::plan::store::Store as _;
@@ -17,6 +14,7 @@ use topo_lb_core::topology::Scope;
 use topo_lb_kernel::datapath::maps::bpf::BpfStore;
 use topo_lb_kernel::datapath::programs::object::TcpPeer;
 use topo_lb_kernel::datapath::{Datapath, Options};
+use topo_lb_tests::map_memory;
 use topo_lb_tests::permit::permit;
 use topo_lb_tests::population::Population;
 use topo_lb_tests::requirements::BPFFS;
@@ -106,18 +104,8 @@ fn write(
 
 /// What the kernel accounts for these maps, in 10⁶ bytes.
 pub(crate) fn megabytes(pin_dir: &Path, names: &[&str]) -> Result<f64> {
-    let mut bytes = 0;
-    for name in names {
-        let map = MapData::from_pin(pin_dir.join(name))?;
-        let facts = format!("/proc/self/fdinfo/{}", map.fd().as_fd().as_raw_fd());
-        let facts = fs::read_to_string(facts)?;
-        let memory = facts.lines().find_map(|line| line.strip_prefix("memlock:"));
-        bytes += memory
-            .with_context(|| format!("the kernel tells no memory of {name}"))?
-            .trim()
-            .parse::<u64>()?;
-    }
-    Ok(bytes as f64 / 1e6)
+    let each = names.iter().map(|name| map_memory::of(&pin_dir.join(name)));
+    Ok(each.sum::<Result<u64>>()? as f64 / 1e6)
 }
 
 fn milliseconds(duration: Duration) -> f64 {

@@ -171,7 +171,11 @@ fn xdp_sends_on_what_is_known_and_flows_take_turns_in_going_by_tc() -> Result<()
             programs.age(HALF)?;
             let count = by_xdp(programs, Tcp::Ack)?;
             let all = u64::from(FLOWS);
-            ensure!((all / 4..=all * 3 / 4).contains(&count), "{count} after half a period");
+            // Their periods begin evenly over a period, two at a time; a quarter more are due if this takes two seconds.
+            ensure!(
+                (all / 4..=all / 2 + 2).contains(&count),
+                "{count} of {all} by XDP after half a period"
+            );
         }
         Ok(())
     })
