@@ -85,7 +85,7 @@ Examples:
   topo-lb explain --manifests ./cluster.yaml --node worker-1
   kubectl get nodes,services,endpointslices -A -o json | topo-lb explain --manifests - --node worker-1
   topo-lb explain --kubeconfig ~/.kube/config --node worker-1 default/web -o json
-  topo-lb explain --node worker-1 --agent http://10.0.0.7:19876 default/web  # which nodes get packets by direct return
+  topo-lb explain --agent http://10.0.0.7:19876 default/web              # what this agent knows, also without the API server
   topo-lb explain --manifests ./cluster.yaml --all-nodes default/web     # which nodes are refused or leave their zone")]
     Explain(ExplainArgs),
     /// Report problems that policies will cause; exit code 1 if any is of --level or worse
@@ -294,7 +294,8 @@ pub struct ExplainArgs {
     /// Show all nodes and their tiers instead: which are refused, which leave their zone
     #[arg(long, env = "TOPO_LB_ALL_NODES")]
     pub all_nodes: bool,
-    /// The agent of that node, such as http://10.0.0.7:19876: it says to which nodes packets of clients outside are sent on
+    /// An agent, such as http://10.0.0.7:19876. Alone: what it decides for the named Services, by what it knows. With
+    /// --manifests, --kubeconfig or --api-server: only to which nodes it sends on packets of clients outside
     #[arg(long, value_name = "URL", env = "TOPO_LB_AGENT_URL", conflicts_with = "all_nodes")]
     pub agent: Option<String>,
     #[command(flatten)]

@@ -127,6 +127,9 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn run_explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
+    if let Some(url) = args.agent.as_deref().filter(|_| !args.source.is_named()) {
+        return explain_by_agent(url, args);
+    }
     let Listing { updates, faults, .. } = read_cluster(&args.source, false)?;
     for fault in faults {
         say(fault.sentence);
@@ -169,6 +172,31 @@ fn run_explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     };
     asked.keep(&mut report.services, ServicePort::place).map_err(anyhow::Error::msg)?;
     print(args.output, &report, || explain::table(&report, colours()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints what an agent decides by what it knows itself, also where nobody reaches the API server.
+fn explain_by_agent(url: &str, args: &ExplainArgs) -> anyhow::Result<ExitCode> {
+    let ask = |path: &str| {
+        let said = block_on(top::get(url, path))?;
+        said.with_context(|| format!("the agent at {url} does not explain it"))
+    };
+    let said = match (args.output, args.services.as_slice()) {
+        (Output::Json, []) => ask("/explain")?,
+        (Output::Json, [one]) => ask(&format!("/explain?service={one}"))?,
+        (Output::Json, _) => {
+            anyhow::bail!("-o json with --agent alone takes one Service, or none for all")
+        }
+        (Output::Table, []) => anyhow::bail!(
+            "name the Services as NAMESPACE/NAME: --agent alone explains those; with -o json all"
+        ),
+        (Output::Table, several) => {
+            let tables =
+                several.iter().map(|one| ask(&format!("/explain?service={one}&output=table")));
+            tables.collect::<anyhow::Result<Vec<_>>>()?.join("\n")
+        }
+    };
+    write(&said)?;
     Ok(ExitCode::SUCCESS)
 }
 

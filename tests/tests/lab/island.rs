@@ -7,8 +7,9 @@ use anyhow::{Context as _, Result, ensure};
 use fs_err as fs;
 use serde_json::Value;
 use topo_lb_fake_api::FakeApi;
+use topo_lb_tests::agent::Agent;
 use topo_lb_tests::manifest::{endpoint, node, service, slice};
-use topo_lb_tests::process::Running;
+use topo_lb_tests::process::{Running, printed};
 use topo_lb_tests::scene::{FOLLOWS, HERE, KEYS, REGION, Scene, WEB4, ZONE, at, prepared};
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::{patient, until, until_is};
@@ -156,6 +157,13 @@ impl Site<'_, '_> {
         self.scene.client.call(Via::Http, at(WEB4)?, requests)
     }
 
+    /// What the agent explains by what it knows, as the command prints it.
+    fn explained(&self) -> Result<String> {
+        let mut explain = self.scene.binary.command(&["explain", "default/web"]);
+        explain.arg("--agent").arg(format!("http://{}", Agent::address()?));
+        self.scene.cluster.node_netns(HERE)?.run(|| printed(&mut explain))
+    }
+
     /// Which pods the agent says do not answer.
     fn dead(&self) -> Result<Vec<String>> {
         let answer = self.scene.agent.get("/explain?service=default/web")?;
@@ -194,6 +202,11 @@ fn a_pod_that_dies_on_an_island_gets_no_new_connections_five_seconds_later() -> 
             let line =
                 "[+] island: an island, on which 1 endpoint does not answer, and gets no new";
             ensure!(ready.status == 200 && ready.body.contains(line), "{ready}");
+            let text = site.explained()?;
+            ensure!(
+                text.contains("does not answer, and the API server has not been heard of"),
+                "{text}"
+            );
             // It is back without a word from anybody.
             if silent {
                 site.silence("c", false)?
@@ -236,9 +249,20 @@ fn where_a_tier_is_dead_the_next_one_serves_and_all_return() -> Result<()> {
         site.kill("d");
         site.wait("topo_lb_dead_endpoints", 0.0, JUDGED)?;
         site.scene.agent.wait_for_verdict("web", "route", FOLLOWS)?;
+        site.wait("topo_lb_silent_services", 1.0, FOLLOWS)?;
+        let ready = site.scene.agent.get("/readyz?verbose")?;
+        let line = "[+] island: an island, on which no endpoint of 1 Service answers, so all of them get new connections";
+        ensure!(ready.status == 200 && ready.body.contains(line), "{ready}");
+        let log = site.scene.agent.log();
+        ensure!(
+            log.contains("gets new connections again, as no endpoint of the Service answers"),
+            "{log}"
+        );
+        ensure!(!log.contains(" is back"), "nobody is: {log}");
         site.revive("b")?;
         // Of the other tier nothing is asked any more.
         site.wait("topo_lb_dead_endpoints", 2.0, JUDGED)?;
+        site.wait("topo_lb_silent_services", 0.0, FOLLOWS)?;
         let tally = site.dial(300)?;
         ensure!(tally.is_of(&["b"]), "{tally}");
         site.mend().map(drop)

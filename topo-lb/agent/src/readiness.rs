@@ -1,6 +1,6 @@
 //! Whether this agent is ready, and if not, what is missing. Pure.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
@@ -44,12 +44,46 @@ pub struct Readiness {
     pub stuck: Option<String>,
     /// How fresh the state is.
     pub freshness: Freshness,
-    /// How many endpoints do not answer this node; `None`: it is no island.
-    pub island: Option<usize>,
+    /// What does not answer this node; `None`: it is no island.
+    pub island: Option<OnIsland>,
     /// That this node was an island and what it found, until it is one again.
     pub was_island: Option<String>,
     /// The programs translate nothing, as they are asked to.
     pub observes: bool,
+}
+
+/// What does not answer a node that is an island.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OnIsland {
+    /// Endpoints that get no new connections for that.
+    pub dead: usize,
+    /// Services of which no endpoint answers, so that all of them get new connections as before.
+    pub silent: usize,
+}
+
+impl fmt::Display for OnIsland {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { dead, silent } = self;
+        f.write_str("an island, on which ")?;
+        match dead {
+            0 if *silent == 0 => return f.write_str("all endpoints answer that are probed"),
+            0 => {}
+            1 => f.write_str("1 endpoint does not answer, and gets no new connections")?,
+            _ => write!(f, "{dead} endpoints do not answer, and get no new connections")?,
+        }
+        let and = if *dead == 0 { "" } else { "; " };
+        match silent {
+            0 => Ok(()),
+            1 => write!(
+                f,
+                "{and}no endpoint of 1 Service answers, so all of them get new connections as before"
+            ),
+            _ => write!(
+                f,
+                "{and}no endpoint of {silent} Services answers, so all of them get new connections as before"
+            ),
+        }
+    }
 }
 
 /// What the condition `connections` says while no new connections are dropped.
@@ -80,7 +114,9 @@ impl Readiness {
             Some(why) => Err(why.as_str()),
         };
         let outside = match &self.outside {
-            None => Ok("the host lets connections from outside pass, if topo-lb serves them"),
+            None => Ok(
+                "nothing that topo-lb looks at stops clients outside; rules of firewalls are not looked at",
+            ),
             Some(why) => Err(why.as_str()),
         };
         // What is open goes on, and no other node would help: the sentence warns people.
@@ -100,14 +136,7 @@ impl Readiness {
         // An edge node without its API server must serve; the sentence warns people.
         let old = self.age(now).map(|age| format!("serving the state of {} ago", in_words(age)));
         let fresh = Ok(old.as_deref().unwrap_or("changes are heard of as they happen"));
-        let island = self.island.map(|dead| match dead {
-            0 => "an island, on which all endpoints answer that are probed".to_owned(),
-            1 => "an island, on which 1 endpoint does not answer, and gets no new connections"
-                .to_owned(),
-            _ => format!(
-                "an island, on which {dead} endpoints do not answer, and get no new connections"
-            ),
-        });
+        let island = self.island.map(|found| found.to_string());
         // It serves, and better than a node that others would send clients to.
         let island = island.as_deref().map(|sentence| ("island", Ok(sentence)));
         let observes = format!("topo-lb only observes, and translates nothing ({OBSERVE})");
@@ -206,6 +235,7 @@ mod tests {
         let overridden = Some("program 42 runs before topo-lb's connect4".to_owned());
         let stuck = Some("no memory".to_owned());
         let now = 1_000_000;
+        let island = |dead, silent| Some(OnIsland { dead, silent });
         let as_of =
             |seconds| Freshness::AsOf(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
         for (readiness, is_ready, text) in [
@@ -257,10 +287,27 @@ mod tests {
                 "ready: serving the state of 2 h 5 min ago\n",
             ),
             (
-                Readiness { freshness: as_of(now - 120), island: Some(1), ..ready() },
+                Readiness { freshness: as_of(now - 120), island: island(1, 0), ..ready() },
                 true,
                 "ready: serving the state of 2 min 0 s ago; an island, on which 1 endpoint does not \
                  answer, and gets no new connections\n",
+            ),
+            (
+                Readiness { island: island(0, 0), ..ready() },
+                true,
+                "ready: an island, on which all endpoints answer that are probed\n",
+            ),
+            (
+                Readiness { island: island(2, 1), ..ready() },
+                true,
+                "ready: an island, on which 2 endpoints do not answer, and get no new connections; no endpoint of 1 \
+                 Service answers, so all of them get new connections as before\n",
+            ),
+            (
+                Readiness { island: island(0, 2), ..ready() },
+                true,
+                "ready: an island, on which no endpoint of 2 Services answers, so all of them get new connections as \
+                 before\n",
             ),
             // It is over.
             (Readiness { was_island: Some("was".to_owned()), ..ready() }, true, "ready\n"),

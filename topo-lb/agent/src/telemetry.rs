@@ -12,7 +12,7 @@ use crate::events::ledger::Ledger;
 use crate::events::publish::EventPublisher;
 use crate::health;
 use crate::metrics::{Figures, count};
-use crate::readiness::{Readiness, SelfProbe};
+use crate::readiness::{OnIsland, Readiness, SelfProbe};
 use crate::state_query::{Question, Questions, StateQueryHandle, View, state_query};
 use topo_lb_core::cluster::Freshness;
 use topo_lb_core::cluster::{Change, Family, Update};
@@ -201,12 +201,13 @@ impl Telemetry {
         self.change(|readiness| readiness.freshness = freshness);
     }
 
-    /// Records how many endpoints do not answer this node, which is an island.
-    pub fn island(&self, dead: usize) {
-        let (figures, count) = (&self.figures.island, dead as u64);
+    /// Records what does not answer this node, which is an island.
+    pub fn island(&self, found: OnIsland) {
+        let figures = &self.figures.island;
         figures.is_island.store(1, Relaxed);
-        figures.dead.store(count, Relaxed);
-        self.change(|readiness| (readiness.island, readiness.was_island) = (Some(dead), None));
+        figures.dead.store(found.dead as u64, Relaxed);
+        figures.silent.store(found.silent as u64, Relaxed);
+        self.change(|readiness| (readiness.island, readiness.was_island) = (Some(found), None));
     }
 
     /// Records that this node is no island any more, and what it was.
@@ -214,6 +215,7 @@ impl Telemetry {
         let figures = &self.figures.island;
         figures.is_island.store(0, Relaxed);
         figures.dead.store(0, Relaxed);
+        figures.silent.store(0, Relaxed);
         self.change(|readiness| {
             (readiness.island, readiness.was_island) = (None, Some(sentence));
         });

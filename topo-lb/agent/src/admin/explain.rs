@@ -56,14 +56,31 @@ pub(super) async fn answer(
     let (node, scope) = (Arc::clone(&admin.sources.node), admin.sources.scope);
     let peers = admin.sources.figures.peers.nodes().unwrap_or_default();
     match wanted {
-        Some(id) => one(view, node, scope, id, peers).await,
+        Some(wanted) => one(view, node, scope, wanted, peers).await,
         None => all(view, node, scope, peers, place),
     }
 }
 
+/// What is asked of one Service.
+struct Wanted {
+    id: ServiceId,
+    /// As the command prints it, in place of JSON.
+    as_table: bool,
+}
+
 /// The requested Service; `None` is all.
-fn wanted(parameters: &[(String, String)]) -> Result<Option<ServiceId>, String> {
-    match parameters {
+fn wanted(parameters: &[(String, String)]) -> Result<Option<Wanted>, String> {
+    let (others, as_table) = match parameters {
+        [others @ .., (key, value)] if key == "output" => match value.as_str() {
+            "table" if !others.is_empty() => (others, true),
+            "table" => return Err("output=table takes service=NAMESPACE/NAME before it".to_owned()),
+            other => {
+                return Err(format!("{other:?} is no output: /explain has JSON, and output=table"));
+            }
+        },
+        all => (all, false),
+    };
+    match others {
         [] => Ok(None),
         [(key, value)] if key == "service" => {
             let (namespace, name) = value.split_once('/').unwrap_or_default();
@@ -73,12 +90,13 @@ fn wanted(parameters: &[(String, String)]) -> Result<Option<ServiceId>, String> 
                      /explain?service=default/web"
                 ));
             }
-            Ok(Some(ServiceId { namespace: namespace.into(), name: name.into() }))
+            let id = ServiceId { namespace: namespace.into(), name: name.into() };
+            Ok(Some(Wanted { id, as_table }))
         }
         [(key, _)] => {
             Err(format!("{key:?} is no parameter: /explain takes service=NAMESPACE/NAME"))
         }
-        _ => Err("/explain takes one parameter, service=NAMESPACE/NAME, or none".to_owned()),
+        _ => Err("/explain takes service=NAMESPACE/NAME once, or nothing".to_owned()),
     }
 }
 
@@ -86,7 +104,7 @@ async fn one(
     view: View,
     node: Arc<str>,
     scope: Scope,
-    id: ServiceId,
+    Wanted { id, as_table }: Wanted,
     peers: Vec<Status>,
 ) -> Response {
     let made = in_background(move || {
@@ -97,7 +115,10 @@ async fn one(
         if !report.unknown.is_empty() {
             return Ok(Err(format!("there is no Service {id}")));
         }
-        Ok(Ok(json(&report)))
+        Ok(Ok(match as_table {
+            true => plain(StatusCode::OK, explain::table(&report, false).trim_end().to_owned()),
+            false => json(&report),
+        }))
     });
     match made.await {
         Ok(Ok(response)) => response,

@@ -142,7 +142,9 @@ async fn bad_requests_get_a_sentence() {
         ("/explain?service=web", 400, "write it as NAMESPACE/NAME"),
         ("/explain?service=a/b/c", 400, "is not a Service"),
         ("/explain?pod=default/web", 400, "\"pod\" is no parameter"),
-        ("/explain?service=default/web&service=default/api", 400, "one parameter"),
+        ("/explain?service=default/web&service=default/api", 400, "once"),
+        ("/explain?output=table", 400, "takes service="),
+        ("/explain?service=default/web&output=yaml", 400, "\"yaml\" is no output"),
         ("/explain?service=default%2Fnobody", 404, "there is no Service default/nobody"),
         ("/readyz?loud", 400, "?verbose"),
         ("/state?x=1", 400, "no parameters"),
@@ -174,6 +176,9 @@ async fn all_services_are_explained_as_one_is() {
     let (status, one) = served.get("/explain?service=default%2Fweb").await;
     let one: serde_json::Value = serde_json::from_str(&one).unwrap();
     assert_eq!((status, &one["services"][0]), (200, &all["services"][2]));
+    let (status, table) = served.get("/explain?service=default%2Fweb&output=table").await;
+    assert_eq!(status, 200, "{table}");
+    assert!(table.contains("default/web"), "{table}");
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@ use tracing::{info, warn};
 use crate::agent_state::AgentState;
 use crate::ejection_probe;
 use crate::metrics::{Figures, count};
+use crate::readiness::OnIsland;
 use topo_lb_common::counters::Counters;
 use topo_lb_core::cluster::{self, ServiceId, Update};
 use topo_lb_core::ejection::Island;
@@ -64,6 +65,9 @@ struct Watch {
     dead: BTreeMap<ServiceId, Arc<[SocketAddr]>>,
     /// All that have been dead.
     were_dead: BTreeSet<SocketAddr>,
+    /// The Services of which no endpoint answers, and all of which none has answered.
+    silent: BTreeSet<ServiceId>,
+    were_silent: BTreeSet<ServiceId>,
 }
 
 impl Lookout {
@@ -149,7 +153,7 @@ impl Lookout {
                 "this node is an island: the API server has not been heard of for {silent}. Endpoints of the Services \
                  that are used ({services}) are probed, and those that do not answer get no new connections"
             );
-            state.telemetry.island(0);
+            state.telemetry.island(OnIsland::default());
         }
         self.tell(new, state)
     }
@@ -158,12 +162,22 @@ impl Lookout {
     fn end(&mut self, state: &mut AgentState) -> bool {
         let Some(watch) = self.watch.take() else { return false };
         let lasted = in_words(watch.begun.elapsed());
-        let dead = match watch.were_dead.len() {
-            0 => "every endpoint answered that it probed".to_owned(),
+        let mut found = match watch.were_dead.len() {
+            0 if watch.were_silent.is_empty() => {
+                "every endpoint answered that it probed".to_owned()
+            }
+            0 => String::new(),
             1 => "1 endpoint did not answer and got no new connections".to_owned(),
             many => format!("{many} endpoints did not answer and got no new connections"),
         };
-        let sentence = format!("this node was an island for {lasted}; {dead}");
+        if !watch.were_silent.is_empty() {
+            let and = if found.is_empty() { "" } else { "; " };
+            let services = watch.were_silent.len();
+            let of =
+                if services == 1 { "1 Service".to_owned() } else { format!("{services} Services") };
+            found += &format!("{and}of {of} no endpoint answered, and all got new connections");
+        }
+        let sentence = format!("this node was an island for {lasted}; {found}");
         info!("{sentence}. The API server is back, and endpoints are as it says");
         state.telemetry.no_island(sentence);
         state.reconciler.observe(Update::Island(None));
@@ -195,14 +209,19 @@ impl Lookout {
         let Some(watch) = &mut self.watch else { return false };
         let mut differs = false;
         for id in services {
-            let dead = watch.island.dead(&id);
+            let (dead, is_silent) = (watch.island.dead(&id), watch.island.is_silent(&id));
             let before = watch.dead.get(&id);
-            if before == Some(&dead) {
+            let was_silent = watch.silent.contains(&id);
+            if before == Some(&dead) && is_silent == was_silent {
                 continue;
             }
             let (was, is) = (before.map_or(&[][..], |it| it), &dead[..]);
+            let back = match is_silent {
+                true => "gets new connections again, as no endpoint of the Service answers",
+                false => "is back",
+            };
             for (these, those, what) in
-                [(is, was, "does not answer, and gets no new connections"), (was, is, "is back")]
+                [(is, was, "does not answer, and gets no new connections"), (was, is, back)]
             {
                 for endpoint in these.iter().filter(|one| those.binary_search(one).is_err()) {
                     if self.logged.take(Instant::now()) {
@@ -210,13 +229,25 @@ impl Lookout {
                     }
                 }
             }
+            if is_silent && !was_silent && self.logged.take(Instant::now()) {
+                info!(
+                    "Service {id}: no endpoint of a port answers, so all of them get new connections as before: it may be \
+                     this node's own network that is broken"
+                );
+            }
             watch.were_dead.extend(dead.iter());
-            watch.dead.insert(id, dead);
+            watch.dead.insert(id.clone(), dead);
+            if is_silent {
+                watch.silent.insert(id.clone());
+                watch.were_silent.insert(id);
+            } else {
+                watch.silent.remove(&id);
+            }
             differs = true;
         }
         if differs {
             let all: BTreeSet<_> = watch.dead.values().flat_map(|dead| dead.iter()).collect();
-            state.telemetry.island(all.len());
+            state.telemetry.island(OnIsland { dead: all.len(), silent: watch.silent.len() });
             let island = cluster::Island { since: watch.since, services: watch.dead.clone() };
             state.reconciler.observe(Update::Island(Some(island)));
         }
@@ -237,6 +268,8 @@ impl Watch {
             used: BTreeMap::new(),
             dead: BTreeMap::new(),
             were_dead: BTreeSet::new(),
+            silent: BTreeSet::new(),
+            were_silent: BTreeSet::new(),
         }
     }
 

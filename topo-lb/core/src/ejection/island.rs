@@ -295,6 +295,17 @@ impl Island {
         all.into_iter().collect()
     }
 
+    /// Whether a port of a Service has endpoints that do not answer, and none that does: [nobody](Self::dead) is dead there.
+    #[must_use]
+    pub fn is_silent(&self, service: &ServiceId) -> bool {
+        let groups = self.services.get(service).map_or(&[][..], |of| &of.groups);
+        groups.iter().any(|group| {
+            let verdicts = || group.iter().filter_map(|one| self.endpoints.get(&one.address));
+            verdicts().any(|it| it.verdict == Verdict::Dead)
+                && !verdicts().any(|it| it.verdict == Verdict::Alive)
+        })
+    }
+
     /// Chooses which endpoints of a Service are probed: the used ones, and while all of them are dead, those that
     /// could stand in.
     fn choose(&mut self, service: &ServiceId, now: Instant) {
