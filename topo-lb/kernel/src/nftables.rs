@@ -3,9 +3,11 @@
 use std::ffi::CStr;
 use std::io;
 
-use netlink_bindings::nftables::{Chained, Nfgenmsg, Request};
+use libc::{NF_DROP, NF_INET_FORWARD, NFPROTO_INET, NFPROTO_IPV4, NFPROTO_IPV6};
+use netlink_bindings::nftables::{ChainAttrs, Chained, Nfgenmsg, Request};
+use rustix::net::netlink::NETFILTER;
 
-use crate::netlink::{Netlink, attribute};
+use crate::netlink::{Netlink, attribute, text};
 
 /// The name of topo-lb's table.
 pub(crate) const TABLE: &CStr = c"topo-lb";
@@ -48,4 +50,32 @@ pub(crate) fn generation(netlink: &Netlink) -> io::Result<Vec<u8>> {
         |attributes| number = attribute(attributes, GENERATION).map(<[u8]>::to_vec),
     )?;
     number.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// The chains that drop what is forwarded unless a rule accepts it, as `family table chain`. Their rules are not read.
+///
+/// # Errors
+/// The kernel has no nftables, or does not answer.
+pub fn chains_that_drop_forwarded() -> io::Result<Vec<String>> {
+    let netlink = Netlink::open(Some(NETFILTER))?;
+    let mut found = Vec::new();
+    for (family, name) in [(NFPROTO_INET, "inet"), (NFPROTO_IPV4, "ip"), (NFPROTO_IPV6, "ip6")] {
+        let mut header = Nfgenmsg::new();
+        header.nfgen_family = family as u8;
+        list(
+            &netlink,
+            |all| drop(all.op_getchain_dump(&header)),
+            |attributes| found.extend(of_chain(name, attributes)),
+        )?;
+    }
+    Ok(found)
+}
+
+fn of_chain(family: &str, attributes: &[u8]) -> Option<String> {
+    let chain = ChainAttrs::new(attributes);
+    let hook = chain.get_hook().ok()?.get_num().ok()?.cast_signed();
+    let drops = chain.get_policy().is_ok_and(|policy| policy == NF_DROP.cast_unsigned());
+    let [table, name] =
+        [chain.get_table(), chain.get_name()].map(|it| text(it.unwrap_or_default().to_bytes()));
+    (hook == NF_INET_FORWARD && drops).then(|| format!("{family} {table} {name}"))
 }

@@ -6,6 +6,7 @@
 mod connections;
 mod devices;
 mod direct_return;
+mod firewall;
 mod kube_proxy;
 mod xdp;
 
@@ -132,6 +133,7 @@ pub fn run(options: &Options) -> Report {
             findings.push(kube_proxy::health_port(address, &traces, &options.pin_dir));
         }
         findings.push(devices::finding(&replacement.devices));
+        findings.extend(firewall::finding());
         findings.extend(xdp::finding(&replacement.devices));
         findings.extend(direct_return::findings(&replacement.devices, replacement.direct_return));
     }

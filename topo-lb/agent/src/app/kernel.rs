@@ -19,6 +19,7 @@ use topo_lb_kernel::datapath::maps::bpf::BpfStore;
 use topo_lb_kernel::datapath::maps::error::StoreError;
 use topo_lb_kernel::datapath::maps::unprogrammed::{self, UnprogrammedMap};
 
+use super::evacuations::EvacuationLog;
 use super::quarantine::Quarantine;
 use topo_lb_core::once::Once;
 use topo_lb_core::rate::Rate;
@@ -44,6 +45,7 @@ pub(super) struct Kernel {
     /// Services, as `namespace/name`, that the last agent left unprogrammed.
     pub(super) unprogrammed_before: Vec<(Arc<str>, Lack)>,
     lacks: LackLog,
+    evacuations: EvacuationLog,
     /// Endpoints that stopped serving, until [`take_gone`](Self::take_gone). A set, as a plan that
     /// fails repeatedly names them each time.
     gone: BTreeSet<Gone>,
@@ -93,6 +95,7 @@ impl Kernel {
             lacking: BTreeSet::new(),
             unprogrammed_before,
             lacks: LackLog::new(Instant::now()),
+            evacuations: EvacuationLog::new(Instant::now()),
             gone: BTreeSet::new(),
         })
     }
@@ -139,6 +142,7 @@ impl Kernel {
             is_more = !reconciler.is_between_portions();
         }
         let (objects, services) = reconciler.evacuations();
+        self.evacuations.tell(&services);
         agent.telemetry.figures.evacuations.set(objects, services);
         self.tell(reconciler.unprogrammed());
         agent.telemetry.figures.slow_starts.store(reconciler.starting_slowly() as u64, Relaxed);

@@ -12,6 +12,7 @@
 //! | `guard`, `precedence`, `prove` | whether our programs are in place, run first, and translate |
 //! | `devices` | on which devices packets are translated |
 //! | `ejector` | which endpoints are ejected for failing connects, and when they come back |
+//! | `evacuations` | says in the log what is evacuated |
 //! | `lookout` | which endpoints are dead, while the node is an island |
 //! | `exclusions`, `observer`, `resolver` | the tasks for excluded Pods, for observing only, and for DNS |
 //! | `peers` | direct return: asks other nodes, and answers them |
@@ -22,6 +23,7 @@
 mod config;
 mod devices;
 mod ejector;
+mod evacuations;
 mod exclusions;
 mod first_listing;
 mod gather;
