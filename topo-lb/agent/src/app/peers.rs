@@ -333,12 +333,12 @@ impl Prober {
                     node = &*node,
                     family = <&str>::from(family),
                     ethernet,
-                    "packets of clients outside are sent on to this node, which answers them itself"
+                    "packets of clients outside are sent on to node {node}, which answers them itself"
                 ),
                 (None, Some(why)) => info!(
                     node = &*node,
                     family = <&str>::from(family),
-                    "connections of clients outside to endpoints on this node get source NAT: {why}"
+                    "connections of clients outside to endpoints on node {node} get source NAT: {why}"
                 ),
                 (None, None) => {}
             }

@@ -61,15 +61,16 @@ impl<'a> Peers<'a> {
             let sets: BTreeSet<_> = by_family.values().collect();
             let is_of_all = by_family.len() == families.len() && sets.len() == 1;
             for (family, nodes) in by_family.iter().take(if is_of_all { 1 } else { 2 }) {
-                let alone = nodes.first().filter(|_| nodes.len() == 1);
-                let said = alone.and_then(|node| self.0.get(&(*node, *family)));
-                let exact = said.and_then(|it| it.reason.clone());
+                let reason = |node| self.0.get(&(node, *family))?.reason.as_deref();
+                let reasons: BTreeSet<_> = nodes.iter().map(|node| reason(*node)).collect();
+                // The same for all, as what this node lacks.
+                let exact = reasons.first().filter(|_| reasons.len() == 1).copied().flatten();
                 all.push(Onward {
                     nodes: nodes.iter().map(|&node| node.to_owned()).collect(),
                     family: (!is_of_all).then_some(*family),
                     state,
                     cause,
-                    reason: exact.or_else(|| cause.map(|cause| cause.words().to_owned())),
+                    reason: exact.or_else(|| cause.map(Cause::words)).map(str::to_owned),
                 });
             }
         }

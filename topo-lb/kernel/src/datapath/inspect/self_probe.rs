@@ -8,6 +8,7 @@
 //! is not above them, cgroup v1's network classes are in use, or a container engine has its own
 //! hierarchy. So the test connects as an application does.
 
+use std::fs::File;
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
@@ -17,6 +18,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{FlockOperation, flock};
 use thiserror::Error;
 use topo_lb_common::address::TCP;
 use topo_lb_common::record::Record4;
@@ -95,6 +97,7 @@ pub enum ProbeError {
 /// # Errors
 /// The hooks do not work, or it cannot be tested.
 pub fn run(cgroup_root: &Path) -> Result<(), ProbeError> {
+    let _turn = turn(cgroup_root);
     let cgroup = TrialCgroup::make(&applications(cgroup_root));
     let moving = match &cgroup {
         Ok(cgroup) => match ask(cgroup_root, Some(cgroup)) {
@@ -112,6 +115,20 @@ pub fn run(cgroup_root: &Path) -> Result<(), ProbeError> {
         }
         answer => answer,
     }
+}
+
+/// Waits until no other trial runs there: each dials the same address, which only its own programs may translate. An agent
+/// tries itself out while somebody runs `topo-lb check`. Goes on without if that takes longer than a trial, or cannot be told.
+fn turn(cgroup_root: &Path) -> Option<File> {
+    let root = File::open(cgroup_root).ok()?;
+    let deadline = Instant::now() + 2 * PATIENCE;
+    while flock(&root, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if Instant::now() > deadline {
+            return None;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    Some(root)
 }
 
 /// The kubelet's cgroup for Pods below `root`; `root` itself if there is none.
