@@ -177,6 +177,9 @@ fn nodes_with_agents_prove_each_other_and_one_that_stops_is_unproved_and_nothing
 fn expect_explained(scene: &Scene<'_>) -> Result<()> {
     let body = scene.agent.get("/explain?service=default/web")?.body;
     let report: Value = serde_json::from_str(&body)?;
+    let ready = scene.agent.get("/readyz?verbose")?;
+    let line = "[+] peers: packets of clients outside are sent on to 1 of 3 nodes with endpoints; `topo-lb list peers` says";
+    ensure!(ready.status == 200 && ready.body.contains(line), "{ready}");
     let nodes = &report["services"][0]["exposed"]["otherNodes"];
     let brief = |of: &Value| json!([of["nodes"], of["state"], of["cause"]]);
     let said: Vec<_> = nodes.as_array().into_iter().flatten().map(brief).collect();

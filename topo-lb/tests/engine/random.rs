@@ -188,7 +188,7 @@ pub(crate) fn service(tape: &mut Tape<'_>, name: &str) -> Service {
         skipped = Some(tape.one(&[Skipped::Headless, Skipped::HeadlessLabel]));
         cluster_ips.clear();
         policy.dns = Some(choose(tape, &["true", " true "], &["false", "yes"]));
-        if tape.chance(30) {
+        if tape.chance(45) {
             policy.weights = Some(weights(tape, &policy).into());
         }
     }

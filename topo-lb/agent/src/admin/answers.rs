@@ -48,7 +48,10 @@ pub(super) async fn ready(State(admin): State<Arc<Admin>>, RawQuery(query): RawQ
             return plain(StatusCode::BAD_REQUEST, sentence);
         }
     };
-    let conditions = admin.sources.readiness.borrow().conditions(SystemTime::now());
+    let mut conditions = admin.sources.readiness.borrow().conditions(SystemTime::now());
+    // A node to which nothing is sent on is served all the same, with source NAT.
+    let peers = admin.sources.figures.peers.sentence();
+    conditions.extend(peers.map(|sentence| Condition { name: "peers", met: true, sentence }));
     let (is_ready, text) = readiness::report(&conditions, is_verbose);
     plain(if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, text)
 }

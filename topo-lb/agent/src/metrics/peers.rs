@@ -1,5 +1,6 @@
 //! Figures of direct return: which other nodes are proved.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
@@ -28,6 +29,27 @@ impl PeerFigures {
     #[must_use]
     pub fn nodes(&self) -> Option<Vec<Status>> {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// To how many of the other nodes packets of clients outside are sent on, in a sentence; `None` without direct return.
+    #[must_use]
+    pub fn sentence(&self) -> Option<String> {
+        let all = self.nodes()?;
+        let mut nodes = BTreeMap::<&str, bool>::new();
+        for status in &all {
+            *nodes.entry(&status.node).or_insert(true) &= status.state == PeerState::Proved;
+        }
+        let proved = nodes.values().filter(|proved| **proved).count();
+        Some(match (proved, nodes.len()) {
+            (_, 0) => "no other node has endpoints of Services with direct return".to_owned(),
+            (proved, all) if proved == all => {
+                format!("packets of clients outside are sent on to all {all} nodes with endpoints")
+            }
+            (proved, all) => format!(
+                "packets of clients outside are sent on to {proved} of {all} nodes with endpoints; `topo-lb list peers` \
+                 says why not to the others"
+            ),
+        })
     }
 }
 
