@@ -47,6 +47,7 @@ struct Stage<'a> {
     cluster: &'a Cluster,
     reader: Reader,
     clients: Vec<Client>,
+    agents: Vec<Agent<'a>>,
 }
 
 impl Stage<'_> {
@@ -129,7 +130,7 @@ fn within_zones(body: impl FnOnce(&mut Stage<'_>) -> Result<()>) -> Result<()> {
         let mut reader = Reader::new()?;
         reader.set("KUBECONFIG", plane.kubeconfig(ADMINISTRATOR)?);
         let clients = ZONES.iter().map(|it| cluster.pod(it.3)?.client()).collect::<Result<_>>()?;
-        body(&mut Stage { cluster, reader, clients })
+        body(&mut Stage { cluster, reader, clients, agents })
     })
 }
 
@@ -226,6 +227,16 @@ fn a_zone_is_emptied_and_comes_back_as_the_page_says() -> Result<()> {
         stage.types("topo-lb evacuate topology.kubernetes.io/zone=b --for 6s")?;
         stage.answered_by(SOFT, [a, others, c])?;
         before(stage)?;
+        for agent in &stage.agents {
+            let log = agent.log();
+            let until = "topology.kubernetes.io/zone=b is evacuated until 20";
+            // Two ways in, and both out.
+            ensure!(log.matches(until).count() == 2, "{log}");
+            ensure!(
+                log.matches("topology.kubernetes.io/zone=b is evacuated no more").count() == 2,
+                "{log}"
+            );
+        }
         Ok(())
     })
 }

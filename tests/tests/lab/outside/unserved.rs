@@ -12,6 +12,11 @@ use super::scene::{play, wait_at_each};
 
 /// What `topo-lb check` says of the devices, and whether it succeeds.
 fn checked(scene: &Scene<'_>, more: &[&str]) -> Result<(bool, Value)> {
+    let (is_ok, findings) = all_checked(scene, more)?;
+    Ok((is_ok, row(&findings, "name", "devices")?.clone()))
+}
+
+fn all_checked(scene: &Scene<'_>, more: &[&str]) -> Result<(bool, Value)> {
     let mut check = scene.binary.command(&["check", "-o", "json", "--kube-proxy-replacement"]);
     check.args(more).arg("--pin-dir").arg(scene.agent.pins());
     check.arg("--cgroup-root").arg(scene.cluster.node(HERE)?.cgroup_path());
@@ -19,7 +24,7 @@ fn checked(scene: &Scene<'_>, more: &[&str]) -> Result<(bool, Value)> {
         scene.cluster.node_netns(HERE)?.run(|| Ok(check.output()?))?;
     let report: Value = serde_json::from_slice(&stdout)
         .with_context(|| String::from_utf8_lossy(&stderr).into_owned())?;
-    Ok((status.success(), row(&report["findings"], "name", "devices")?.clone()))
+    Ok((status.success(), report["findings"].clone()))
 }
 
 /// Waits until the agent is ready, and says nothing else or that clients by `vpn0` are not served.
@@ -96,5 +101,32 @@ fn a_device_without_ethernet_headers_is_told_while_clients_may_come_by_it() -> R
         let is_told =
             |answer: &Answer| answer.body.contains(" (and 1 more like that) are not served");
         scene.agent.wait_for_answer("/readyz", FOLLOWS, is_told).map(drop)
+    })
+}
+
+/// It is no fault, and whether its rules accept what goes to Pods is not known.
+#[test]
+fn a_chain_that_drops_what_is_forwarded_is_named_by_check_and_one_that_accepts_is_not() -> Result<()>
+{
+    play(|scene, _| {
+        let nft = |policy: &str| {
+            scene.cluster.node_netns(HERE)?.nft(&format!(
+                "add table inet wall; delete table inet wall; add table inet wall; \
+                 add chain inet wall ways {{ type filter hook forward priority 0; policy {policy}; }}; \
+                 add chain inet wall door {{ type filter hook input priority 0; policy drop; }}"
+            ))
+        };
+        nft("accept")?;
+        ensure!(row(&all_checked(scene, &[])?.1, "name", "firewall").is_err());
+        nft("drop")?;
+        let (is_ok, findings) = all_checked(scene, &[])?;
+        let found = row(&findings, "name", "firewall")?;
+        let sentence = found["sentence"].as_str().unwrap_or_default();
+        ensure!(is_ok && found["status"] == "ok", "{found}");
+        ensure!(
+            sentence.starts_with("inet wall ways of nftables drops what is forwarded"),
+            "{found}"
+        );
+        Ok(())
     })
 }
