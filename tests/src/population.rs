@@ -153,16 +153,29 @@ impl Population {
             .collect()
     }
 
+    /// The number of the zone in which an endpoint of a Service is.
+    #[must_use]
+    pub fn zone_of(&self, service: u32, number: u32) -> u32 {
+        zone_number(self.node_of(self.serial(service, number)))
+    }
+
+    fn serial(&self, service: u32, number: u32) -> u32 {
+        service.wrapping_mul(self.endpoints).wrapping_add(number)
+    }
+
+    /// Endpoints with the address of a real pod are on the node under test.
+    fn node_of(&self, serial: u32) -> u32 {
+        match self.addresses.is_empty() {
+            true => serial.wrapping_mul(2_654_435_761) % self.nodes,
+            false => 0,
+        }
+    }
+
     fn endpoint(&self, service: u32, number: u32, ready: bool) -> Value {
-        let serial = service.wrapping_mul(self.endpoints).wrapping_add(number);
+        let serial = self.serial(service, number);
         let own = Ipv4Addr::from_bits(Ipv4Addr::new(11, 0, 0, 0).to_bits() + serial);
         let address = self.addresses.get(number as usize).copied().unwrap_or(own);
-        // Endpoints with the address of a real pod are on the node under test.
-        let node = if self.addresses.is_empty() {
-            serial.wrapping_mul(2_654_435_761) % self.nodes
-        } else {
-            0
-        };
+        let node = self.node_of(serial);
         json!({
             "addresses": [address],
             "conditions": {"ready": ready, "serving": ready, "terminating": false},
@@ -222,7 +235,11 @@ fn name(service: u32) -> String {
 }
 
 fn zone(node: u32) -> String {
-    format!("zone-{}", node % 3)
+    format!("zone-{}", zone_number(node))
+}
+
+fn zone_number(node: u32) -> u32 {
+    node % 3
 }
 
 /// As long as a real one.

@@ -294,8 +294,8 @@ pub struct ExplainArgs {
     /// Show all nodes and their tiers instead: which are refused, which leave their zone
     #[arg(long, env = "TOPO_LB_ALL_NODES")]
     pub all_nodes: bool,
-    /// An agent, such as http://10.0.0.7:19876. Alone: what it decides for the named Services, by what it knows. With
-    /// --manifests, --kubeconfig or --api-server: only to which nodes it sends on packets of clients outside
+    /// An agent, such as http://10.0.0.7:19876. Without --node and --manifests: what it decides for the named Services, by
+    /// what it knows itself. With one of them: only to which nodes it sends on packets of clients outside
     #[arg(long, value_name = "URL", env = "TOPO_LB_AGENT_URL", conflicts_with = "all_nodes")]
     pub agent: Option<String>,
     #[command(flatten)]

@@ -127,7 +127,8 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn run_explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
-    if let Some(url) = args.agent.as_deref().filter(|_| !args.source.is_named()) {
+    let is_alone = args.node.is_none() && args.source.manifests.is_none();
+    if let Some(url) = args.agent.as_deref().filter(|_| is_alone) {
         return explain_by_agent(url, args);
     }
     let Listing { updates, faults, .. } = read_cluster(&args.source, false)?;
@@ -181,6 +182,15 @@ fn explain_by_agent(url: &str, args: &ExplainArgs) -> anyhow::Result<ExitCode> {
         let said = block_on(top::get(url, path))?;
         said.with_context(|| format!("the agent at {url} does not explain it"))
     };
+    for one in &args.services {
+        let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
+        let is_name = |part: &str| !part.is_empty() && part.bytes().all(is_known);
+        anyhow::ensure!(
+            one.split_once('/')
+                .is_some_and(|(namespace, name)| is_name(namespace) && is_name(name)),
+            "{one:?} is not a whole Service: an agent alone explains NAMESPACE/NAME, with all its ports"
+        );
+    }
     let said = match (args.output, args.services.as_slice()) {
         (Output::Json, []) => ask("/explain")?,
         (Output::Json, [one]) => ask(&format!("/explain?service={one}"))?,

@@ -134,6 +134,13 @@ fn within_zones(body: impl FnOnce(&mut Stage<'_>) -> Result<()>) -> Result<()> {
     })
 }
 
+/// How often a log says that zone b is evacuated, and that it is no more.
+fn told(log: &str) -> String {
+    let zone = "topology.kubernetes.io/zone=b is evacuated";
+    let over = log.matches(&format!("{zone} no more")).count();
+    format!("{} times, and {over} times no more", log.matches(zone).count() - over)
+}
+
 #[test]
 fn a_zone_is_emptied_and_comes_back_as_the_page_says() -> Result<()> {
     let page = marked(
@@ -228,14 +235,13 @@ fn a_zone_is_emptied_and_comes_back_as_the_page_says() -> Result<()> {
         stage.answered_by(SOFT, [a, others, c])?;
         before(stage)?;
         for agent in &stage.agents {
-            let log = agent.log();
-            let until = "topology.kubernetes.io/zone=b is evacuated until 20";
-            // Two ways in, and both out.
-            ensure!(log.matches(until).count() == 2, "{log}");
-            ensure!(
-                log.matches("topology.kubernetes.io/zone=b is evacuated no more").count() == 2,
-                "{log}"
-            );
+            // With --for of the page, without an end, until the ramp is over, and for six seconds.
+            until_is(
+                "four words and their ends",
+                SOON,
+                || Ok(told(&agent.log())),
+                |it| it == "4 times, and 2 times no more",
+            )?;
         }
         Ok(())
     })

@@ -245,17 +245,22 @@ fn where_a_tier_is_dead_the_next_one_serves_and_all_return() -> Result<()> {
         site.wait("topo_lb_dead_endpoints", 3.0, JUDGED)?;
         let tally = site.dial(300)?;
         ensure!(tally.is_of(&["d"]), "{tally}");
+        let log = site.scene.agent.log();
+        let said = ["no endpoint of a port answers", " is back"];
+        ensure!(!said.iter().any(|it| log.contains(it)), "the next tier answers: {log}");
+        ensure!(site.sample("topo_lb_silent_services")? == 0.0);
         // Nobody answers any more: that may be for our own network, and everything stays as slices say.
         site.kill("d");
         site.wait("topo_lb_dead_endpoints", 0.0, JUDGED)?;
         site.scene.agent.wait_for_verdict("web", "route", FOLLOWS)?;
         site.wait("topo_lb_silent_services", 1.0, FOLLOWS)?;
         let ready = site.scene.agent.get("/readyz?verbose")?;
-        let line = "[+] island: an island, on which no endpoint of 1 Service answers, so all of them get new connections";
+        let line = "[+] island: an island, on which 1 Service has a port of which no endpoint answers, and its";
         ensure!(ready.status == 200 && ready.body.contains(line), "{ready}");
         let log = site.scene.agent.log();
+        ensure!(log.contains("as no endpoint of its port is known to answer"), "{log}");
         ensure!(
-            log.contains("gets new connections again, as no endpoint of the Service answers"),
+            log.contains("no endpoint of a port answers, so its connections go on as before"),
             "{log}"
         );
         ensure!(!log.contains(" is back"), "nobody is: {log}");
@@ -265,7 +270,9 @@ fn where_a_tier_is_dead_the_next_one_serves_and_all_return() -> Result<()> {
         site.wait("topo_lb_silent_services", 0.0, FOLLOWS)?;
         let tally = site.dial(300)?;
         ensure!(tally.is_of(&["b"]), "{tally}");
-        site.mend().map(drop)
+        site.mend()?;
+        let text = "; for a time no endpoint of a port of 1 Service answered, and connections went on as before";
+        site.scene.agent.wait_for_log(text, FOLLOWS)
     })
 }
 

@@ -178,7 +178,7 @@ fn expect_explained(scene: &Scene<'_>) -> Result<()> {
     let body = scene.agent.get("/explain?service=default/web")?.body;
     let report: Value = serde_json::from_str(&body)?;
     let ready = scene.agent.get("/readyz?verbose")?;
-    let line = "[+] peers: packets of clients outside are sent on to 1 of 3 nodes with endpoints; `topo-lb list peers` says";
+    let line = "[+] peers: packets of clients outside are sent on to 1 of 3 nodes by IPv4, to 1 of 3 nodes by IPv6; `topo-lb list";
     ensure!(ready.status == 200 && ready.body.contains(line), "{ready}");
     let nodes = &report["services"][0]["exposed"]["otherNodes"];
     let brief = |of: &Value| json!([of["nodes"], of["state"], of["cause"]]);

@@ -57,7 +57,7 @@ pub struct Readiness {
 pub struct OnIsland {
     /// Endpoints that get no new connections for that.
     pub dead: usize,
-    /// Services of which no endpoint answers, so that all of them get new connections as before.
+    /// Services with a port of which no endpoint answers, so that its connections go on as before.
     pub silent: usize,
 }
 
@@ -76,11 +76,11 @@ impl fmt::Display for OnIsland {
             0 => Ok(()),
             1 => write!(
                 f,
-                "{and}no endpoint of 1 Service answers, so all of them get new connections as before"
+                "{and}1 Service has a port of which no endpoint answers, and its connections go on as before"
             ),
             _ => write!(
                 f,
-                "{and}no endpoint of {silent} Services answers, so all of them get new connections as before"
+                "{and}{silent} Services have a port of which no endpoint answers, and their connections go on as before"
             ),
         }
     }
@@ -115,7 +115,7 @@ impl Readiness {
         };
         let outside = match &self.outside {
             None => Ok(
-                "nothing that topo-lb looks at stops clients outside; rules of firewalls are not looked at",
+                "nothing that topo-lb knows of stops clients outside, if it serves them; what firewalls accept is not known",
             ),
             Some(why) => Err(why.as_str()),
         };
@@ -300,13 +300,13 @@ mod tests {
             (
                 Readiness { island: island(2, 1), ..ready() },
                 true,
-                "ready: an island, on which 2 endpoints do not answer, and get no new connections; no endpoint of 1 \
-                 Service answers, so all of them get new connections as before\n",
+                "ready: an island, on which 2 endpoints do not answer, and get no new connections; 1 Service has a port of \
+                 which no endpoint answers, and its connections go on as before\n",
             ),
             (
                 Readiness { island: island(0, 2), ..ready() },
                 true,
-                "ready: an island, on which no endpoint of 2 Services answers, so all of them get new connections as \
+                "ready: an island, on which 2 Services have a port of which no endpoint answers, and their connections go on as \
                  before\n",
             ),
             // It is over.

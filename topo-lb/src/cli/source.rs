@@ -30,12 +30,6 @@ pub struct SourceArgs {
 }
 
 impl SourceArgs {
-    /// Whether flags or their variables name a source.
-    #[must_use]
-    pub fn is_named(&self) -> bool {
-        self.manifests.is_some() || self.kubeconfig.is_some() || !self.api_server.is_empty()
-    }
-
     /// The API server, for a source that is no manifests.
     #[must_use]
     pub fn target(&self) -> KubeTarget {

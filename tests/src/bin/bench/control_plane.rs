@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use fs_err as fs;
+use k8s_openapi::jiff::Timestamp;
+use serde_json::json;
 use topo_lb_fake_api::{FakeApi, NODES, SLICES};
 use topo_lb_tests::agent::Agent;
 use topo_lb_tests::wait::{PATIENCE, until_is};
@@ -15,7 +17,7 @@ use topo_lb_tests::wait::{PATIENCE, until_is};
 use crate::ground::{Effort, Ground, HERE};
 use crate::result::Figure;
 use crate::sample::Sample;
-use crate::{api, policies, turnover};
+use crate::{api, bad_days, policies, turnover};
 use topo_lb_tests::population::Population;
 use topo_lb_tests::records::Records;
 
@@ -42,7 +44,7 @@ pub(crate) fn measure(
         // The size that the promises are about.
         let is_promised = (services, endpoints) == (10_000, 10);
         let population = Population::new(HERE, effort.of(100, 1_000), services, endpoints);
-        let found = one_size(ground, effort, &population, false)?;
+        let found = one_size(ground, effort, &population, Asks::Nothing)?;
         figures.extend(found.into_iter().map(|figure| {
             let figure = figure.with("services", services).with("endpoints", services * endpoints);
             match figure.name.as_str() {
@@ -55,10 +57,21 @@ pub(crate) fn measure(
         }));
     }
     figures.extend(policies::measure(ground, effort, say)?);
+    figures.extend(bad_days::measure(ground, effort, say)?);
     figures.extend(turnover::measure(ground, effort, say)?);
     say("control plane, what kubelets report");
     figures.extend(status_reports(ground, effort)?);
     Ok(figures)
+}
+
+/// What the objects of a cluster ask for besides annotations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asks {
+    Nothing,
+    /// [Policies](policies::objects) for many Services.
+    Policies,
+    /// What [bad days](bad_days::objects) take.
+    BadDays,
 }
 
 /// An agent that follows this server.
@@ -66,18 +79,22 @@ pub(crate) fn follow<'a>(ground: &Ground<'a>, server: &FakeApi) -> Result<Agent<
     ground.agent(("--api-server", Path::new(&server.url())), &[])
 }
 
-/// Measures a cluster of one size; with `has_policies`, one whose policies are objects.
+/// Measures a cluster of one size.
 pub(crate) fn one_size(
     ground: &Ground<'_>,
     effort: Effort,
     population: &Population,
-    has_policies: bool,
+    asks: Asks,
 ) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     let (mut programmed, mut started, mut memory) =
         (Sample::default(), Sample::default(), Sample::default());
     let (mut restarted, mut writes) = (Sample::default(), Sample::default());
-    let others = if has_policies { policies::objects(ground, population)? } else { Vec::new() };
+    let others = match asks {
+        Asks::Nothing => Vec::new(),
+        Asks::Policies => policies::objects(ground, population)?,
+        Asks::BadDays => bad_days::objects(),
+    };
     let objects = population.objects().chain(others);
     let server = api::start(ground.cluster.node_netns(HERE)?, objects)?;
     let mut last = None;
@@ -120,11 +137,11 @@ pub(crate) fn one_size(
 
     wait_for_watches(&server)?;
     let (before, begun) = (processor_seconds(&agent)?, Instant::now());
-    let delays = churn(&agent, &server, population, effort.of(100, 3_000))?;
+    let delays = churn(&agent, &server, population, effort.of(100, 3_000), asks)?;
     let busy = (processor_seconds(&agent)? - before) / begun.elapsed().as_secs_f64() * 100.0;
     figures.push(Figure::new("event_to_map_p99_ms", "ms", &delays));
     figures.push(Figure::single("cpu_churn_percent", "%", busy));
-    if has_policies {
+    if asks == Asks::Policies {
         figures.extend(policies::flip(ground, effort, &agent, &server, population)?);
     }
     Ok(figures)
@@ -142,6 +159,7 @@ fn churn(
     server: &FakeApi,
     population: &Population,
     changes: u32,
+    asks: Asks,
 ) -> Result<Sample> {
     let records = Records::open(agent)?;
     let mut delays = Sample::default();
@@ -159,7 +177,16 @@ fn churn(
         let gone = turns.entry(service).or_insert(0);
         *gone = (*gone + 1) % population.endpoints;
         let gone = *gone;
-        let slice = population.slices(service, |number| number != gone).swap_remove(0);
+        let mut slice = population.slices(service, |number| number != gone).swap_remove(0);
+        if asks == Asks::BadDays {
+            // What nobody gets does not change the map; the others start slowly when they are back.
+            if population.zone_of(service, gone) == bad_days::EVACUATED {
+                continue;
+            }
+            let now = Timestamp::now().to_string();
+            slice["metadata"]["annotations"] =
+                json!({"endpoints.kubernetes.io/last-change-trigger-time": now});
+        }
         let told = Instant::now();
         server.change(SLICES, "MODIFIED", slice);
         while records.of(service)? == before {

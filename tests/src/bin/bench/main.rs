@@ -3,6 +3,7 @@
 mod accounting;
 mod advice;
 mod api;
+mod bad_days;
 mod connect;
 mod consistent;
 mod control_plane;

@@ -160,17 +160,20 @@ fn xdp_sends_on_what_is_known_and_flows_take_turns_in_going_by_tc() -> Result<()
                 ports.clone().try_fold(0, |sum, port| anyhow::Ok(sum + send(programs, kind, port)?))
             };
             ensure!(by_xdp(programs, Tcp::Syn(999))? == 0, "tc chooses");
+            let mut by_xdp_of_both = 0;
             for port in ports.clone() {
                 // A period ends at any time: the first packet after that goes by tc, and no other before the next one.
                 let known = send(programs, Tcp::Ack, port)? + send(programs, Tcp::Ack, port)?;
                 ensure!(known >= 1, "port {port}: two packets of a known flow went by tc");
+                by_xdp_of_both += known;
             }
+            let all = u64::from(FLOWS);
+            ensure!(by_xdp_of_both >= all * 2 * 3 / 4, "{by_xdp_of_both} of {} by XDP", all * 2);
             programs.age(HALF * 2)?;
             ensure!(by_xdp(programs, Tcp::Ack)? == 0, "each is due once a period");
             by_xdp(programs, Tcp::Ack)?;
             programs.age(HALF)?;
             let count = by_xdp(programs, Tcp::Ack)?;
-            let all = u64::from(FLOWS);
             // Their periods begin evenly over a period, two at a time; a quarter more are due if this takes two seconds.
             ensure!(
                 (all / 4..=all / 2 + 2).contains(&count),

@@ -172,10 +172,13 @@ impl Lookout {
         };
         if !watch.were_silent.is_empty() {
             let and = if found.is_empty() { "" } else { "; " };
-            let services = watch.were_silent.len();
-            let of =
-                if services == 1 { "1 Service".to_owned() } else { format!("{services} Services") };
-            found += &format!("{and}of {of} no endpoint answered, and all got new connections");
+            let services = match watch.were_silent.len() {
+                1 => "1 Service".to_owned(),
+                many => format!("{many} Services"),
+            };
+            found += &format!(
+                "{and}for a time no endpoint of a port of {services} answered, and connections went on as before"
+            );
         }
         let sentence = format!("this node was an island for {lasted}; {found}");
         info!("{sentence}. The API server is back, and endpoints are as it says");
@@ -215,25 +218,30 @@ impl Lookout {
             if before == Some(&dead) && is_silent == was_silent {
                 continue;
             }
+            // First: it matters more than its endpoints, if the limit of the log does not allow for all.
+            if is_silent != was_silent && self.logged.take(Instant::now()) {
+                match is_silent {
+                    true => info!(
+                        "Service {id}: no endpoint of a port answers, so its connections go on as before: it may be this \
+                         node's own network that is broken"
+                    ),
+                    false => info!("Service {id}: an endpoint of each port answers again"),
+                }
+            }
             let (was, is) = (before.map_or(&[][..], |it| it), &dead[..]);
-            let back = match is_silent {
-                true => "gets new connections again, as no endpoint of the Service answers",
-                false => "is back",
-            };
-            for (these, those, what) in
-                [(is, was, "does not answer, and gets no new connections"), (was, is, back)]
-            {
+            for (these, those, is_out) in [(is, was, true), (was, is, false)] {
                 for endpoint in these.iter().filter(|one| those.binary_search(one).is_err()) {
+                    let what = match (is_out, watch.island.answers(*endpoint)) {
+                        (true, _) => "does not answer, and gets no new connections",
+                        (false, true) => "is back",
+                        (false, false) => {
+                            "gets new connections again, as no endpoint of its port is known to answer"
+                        }
+                    };
                     if self.logged.take(Instant::now()) {
                         info!("Service {id}: endpoint {endpoint} {what}");
                     }
                 }
-            }
-            if is_silent && !was_silent && self.logged.take(Instant::now()) {
-                info!(
-                    "Service {id}: no endpoint of a port answers, so all of them get new connections as before: it may be \
-                     this node's own network that is broken"
-                );
             }
             watch.were_dead.extend(dead.iter());
             watch.dead.insert(id.clone(), dead);

@@ -1,6 +1,5 @@
 //! Figures of direct return: which other nodes are proved.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
@@ -35,20 +34,26 @@ impl PeerFigures {
     #[must_use]
     pub fn sentence(&self) -> Option<String> {
         let all = self.nodes()?;
-        let mut nodes = BTreeMap::<&str, bool>::new();
-        for status in &all {
-            *nodes.entry(&status.node).or_insert(true) &= status.state == PeerState::Proved;
-        }
-        let proved = nodes.values().filter(|proved| **proved).count();
-        Some(match (proved, nodes.len()) {
-            (_, 0) => "no other node has endpoints of Services with direct return".to_owned(),
-            (proved, all) if proved == all => {
-                format!("packets of clients outside are sent on to all {all} nodes with endpoints")
+        let counted = Family::BOTH.map(|family| {
+            let of = |it: &&Status| it.family == family;
+            let proved = |it: &&Status| of(it) && it.state == PeerState::Proved;
+            (all.iter().filter(proved).count(), all.iter().filter(of).count())
+        });
+        let more = "; `topo-lb list peers` says why not to the others";
+        let more = if counted.iter().any(|(proved, all)| proved < all) { more } else { "" };
+        let to = |family: Family, (proved, all): (usize, usize)| {
+            format!("{proved} of {all} nodes by {}", <&str>::from(family))
+        };
+        Some(match counted {
+            [(_, 0), (_, 0)] => {
+                "no other node has endpoints of Services with direct return".to_owned()
             }
-            (proved, all) => format!(
-                "packets of clients outside are sent on to {proved} of {all} nodes with endpoints; `topo-lb list peers` \
-                 says why not to the others"
-            ),
+            [four, six] => {
+                let known = [(Family::V4, four), (Family::V6, six)];
+                let known = known.into_iter().filter(|(_, (_, all))| *all > 0);
+                let each: Vec<_> = known.map(|(family, counts)| to(family, counts)).collect();
+                format!("packets of clients outside are sent on to {}{more}", each.join(", to "))
+            }
         })
     }
 }

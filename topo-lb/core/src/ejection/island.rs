@@ -295,15 +295,21 @@ impl Island {
         all.into_iter().collect()
     }
 
-    /// Whether a port of a Service has endpoints that do not answer, and none that does: [nobody](Self::dead) is dead there.
+    /// Whether all endpoints of a port of a Service that are probed were found dead: [nobody](Self::dead) is dead there.
     #[must_use]
     pub fn is_silent(&self, service: &ServiceId) -> bool {
         let groups = self.services.get(service).map_or(&[][..], |of| &of.groups);
         groups.iter().any(|group| {
-            let verdicts = || group.iter().filter_map(|one| self.endpoints.get(&one.address));
-            verdicts().any(|it| it.verdict == Verdict::Dead)
-                && !verdicts().any(|it| it.verdict == Verdict::Alive)
+            let known = group.iter().filter_map(|one| self.endpoints.get(&one.address));
+            let mut is_dead = known.map(|one| one.verdict == Verdict::Dead);
+            is_dead.next() == Some(true) && is_dead.all(|it| it)
         })
+    }
+
+    /// Whether an endpoint has answered its last probes.
+    #[must_use]
+    pub fn answers(&self, endpoint: SocketAddr) -> bool {
+        self.endpoints.get(&endpoint).is_some_and(|one| one.verdict == Verdict::Alive)
     }
 
     /// Chooses which endpoints of a Service are probed: the used ones, and while all of them are dead, those that

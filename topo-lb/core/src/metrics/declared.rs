@@ -276,8 +276,8 @@ metrics! {
     DEAD_ENDPOINTS: Gauge "topo_lb_dead_endpoints" []
         "Endpoints that do not answer this node, which is an island, and get no new connections of it", "";
     SILENT_SERVICES: Gauge "topo_lb_silent_services" []
-        "Services of which no endpoint answers this node, which is an island: all of them get new connections as before",
-        "Counted if that is so for one of its ports; it may be the node's own network that is broken";
+        "Services with a port of which no endpoint answers this node, which is an island: its connections go on as before",
+        "It may be the node's own network that is broken";
     ISLAND_PROBES: Counter "topo_lb_island_probes_total" [outcome]
         "Connects to endpoints by which a node that is an island finds out who is dead, by what came of them",
         "`accepted`, `refused`, `silent`, `unasked` (this host could not connect, which says nothing of the endpoint)";

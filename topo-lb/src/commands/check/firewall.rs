@@ -9,7 +9,7 @@ pub(super) fn finding() -> Option<Finding> {
     let chains = nftables::chains_that_drop_forwarded().ok().filter(|it| !it.is_empty())?;
     let chains = chains.join(", ");
     let sentence = format!(
-        "{chains} of nftables drops what is forwarded unless a rule accepts it: what clients outside send to Pods is"
+        "clients' packets to Pods are forwarded, and of those these chains of nftables drop what no rule accepts: {chains}"
     );
     Some(Finding::ok("firewall", sentence).advised(
         "if clients outside time out, see whether its rules accept what goes to Pods and comes from them: \

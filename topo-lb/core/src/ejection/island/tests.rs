@@ -81,6 +81,10 @@ impl World {
         (0..2_000).filter(|&number| dead.contains(&at(number))).collect()
     }
 
+    fn is_silent(&self) -> bool {
+        self.island.is_silent(&service("web"))
+    }
+
     fn is_lost(&mut self) -> bool {
         // As in the island, from another seed.
         self.random ^= self.random << 13;
@@ -207,12 +211,15 @@ fn so_improbable_is_it_to_lose_all_syns_that_it_takes_months() {
 fn where_nobody_answers_nobody_is_dead() {
     let mut world = World::of(1, hundred());
     world.pass_seconds(10);
+    assert!(!world.is_silent());
     world.set(0..100, Host::Silent);
     world.pass_seconds(600);
     assert!(world.dead().is_empty(), "it is our own network that is broken");
+    assert!(world.is_silent());
     world.set([3], Host::Accepts);
     world.pass_seconds(7);
     assert_eq!(world.dead().len(), 99);
+    assert!(!world.is_silent());
     world.set([3], Host::Refuses);
     world.pass_seconds(7);
     assert!(world.dead().is_empty(), "the last one is not taken out");
@@ -251,7 +258,11 @@ fn those_that_could_stand_in_are_probed_while_all_used_ones_are_dead() {
     world.pass_seconds(60);
     assert_eq!(world.probes_of(9), 0);
     world.set([0, 1], Host::Silent);
-    world.pass_seconds(12);
+    // While the stand-in is not judged yet, it is not known that nobody answers.
+    for _ in 0..1_200 {
+        world.pass(Duration::from_millis(10));
+        assert!(!world.is_silent());
+    }
     assert_eq!(world.dead(), [0, 1]);
     let before = world.probes_of(9);
     assert!(before > 0);
@@ -260,7 +271,7 @@ fn those_that_could_stand_in_are_probed_while_all_used_ones_are_dead() {
     assert!(world.probes_of(9) >= before + 8);
     world.set([9], Host::Silent);
     world.pass_seconds(10);
-    assert!(world.dead().is_empty());
+    assert!(world.dead().is_empty() && world.is_silent());
     world.set([0], Host::Accepts);
     world.pass_seconds(10);
     assert_eq!(world.dead(), [1]);

@@ -8,7 +8,7 @@
 //! is not above them, cgroup v1's network classes are in use, or a container engine has its own
 //! hierarchy. So the test connects as an application does.
 
-use std::fs::File;
+use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
@@ -18,7 +18,6 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, flock};
 use thiserror::Error;
 use topo_lb_common::address::TCP;
 use topo_lb_common::record::Record4;
@@ -32,10 +31,6 @@ use topo_lb_core::plan::Capacity;
 pub const SUBCOMMAND: &str = "self-probe";
 /// A documentation address (RFC 5737): no host has it.
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
-/// Port of the frontend with an endpoint.
-const REACHED: u16 = 1;
-/// Port of the frontend without endpoints.
-const REFUSED: u16 = 2;
 /// Timeout of the child, which may have to wait for a CPU on a busy node.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Timeout of the child's connection, which goes to this node.
@@ -69,12 +64,12 @@ pub enum ProbeError {
     },
     /// The connection was not translated.
     #[error(
-        "the hooks do not fire: a connection to {ADDRESS}:{REACHED} was not translated ({0}); a program \
+        "the hooks do not fire: a connection to {ADDRESS} was not translated ({0}); a program \
          of others decides first, or processes are not below this cgroup root"
     )]
     NotTranslated(String),
     /// `getpeername` does not show the dialled address.
-    #[error("getpeername is not translated: the peer of {ADDRESS}:{REACHED} appears as {0}")]
+    #[error("getpeername is not translated: the peer of {ADDRESS} appears as {0}")]
     Peer(String),
     /// The connection to the Service without endpoints did not get the expected error.
     #[error("a connection to a Service without endpoints got {got} instead of {expected}")]
@@ -97,7 +92,6 @@ pub enum ProbeError {
 /// # Errors
 /// The hooks do not work, or it cannot be tested.
 pub fn run(cgroup_root: &Path) -> Result<(), ProbeError> {
-    let _turn = turn(cgroup_root);
     let cgroup = TrialCgroup::make(&applications(cgroup_root));
     let moving = match &cgroup {
         Ok(cgroup) => match ask(cgroup_root, Some(cgroup)) {
@@ -115,20 +109,6 @@ pub fn run(cgroup_root: &Path) -> Result<(), ProbeError> {
         }
         answer => answer,
     }
-}
-
-/// Waits until no other trial runs there: each dials the same address, which only its own programs may translate. An agent
-/// tries itself out while somebody runs `topo-lb check`. Goes on without if that takes longer than a trial, or cannot be told.
-fn turn(cgroup_root: &Path) -> Option<File> {
-    let root = File::open(cgroup_root).ok()?;
-    let deadline = Instant::now() + 2 * PATIENCE;
-    while flock(&root, FlockOperation::NonBlockingLockExclusive).is_err() {
-        if Instant::now() > deadline {
-            return None;
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
-    Some(root)
 }
 
 /// The kubelet's cgroup for Pods below `root`; `root` itself if there is none.
@@ -165,15 +145,16 @@ fn ask(attached: &Path, within: Option<&TrialCgroup>) -> Result<(), ProbeError> 
         spare: 2,
     };
     let mut trial = Trial::load(&capacity, TcpPeer::Service)?;
-    trial.write4(service(REACHED, Some(port)))?;
-    trial.write4(service(REFUSED, None))?;
+    let (reached, refused) = ports();
+    trial.write4(service(reached, Some(port)))?;
+    trial.write4(service(refused, None))?;
     trial.attach(attached)?;
 
-    let reached = dial(within, REACHED)?;
-    match reached.strip_prefix("peer ") {
-        Some(peer) if peer == SocketAddrV4::new(ADDRESS, REACHED).to_string() => {}
+    let answer = dial(within, reached)?;
+    match answer.strip_prefix("peer ") {
+        Some(peer) if peer == SocketAddrV4::new(ADDRESS, reached).to_string() => {}
         Some(peer) => return Err(ProbeError::Peer(peer.to_owned())),
-        None => return Err(ProbeError::NotTranslated(reached)),
+        None => return Err(ProbeError::NotTranslated(answer)),
     }
     // The kernel completed the handshake before the child's `connect` returned.
     listener
@@ -186,11 +167,18 @@ fn ask(attached: &Path, within: Option<&TrialCgroup>) -> Result<(), ProbeError> 
     } else {
         (libc::EPERM, "EPERM")
     };
-    let got = dial(within, REFUSED)?;
+    let got = dial(within, refused)?;
     if got != format!("error {errno}") {
         return Err(ProbeError::NotRefused { got, expected });
     }
     Ok(())
+}
+
+/// Ports of the frontend with an endpoint and of the one without. Each trial has its own: the programs of another one, as of
+/// an agent while somebody runs `topo-lb check`, leave them alone.
+fn ports() -> (u16, u16) {
+    let reached = (RandomState::new().hash_one(std::process::id()) % 0x7fff) as u16 * 2 + 1;
+    (reached, reached + 1)
 }
 
 /// A Service at a port of [`ADDRESS`]; its endpoint is a local port.
