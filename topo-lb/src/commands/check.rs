@@ -12,6 +12,8 @@ mod xdp;
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -327,7 +329,13 @@ fn pin_directory(path: &Path) -> Finding {
 /// Whether foreign programs run before topo-lb's, or would.
 fn precedence(options: &Options) -> Finding {
     let Options { cgroup_root, pin_dir, tolerated, .. } = options;
-    let overrides = match effective::look(cgroup_root, pin_dir, tolerated) {
+    let mut looked = effective::look(cgroup_root, pin_dir, tolerated);
+    if looked.as_ref().is_ok_and(|found| !found.is_empty()) {
+        // Without an agent, another `check` attaches a program for a moment, too.
+        thread::sleep(Duration::from_millis(300));
+        looked = effective::look(cgroup_root, pin_dir, tolerated);
+    }
+    let overrides = match looked {
         Ok(overrides) => overrides,
         Err(error) => {
             let sentence = format!("the kernel does not say which programs run first: {error}");

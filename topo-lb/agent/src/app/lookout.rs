@@ -47,6 +47,8 @@ pub(super) struct Lookout {
     to_answer: mpsc::Sender<Heard>,
     figures: Arc<Figures>,
     logged: Rate,
+    /// What decisions go by, until the maps do.
+    untold: Option<OnIsland>,
 }
 
 /// What is known while the node is an island.
@@ -82,6 +84,7 @@ impl Lookout {
             to_answer,
             figures: Arc::clone(&state.telemetry.figures),
             logged: Rate::new(burst, interval, Instant::now()),
+            untold: None,
         }
     }
 
@@ -161,6 +164,7 @@ impl Lookout {
     /// Takes everything back, if the node was an island. Returns whether it was.
     fn end(&mut self, state: &mut AgentState) -> bool {
         let Some(watch) = self.watch.take() else { return false };
+        self.untold = None;
         let lasted = in_words(watch.begun.elapsed());
         let mut found = match watch.were_dead.len() {
             0 if watch.were_silent.is_empty() => {
@@ -201,6 +205,13 @@ impl Lookout {
             watch.watch(id, state, now);
         }
         self.tell(changed, state);
+    }
+
+    /// Reports what does not answer, now that the maps go by it: before, the dead still get new connections.
+    pub(super) fn settled(&mut self, state: &AgentState) {
+        if let Some(found) = self.untold.take() {
+            state.telemetry.island(found);
+        }
     }
 
     /// Has decisions leave out who is dead of these Services, if that differs. Returns whether it does.
@@ -255,7 +266,7 @@ impl Lookout {
         }
         if differs {
             let all: BTreeSet<_> = watch.dead.values().flat_map(|dead| dead.iter()).collect();
-            state.telemetry.island(OnIsland { dead: all.len(), silent: watch.silent.len() });
+            self.untold = Some(OnIsland { dead: all.len(), silent: watch.silent.len() });
             let island = cluster::Island { since: watch.since, services: watch.dead.clone() };
             state.reconciler.observe(Update::Island(Some(island)));
         }

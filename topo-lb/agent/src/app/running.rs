@@ -221,6 +221,8 @@ impl Running {
                 self.bring_home();
                 if self.state.has_more_to_write() {
                     retry.go_on();
+                } else {
+                    self.lookout.settled(&self.state);
                 }
             }
             Err((error, pause)) => {
