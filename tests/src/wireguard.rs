@@ -12,6 +12,18 @@ use topo_lb_kernel::netlink::{Netlink, request};
 /// Its port, as in WireGuard's own examples.
 pub const PORT: u16 = 51_820;
 
+/// Private keys of two nodes, each with its public key, as base64.
+pub const KEYS: [[&str; 2]; 2] = [
+    [
+        "MKpDkMB5rAqpcu0xV5wyDkXCdE0pxmIUV9jDmXK3c2g=",
+        "zF5Fe87GwIsat+8dGvhZ63Xcr56MNYmvJVAYzbtAPyo=",
+    ],
+    [
+        "4C4Tn/lPlNzy+2JiXj0BGO1Ub3fBZMYWzv6q8Ftm4Wg=",
+        "P2xtjcCPR9kJq7d+TtdpWLv9bE2/H1RK6R/CuocNC24=",
+    ],
+];
+
 /// `GENL_ID_CTRL`, include/uapi/linux/genetlink.h.
 const FAMILIES: u16 = 0x10;
 

@@ -1,7 +1,7 @@
 //! How the machine was booted: what the agent does on a kernel that lacks something, and what `topo-lb check` says of it.
 
 use std::env;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -48,21 +48,17 @@ fn memory(scene: &Scene<'_>) -> Result<(u64, u64)> {
     let status = fs::read_to_string(format!("/proc/{}/status", scene.agent.process_id()?))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let process = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
-    let pins = entries(scene.agent.pins())?;
-    let maps: u64 = pins.iter().filter_map(|pin| map_memory::of(pin).ok()).sum();
-    // 54 MiB at default sizes (docs/operations.md#sizing); links are pinned there, too.
+    let mut maps = 0;
+    for pin in fs::read_dir(scene.agent.pins())? {
+        let pin = pin?.path();
+        // Links are in a folder of their own.
+        if !pin.is_dir() {
+            maps += map_memory::of(&pin)?;
+        }
+    }
+    // 54 MiB at default sizes (docs/operations.md#sizing).
     ensure!(maps > 50 << 20, "{maps} bytes of maps in {}", scene.agent.pins().display());
     Ok((process.context("no VmRSS")?, maps / 1024))
-}
-
-/// The files of a folder and of those inside.
-fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.is_dir() { files.extend(entries(&path)?) } else { files.push(path) }
-    }
-    Ok(files)
 }
 
 /// How long an agent of default size may take.

@@ -12,7 +12,7 @@ use topo_lb_tests::requirements::{has_device, not_checked};
 use topo_lb_tests::town::{
     Doors, EAST, Place, Town, WEST, visit_wired_without_rooms, visit_without_rooms,
 };
-use topo_lb_tests::wireguard::{self, PORT, Peer};
+use topo_lb_tests::wireguard::{self, KEYS, PORT, Peer};
 
 /// Lines of `ip` on both nodes; others run when it is dropped.
 struct Lines<'a> {
@@ -143,18 +143,6 @@ fn pods_behind_ipip_are_served() -> Result<()> {
         nothing_more,
     )
 }
-
-/// Private keys of the nodes, and their public keys.
-const KEYS: [[&str; 2]; 2] = [
-    [
-        "MKpDkMB5rAqpcu0xV5wyDkXCdE0pxmIUV9jDmXK3c2g=",
-        "zF5Fe87GwIsat+8dGvhZ63Xcr56MNYmvJVAYzbtAPyo=",
-    ],
-    [
-        "4C4Tn/lPlNzy+2JiXj0BGO1Ub3fBZMYWzv6q8Ftm4Wg=",
-        "P2xtjcCPR9kJq7d+TtdpWLv9bE2/H1RK6R/CuocNC24=",
-    ],
-];
 
 fn key(text: &str) -> Result<[u8; 32]> {
     let bytes = BASE64_STANDARD.decode(text)?;

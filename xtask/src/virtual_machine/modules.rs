@@ -8,8 +8,9 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 use walkdir::WalkDir;
 
-/// Modules for the suites: the lab's devices, the clsact discipline and its filters, `sock_diag`, nftables (an
-/// agent that cannot list its chains gives clients outside no source) with what masquerades, overlays, devices of an uplink, and the machine's cards.
+/// Modules for the suites: checksums, the lab's devices, the clsact discipline and its filters, `sock_diag`,
+/// nftables (an agent that cannot list its chains gives clients outside no source) with what masquerades,
+/// overlays, devices of an uplink, and the machine's cards.
 const WANTED: [&str; 27] = [
     "crc32c_generic",
     "veth",

@@ -207,8 +207,7 @@ const PARTS: [(&str, &str, &[&str]); 9] = [
          make the largest table of a consistent choice, *maglev_change_ms* that of its successor without one endpoint. The \
          other rows of *consistent* are Services of 100 endpoints with such a choice: one endpoint of one of them goes and \
          another comes, until the new table is in the map, with `--max-endpoints` for all of them (*room*); *narrowed* have \
-         no table for lack of it. Rows with *in_force* are of one more pair of runs: the same cluster without any of it, and \
-         while a zone is evacuated, all Services return connections, and each endpoint that comes starts slowly.",
+         no table for lack of it.",
         &[
             "program_seconds",
             "start_seconds",

@@ -8,6 +8,7 @@ use topo_lb_tests::requirements::has_device;
 use topo_lb_tests::room::{Begun, Room};
 use topo_lb_tests::town::{EAST, visit};
 use topo_lb_tests::wait::{PATIENCE, until};
+use topo_lb_tests::wireguard::KEYS;
 
 /// The two ends of a way between nodes, by their numbers.
 #[derive(Clone, Copy)]
@@ -93,12 +94,6 @@ fn vxlan() -> Result<()> {
     })
 }
 
-/// Private keys of the nodes.
-const KEYS: [&str; 2] = [
-    "MKpDkMB5rAqpcu0xV5wyDkXCdE0pxmIUV9jDmXK3c2g=",
-    "4C4Tn/lPlNzy+2JiXj0BGO1Ub3fBZMYWzv6q8Ftm4Wg=",
-];
-
 /// By WireGuard, which encrypts: by the program `wireguard-go` if the kernel has none.
 #[test]
 fn wireguard() -> Result<()> {
@@ -115,10 +110,10 @@ fn wireguard() -> Result<()> {
             Ok(room.run("wg show overlay").map(drop).map_err(|error| format!("{error:#}")))
         })?;
         let other = ends.other;
-        let (own, peer) = (KEYS[usize::from(ends.own - 1)], KEYS[usize::from(other - 1)]);
+        let [[own, _], [_, peer]] = [KEYS[usize::from(ends.own - 1)], KEYS[usize::from(other - 1)]];
         room.run(&format!(
             "echo {own} > /run/key
-            wg set overlay listen-port 51820 private-key /run/key peer $(echo {peer} | wg pubkey) \
+            wg set overlay listen-port 51820 private-key /run/key peer {peer} \
                 endpoint 172.30.0.{host}:51820 allowed-ips 10.244.{other}.0/24,fd00:244:{other}::/64
             {}",
             ends.set_up()

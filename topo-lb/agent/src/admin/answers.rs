@@ -15,7 +15,7 @@ use super::shared::{Admin, Remembered, plain};
 use crate::metrics::figures::PLANNED;
 use crate::metrics::scrape::{CONTENT_TYPE, Counted, Scrape};
 use crate::metrics::zones::{Zones, named};
-use crate::readiness::{self, Condition};
+use crate::readiness::{self, Condition, Readiness};
 use crate::state_query::View;
 use topo_lb_core::stale_write_gate::in_words;
 use topo_lb_core::topology::zone::{zone_of, zones_of};
@@ -48,10 +48,7 @@ pub(super) async fn ready(State(admin): State<Arc<Admin>>, RawQuery(query): RawQ
             return plain(StatusCode::BAD_REQUEST, sentence);
         }
     };
-    let mut conditions = admin.sources.readiness.borrow().conditions(SystemTime::now());
-    // A node to which nothing is sent on is served all the same, with source NAT.
-    let peers = admin.sources.figures.peers.sentence();
-    conditions.extend(peers.map(|sentence| Condition { name: "peers", met: true, sentence }));
+    let conditions = conditions(&admin, &admin.sources.readiness.borrow(), SystemTime::now());
     let (is_ready, text) = readiness::report(&conditions, is_verbose);
     plain(if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, text)
 }
@@ -155,6 +152,13 @@ pub(super) async fn peers(State(admin): State<Arc<Admin>>, RawQuery(query): RawQ
     json(&admin.sources.figures.peers.nodes())
 }
 
+/// All conditions, with what is known of other nodes: one to which nothing is sent on is served by source NAT.
+fn conditions(admin: &Admin, readiness: &Readiness, now: SystemTime) -> Vec<Condition> {
+    let peers = admin.sources.figures.peers.sentence();
+    let peers = peers.map(|sentence| Condition { name: "peers", met: true, sentence });
+    readiness.conditions(now).into_iter().chain(peers).collect()
+}
+
 /// The answer of `/state`: what the agent knows and has installed.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -212,7 +216,7 @@ fn answer(admin: &Admin, view: Option<View>) -> StateAnswer {
     let sources = &admin.sources;
     let readiness = sources.readiness.borrow().clone();
     let now = SystemTime::now();
-    let conditions = readiness.conditions(now);
+    let conditions = conditions(admin, &readiness, now);
     let uses = PLANNED.iter().zip(&sources.figures.uses);
     StateAnswer {
         version: env!("CARGO_PKG_VERSION"),

@@ -12,7 +12,7 @@ pub(super) fn finding() -> Option<Finding> {
         "clients' packets to Pods are forwarded, and of those these chains of nftables drop what no rule accepts: {chains}"
     );
     Some(Finding::ok("firewall", sentence).advised(
-        "if clients outside time out, see whether its rules accept what goes to Pods and comes from them: \
+        "if clients outside time out, see whether their rules accept what goes to Pods and comes from them: \
          docs/compatibility.md#firewalls",
     ))
 }
